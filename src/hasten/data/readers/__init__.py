@@ -1,0 +1,1 @@
+"""One file per format; each turns files into raw columns."""

@@ -1,0 +1,60 @@
+"""Every error hasten raises on purpose: one clear message, a machine-readable code, an exit code.
+
+The message says what is wrong, where, and what to do about it; the command line prints it alone.
+Anything that is not a ``HastenError`` is a defect in hasten and keeps its traceback.
+"""
+
+
+class HastenError(Exception):
+    """A failure with a message meant for the person who runs hasten."""
+
+    code = "failed"
+    exit_code = 1
+
+
+class UsageError(HastenError):
+    """The command line was used wrongly."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class ConfigurationError(UsageError):
+    """A configuration key or value is wrong."""
+
+    code = "configuration"
+
+
+class DataError(UsageError):
+    """The data cannot be used as they are."""
+
+    code = "data"
+
+
+class RunFolderError(UsageError):
+    """A run folder is missing, occupied, locked or does not fit the request."""
+
+    code = "run_folder"
+
+
+class CheckpointError(HastenError):
+    """A checkpoint is missing, damaged or does not fit the run."""
+
+    code = "checkpoint"
+
+
+class NonFiniteError(HastenError):
+    """Training kept producing non-finite gradients; no bad step reached the weights."""
+
+    code = "non_finite"
+
+
+class Interrupted(HastenError):
+    """A signal ended the run after its state was saved (exit code 128 + signal)."""
+
+    code = "interrupted"
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,1 @@
+"""Protocols, the one ranker, metrics."""

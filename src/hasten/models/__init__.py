@@ -1,0 +1,1 @@
+"""One short file per model: options, modules, phases, scorer."""

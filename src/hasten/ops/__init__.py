@@ -1,0 +1,1 @@
+"""The shared operations that carry the speed; each with a plain reference beside it."""

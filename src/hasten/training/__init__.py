@@ -1,0 +1,1 @@
+"""The engine: trainer, phases, precision, checkpoints, run folder, progress."""

@@ -1,0 +1,139 @@
+"""The seam between a model and the engine: phases, batches and loss terms.
+
+A phase is one loss with its batches and its parameters (KGAT has two, most models one).
+The trainer calls, for every optimiser step:
+
+    batch   = phase.plan(seed, epoch, index)          # pure; the same on every process
+    encoded = phase.encode()                          # once a step (whole-graph models), or ()
+    for each micro-batch:  phase.terms(encoded, batch, rows)   -> terms of these rows
+    once:                  phase.regularisers(encoded, batch)  -> terms that no row owns
+
+and minimises  sum over terms of  weight * sum / denominator.  Denominators are global and known
+before the backward pass, so micro-batches and processes simply add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of a loss: ``weight * sum / denominator``.
+
+    sum: scalar tensor over the given rows only; denominator: over the whole global batch.
+    """
+
+    name: str
+    sum: Tensor
+    denominator: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A global batch: what all processes together train on in one optimiser step.
+
+    ids: int64 [B] examples in a fixed order (chosen so that striding balances the work).
+    denominators: what the terms divide by, over the whole batch.
+    group: rows that belong together (BatchNorm statistics): shares are cut between groups.
+    seed, epoch, index: the key of everything random in the batch.
+    """
+
+    ids: Tensor
+    seed: int
+    epoch: int
+    index: int
+    denominators: Mapping[str, float] = field(default_factory=dict)
+    group: int = 1
+
+    def rows(self, part: int, parts: int) -> Tensor:
+        """The ids of share ``part`` of ``parts`` (a process's micro-batch); may be empty.
+
+        Groups are dealt out in turn; a last group of one row joins its neighbour, because
+        no variance can be estimated from it.
+        """
+        if parts == 1:
+            return self.ids
+        if self.group == 1:
+            return self.ids[part::parts]
+        groups = list(torch.split(self.ids, self.group))
+        if len(groups) > 1 and len(groups[-1]) == 1:
+            last = groups.pop()
+            groups[-1] = torch.cat([groups[-1], last])
+        mine = groups[part::parts]
+        return torch.cat(mine) if mine else self.ids[:0]
+
+
+Encoded = tuple[Tensor, ...]
+
+
+class Phase(Protocol):
+    """One loss, its batches and the parameters it updates."""
+
+    name: str
+
+    def steps(self) -> int:
+        """Optimiser steps an epoch."""
+        ...
+
+    def plan(self, seed: int, epoch: int, index: int) -> Batch:
+        """The global batch of one step: a pure function of its arguments."""
+        ...
+
+    def start_epoch(self, seed: int, epoch: int) -> None:
+        """Work once an epoch, before its first step (KGAT refreshes its attention)."""
+        ...
+
+    def encode(self) -> Encoded:
+        """Whole-graph state shared by all micro-batches of a step; () where there is none."""
+        ...
+
+    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+        """The loss terms of these rows of the batch."""
+        ...
+
+    def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+        """Loss terms that belong to no row: added once a step, by one process."""
+        ...
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """Exactly the parameters this phase updates."""
+        ...
+
+    def examples(self, batch: Batch) -> int:
+        """What the throughput counts (training targets, triples, ...) in this batch."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What must survive between epochs and cannot be recomputed (goes into checkpoints)."""
+        ...
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of :meth:`state`."""
+        ...
+
+
+class SimplePhase:
+    """The parts of a phase that most models leave empty; a phase may inherit or ignore it."""
+
+    def start_epoch(self, seed: int, epoch: int) -> None:
+        return None
+
+    def encode(self) -> Encoded:
+        return ()
+
+    def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+        return ()
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise ValueError(f"this phase keeps no state, but was given {sorted(state)}")
