@@ -24,7 +24,9 @@ from pydantic import (
 class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values are checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
 
 class Patience(Section):

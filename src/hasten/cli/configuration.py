@@ -1,0 +1,212 @@
+"""Files and flags into one checked configuration.
+
+Precedence: defaults < the model's defaults < the YAML file < ``--set key.path=value`` < flags.
+Unknown keys and wrong values are refused together, each with where it was given and what is
+allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from hasten.cli.draft import Draft
+from hasten.cli.keys import known_keys
+from hasten.cli.yaml_file import Entry, read_entries
+from hasten.config import DataOptions, EvaluationOptions, ModelOptions, RunConfig
+from hasten.errors import ConfigurationError
+from hasten.registry import load_model
+
+if TYPE_CHECKING:
+    from hasten.models.seam import Model
+
+#: everyday names of keys: the flags of the command line, without their dashes
+EVERYDAY = {
+    "epochs": "training.epochs",
+    "batch_size": "training.batch_size",
+    "lr": "training.lr",
+    "precision": "training.precision",
+    "accumulate": "training.accumulate",
+    "clip_norm": "training.clip_norm",
+    "warmup_steps": "training.warmup_steps",
+    "compile": "training.compile",
+    "recompute": "training.recompute",
+    "patience": "training.patience",
+    "max_time": "training.max_time",
+    "deterministic": "training.deterministic",
+    "eval_every": "evaluation.every",
+    "format": "data.format",
+}
+_WITHOUT_K = frozenset({"mrr", "mr", "amri", "auroc", "ap"})
+_MAPPINGS = frozenset(name for name, key in known_keys(None).items() if key.mapping)
+
+
+def build_config(
+    model: str | None = None,
+    data: str | None = None,
+    config_file: Path | None = None,
+    sets: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The configuration of a run.
+
+    sets: texts ``key.path=value``. flags: everyday names (``epochs``) or dotted keys, with None
+    where not given; ``metrics`` and ``topk`` combine. Raises ConfigurationError.
+    """
+    entries = read_entries(config_file, _MAPPINGS) if config_file else []
+    entries += set_entries(sets)
+    chosen, entries = _choose_model(model, entries)
+    keys = known_keys(chosen.Options)
+    draft = Draft(keys)
+    for name, value in chosen.defaults.items():
+        draft.put(Entry(f"training.{name}", value, f"default of {chosen.name}"))
+    for entry in entries:
+        draft.put(entry)
+    if data is not None:
+        draft.put(Entry("data.path", data, "DATA"))
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    for entry in flag_entries(given, draft.values.get("evaluation.metrics")):
+        draft.put(entry)
+    return draft.build(chosen)
+
+
+def load_config(file: Path) -> RunConfig:
+    """The configuration saved in a run folder."""
+    return build_config(config_file=file)
+
+
+def data_options(
+    path: str | None = None, format: str | None = None, sets: Sequence[str] = ()
+) -> DataOptions:
+    """The ``data`` part alone, for commands that read data without training."""
+    draft = Draft({name: key for name, key in known_keys(None).items() if _is_data(name)})
+    for entry in set_entries(sets):
+        draft.put(entry)
+    for name, value in (("path", path), ("format", format)):
+        if value is not None:
+            draft.put(Entry(f"data.{name}", value, f"--{name}"))
+    return draft.section(DataOptions, "data")
+
+
+def parse_changes(
+    sets: Sequence[str], flags: Mapping[str, Any], configured_metrics: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Dotted keys to change in a run that exists, with checked values.
+
+    Which of them may change is the run's to decide.
+    configured_metrics: those of the run, to which ``topk`` alone applies.
+    """
+    draft = Draft(known_keys(None))
+    changes = set_entries(sets)
+    model = [entry for entry in changes if entry.key.split(".")[0] == "model"]
+    for entry in changes:
+        if entry not in model:
+            draft.put(entry)
+    given = {name: value for name, value in flags.items() if value is not None}
+    metrics = draft.values.get("evaluation.metrics", configured_metrics)
+    for entry in flag_entries(given, metrics):
+        draft.put(entry)
+    # Checked beside any model: the keys of the model's own are the run's to refuse.
+    checked = draft.build_beside(ModelOptions(name="any"))
+    return {
+        **{entry.key: entry.value for entry in model},
+        **{name: _lookup(checked, name) for name in draft.values},
+    }
+
+
+def set_entries(sets: Sequence[str]) -> list[Entry]:
+    """``key.path=value`` texts as entries."""
+    entries = []
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigurationError(f"--set {text}: expected key.path=value")
+        entries.append(Entry(key.strip(), value, f"--set {text}"))
+    return entries
+
+
+def flag_entries(flags: Mapping[str, Any], configured: Any) -> list[Entry]:
+    """Flags as entries; ``metrics`` and ``topk`` become ``evaluation.metrics``."""
+    entries = []
+    for name, value in flags.items():
+        if name not in ("metrics", "topk"):
+            key = EVERYDAY.get(name, name)
+            entries.append(Entry(key, value, f"--{name.replace('_', '-')}"))
+    if "metrics" in flags or "topk" in flags:
+        place = " ".join(f"--{name}" for name in ("metrics", "topk") if name in flags)
+        metrics = combine_metrics(flags.get("metrics"), flags.get("topk"), configured)
+        entries.append(Entry("evaluation.metrics", metrics, place))
+    return entries
+
+
+def combine_metrics(metrics: Any, topk: Any, configured: Any = None) -> tuple[str, ...]:
+    """``ndcg,hr`` at ``10,20`` as ndcg@10, ndcg@20, hr@10, hr@20.
+
+    What is left out comes from the configured metrics; ``mrr`` and others without a cut stay
+    whole, and a metric with its own cut (``recall@50``) keeps it when ``metrics`` names it.
+    """
+    known = tuple(_texts(configured)) or EvaluationOptions().metrics
+    cuts = [_cut(text) for text in _texts(topk)]
+    if topk is not None and not cuts:
+        raise ConfigurationError("--topk is empty: expected numbers such as 10,20")
+    if metrics is None:
+        names = list(dict.fromkeys(name.partition("@")[0] for name in known))
+    else:
+        names = [name.lower() for name in _texts(metrics)]
+    if not names:
+        raise ConfigurationError("--metrics is empty: expected names such as ndcg,hr")
+    cuts = cuts or list(dict.fromkeys(int(n.partition("@")[2]) for n in known if "@" in n)) or [10]
+    combined: list[str] = []
+    for name in names:
+        whole = "@" in name or name in _WITHOUT_K
+        combined += [name] if whole else [f"{name}@{cut}" for cut in cuts]
+    return tuple(dict.fromkeys(combined))
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    items: Iterable[Any] = value if isinstance(value, tuple | list) else str(value).split(",")
+    return [text for item in items if (text := str(item).strip())]
+
+
+def _cut(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise ConfigurationError(f"--topk {text}: expected whole numbers from 1, such as 10,20")
+    return int(text)
+
+
+def _is_data(name: str) -> bool:
+    return name.startswith("data.")
+
+
+def _choose_model(model: str | None, entries: list[Entry]) -> tuple[type[Model], list[Entry]]:
+    """The model that all sources agree on, and the entries that do not name it."""
+    name, where = model, "MODEL"
+    rest = []
+    for entry in entries:
+        if entry.key not in ("model", "model.name"):
+            rest.append(entry)
+            continue
+        if not isinstance(entry.value, str):
+            raise ConfigurationError(f"{entry.key} ({entry.place}): expected a model's name")
+        given = str(entry.value).strip()
+        if name is not None and given != name:
+            raise ConfigurationError(
+                f"two models: {name} ({where}) and {given} ({entry.place}); name one"
+            )
+        name, where = given, entry.place
+    if name is None:
+        raise ConfigurationError("no model is named: give MODEL, or model.name in --config FILE")
+    return load_model(name), rest
+
+
+def _lookup(config: BaseModel, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value

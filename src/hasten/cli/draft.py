@@ -1,0 +1,89 @@
+"""A configuration in the making: values put on top of each other, then checked all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from hasten.cli.keys import Key, nearest_key, nest
+from hasten.cli.wording import problems
+from hasten.cli.yaml_file import Entry
+from hasten.config import ModelOptions, RunConfig
+from hasten.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hasten.models.seam import Model
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+class Draft:
+    """Values by dotted key as they are put on top of each other, with where each came from."""
+
+    def __init__(self, keys: Mapping[str, Key]) -> None:
+        self.keys = keys
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.wrong: list[str] = []
+
+    def put(self, entry: Entry) -> None:
+        """Lay one value over what is there; unknown keys are remembered as wrong."""
+        parent, _, last = entry.key.rpartition(".")
+        if entry.key in self.keys:
+            self.values[entry.key] = self.keys[entry.key].fit(entry.value, entry.place)
+            self.origins[entry.key] = entry.place
+        elif parent in self.keys and self.keys[parent].mapping:
+            self.values[parent] = {**self.values.get(parent, {}), last: entry.value}
+            self.origins[parent] = entry.place
+        elif (inner := next((k for k in self.keys if k.startswith(f"{entry.key}.")), None)) is None:
+            near = nearest_key(entry.key, self.keys)
+            self.wrong.append(f"unknown key {entry.key!r} ({entry.place}){near}")
+        elif entry.value is not None:
+            self.wrong.append(
+                f"{entry.key} ({entry.place}): is a section with keys of its own, such as {inner}"
+            )
+
+    def build(self, model: type[Model]) -> RunConfig:
+        """The configuration of a run of this model. ConfigurationError with all that is wrong."""
+        tree = nest(self.values)
+        # A wrong option of the model must not hide what is wrong elsewhere.
+        given = {**tree.pop("model", {}), "name": model.name}
+        options = self._checked(model.Options, ("model",), given)
+        return self._finish(options or ModelOptions(name=model.name), tree)
+
+    def build_beside(self, options: ModelOptions) -> RunConfig:
+        """The configuration with these options of a model, which the draft does not touch."""
+        return self._finish(options, nest(self.values))
+
+    def section(self, kind: type[Section], name: str) -> Section:
+        """One part of the configuration alone."""
+        found = self._checked(kind, (name,), nest(self.values).get(name, {}))
+        self._refuse()
+        assert found is not None
+        return found
+
+    def _finish(self, options: BaseModel, tree: dict[str, Any]) -> RunConfig:
+        found = self._checked(RunConfig, (), {**tree, "model": options})
+        self._refuse()
+        assert found is not None
+        return found
+
+    def _checked(
+        self, kind: type[Section], at: tuple[str, ...], tree: dict[str, Any]
+    ) -> Section | None:
+        try:
+            return kind.model_validate(tree)
+        except ValidationError as error:
+            self.wrong += problems(error, at, self.origins, self.keys)
+            return None
+
+    def _refuse(self) -> None:
+        if len(self.wrong) == 1:
+            raise ConfigurationError(self.wrong[0])
+        if self.wrong:
+            lines = "\n".join(f"  {line}" for line in self.wrong)
+            raise ConfigurationError(
+                f"{len(self.wrong)} things are wrong in the configuration:\n{lines}"
+            )

@@ -1,0 +1,110 @@
+"""The keys of the configuration: their dotted names, what they hold, and how text becomes a value.
+
+Values are left to pydantic to convert and check; here text is only brought into the right shape
+(nothing, one text, a list, a mapping) for the key that it is meant for.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from hasten.cli.yaml_file import Quoted, parse_value
+from hasten.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its dotted name and the shape of its value."""
+
+    name: str
+    optional: bool
+    sequence: bool
+    mapping: bool
+
+    def fit(self, raw: Any, origin: str) -> Any:
+        """Bring text from a file or the command line into this key's shape."""
+        if isinstance(raw, Quoted) or not isinstance(raw, str):
+            return str(raw) if isinstance(raw, Quoted) else raw
+        if self.optional and raw.strip().lower() in ("none", "null", "~", ""):
+            return None
+        if self.mapping or (self.sequence and raw.lstrip().startswith("[")):
+            return parse_value(raw, origin)
+        if self.sequence:
+            return [item.strip() for item in raw.split(",") if item.strip()]
+        return raw
+
+
+def known_keys(options: type[BaseModel] | None) -> dict[str, Key]:
+    """Every key of a run's configuration; those of the model as its options have them."""
+    found: dict[str, Key] = {}
+    for name, field in RunConfig.model_fields.items():
+        if name == "model":
+            if options is not None:
+                found.update(_keys_of(options, "model."))
+        else:
+            found.update(_field_keys(name, field.annotation))
+    return found
+
+
+def nearest_key(name: str, keys: Iterable[str]) -> str:
+    """``"; did you mean 'training.lr'?"`` for the nearest key, or nothing.
+
+    The last part of a key counts most: ``lr`` and ``model.lr`` both find ``training.lr``.
+    """
+    names = list(keys)
+    last = name.rpartition(".")[2]
+    same = [key for key in names if key.rpartition(".")[2] == last]
+    near = same or get_close_matches(name, names, n=1, cutoff=0.75)
+    if not near:
+        lasts = {key.rpartition(".")[2]: key for key in names}
+        near = [lasts[word] for word in get_close_matches(last, list(lasts), n=1, cutoff=0.6)]
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *sections, last = name.split(".")
+        inner = tree
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return tree
+
+
+def _keys_of(section: type[BaseModel], prefix: str) -> dict[str, Key]:
+    found: dict[str, Key] = {}
+    for name, field in section.model_fields.items():
+        found.update(_field_keys(prefix + name, field.annotation))
+    return found
+
+
+def _field_keys(name: str, annotation: Any) -> dict[str, Key]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _keys_of(annotation, f"{name}.")
+    kinds = _alternatives(annotation)
+    origins = {get_origin(kind) or kind for kind in kinds}
+    key = Key(
+        name,
+        optional=type(None) in kinds,
+        sequence=bool(origins & {list, tuple, set, frozenset}),
+        mapping=dict in origins,
+    )
+    return {name: key}
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The members of a union, through ``Annotated``."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [kind for part in get_args(annotation) for kind in _alternatives(part)]
+    return [annotation]

@@ -1,0 +1,106 @@
+"""Models by name, imported only when they are used; other packages add theirs by entry point.
+
+A package offers a model as ``[project.entry-points."hasten.models"]  name = "module:Class"``;
+the class fulfils :class:`hasten.models.seam.Model`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import TYPE_CHECKING, cast
+
+from hasten.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hasten.models.seam import Model
+
+ENTRY_POINT_GROUP = "hasten.models"
+_REQUIRED = ("name", "summary", "Options", "defaults", "sample", "phases", "scorer")
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """Where a model lives, and one line on what it is."""
+
+    name: str
+    module: str
+    attribute: str
+    summary: str
+    package: str = "hasten"
+
+    def load(self) -> type[Model]:
+        """The model's class. ConfigurationError if a foreign package does not deliver it."""
+        try:
+            found = getattr(importlib.import_module(self.module), self.attribute)
+        except (ImportError, AttributeError) as error:
+            if self.package == "hasten":
+                raise
+            raise ConfigurationError(
+                f"model {self.name!r} of package {self.package} cannot be imported from "
+                f"{self.module}:{self.attribute}: {error}"
+            ) from error
+        missing = [name for name in _REQUIRED if not hasattr(found, name)]
+        if missing:
+            raise ConfigurationError(
+                f"model {self.name!r} of package {self.package} lacks {', '.join(missing)}; "
+                "see hasten.models.seam.Model for what a model has"
+            )
+        return cast("type[Model]", found)
+
+
+BUILT_IN = (
+    ModelEntry("sasrec", "hasten.models.sasrec", "SASRec", "self-attention over item sequences"),
+    ModelEntry("pop", "hasten.models.pop", "Pop", "the most popular items, for everyone"),
+)
+
+
+@cache
+def _foreign_entries() -> tuple[ModelEntry, ...]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and seldom needed
+
+    return tuple(
+        ModelEntry(
+            point.name,
+            point.module,
+            point.attr,
+            f"from package {point.dist.name if point.dist else 'unknown'}",
+            point.dist.name if point.dist else "unknown",
+        )
+        for point in entry_points(group=ENTRY_POINT_GROUP)
+    )
+
+
+def model_entries() -> tuple[ModelEntry, ...]:
+    """Every model there is: the built-in ones first."""
+    return BUILT_IN + _foreign_entries()
+
+
+def find_model(name: str) -> ModelEntry:
+    """The model of this name. ConfigurationError if there is none, or more than one."""
+    found = [entry for entry in model_entries() if entry.name == name]
+    if not found:
+        names = [entry.name for entry in model_entries()]
+        raise ConfigurationError(
+            f"unknown model {name!r}{did_you_mean(name, names)}; there are: {', '.join(names)}"
+        )
+    if len(found) > 1:
+        packages = ", ".join(entry.package for entry in found)
+        raise ConfigurationError(
+            f"model {name!r} is offered by several packages ({packages}): remove all but one"
+        )
+    return found[0]
+
+
+def load_model(name: str) -> type[Model]:
+    """The class of the model of this name."""
+    return find_model(name).load()
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the nearest of the names, or nothing."""
+    near = get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
