@@ -15,26 +15,13 @@ import torch
 from torch import Tensor
 
 from hasten.data.tables import Dataset, Histories, Int64
+from hasten.ops.table import Table
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from hasten.config import RunConfig
     from hasten.training.phase import Phase
-
-
-class Table(Protocol):
-    """How everything reaches an embedding table, whole or sharded by rows over processes."""
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """[.., D] the given rows."""
-        ...
-
-    def block(self, start: int, stop: int) -> Tensor:
-        """[stop-start, D] a contiguous block of rows."""
-        ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)

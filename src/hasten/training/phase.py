@@ -14,9 +14,9 @@ before the backward pass, so micro-batches and processes simply add up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +106,13 @@ class Phase(Protocol):
         """Exactly the parameters this phase updates."""
         ...
 
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        """Replace the function that a step spends its time in by ``wrap(function)``.
+
+        False where the phase has nothing to compile.
+        """
+        ...
+
     def examples(self, batch: Batch) -> int:
         """What the throughput counts (training targets, triples, ...) in this batch."""
         ...
@@ -130,6 +137,9 @@ class SimplePhase:
 
     def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return ()
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        return False
 
     def state(self) -> dict[str, Tensor]:
         return {}

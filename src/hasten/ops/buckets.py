@@ -1,0 +1,68 @@
+"""Laying out ragged sequences so that almost no padding is computed.
+
+Rows sorted by falling length are cut into buckets; each bucket is a dense [rows, length] rectangle
+and all buckets lie behind one another in one flat token array. Token-wise layers run on the flat
+array, attention on each rectangle (a view). A new bucket is begun when padding the next rows would
+cost more than what a bucket costs by itself (its kernel launches).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hasten.data.tables import Int64
+
+#: padded tokens that cost as much as one more bucket (measured for two blocks of width 50)
+SLACK_CPU = 128
+SLACK_DEVICE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tokens start .. start + rows*length of the flat array, ``rows`` sequences of ``length``."""
+
+    start: int
+    rows: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.rows * self.length
+
+
+def make_buckets(lengths: Int64, slack: int) -> list[Bucket]:
+    """Buckets for sequences of the given lengths, which must not rise (longest first).
+
+    slack: padded tokens below which a bucket goes on.
+    """
+    assert len(lengths) == 0 or bool((np.diff(lengths) <= 0).all())
+    buckets: list[Bucket] = []
+    start = first = 0
+    changes = np.flatnonzero(np.diff(lengths)) + 1
+    for begin, end in zip([0, *changes], [*changes, len(lengths)], strict=True):
+        if begin == end:
+            continue
+        longest, length = int(lengths[first]), int(lengths[begin])
+        if (end - begin) * (longest - length) > slack:
+            buckets.append(Bucket(start, int(begin - first), longest))
+            start, first = buckets[-1].stop, int(begin)
+    if first < len(lengths):
+        buckets.append(Bucket(start, len(lengths) - first, int(lengths[first])))
+    return buckets
+
+
+def bucket_positions(lengths: Int64, buckets: list[Bucket]) -> Int64:
+    """Index in the flat token array of every real token, sequence by sequence, in order."""
+    begins = np.concatenate(
+        [
+            bucket.start + np.arange(bucket.rows, dtype=np.int64) * bucket.length
+            for bucket in buckets
+        ]
+        or [np.zeros(0, np.int64)]
+    )
+    offsets = np.cumsum(lengths) - lengths
+    positions: Int64 = np.arange(int(lengths.sum()), dtype=np.int64)
+    positions += np.repeat(begins - offsets, lengths)
+    return positions

@@ -1,0 +1,446 @@
+"""The flow of a run: configuration -> data -> model -> trainer -> evaluation -> run folder."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from hasten.cli.configuration import load_config
+from hasten.config import RunConfig
+from hasten.data.load import load_dataset, load_table
+from hasten.data.samples import make_sample
+from hasten.data.store import fingerprint, load_stored, save_dataset
+from hasten.data.tables import TEST, VALID, Dataset
+from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
+from hasten.evaluation.protocols import RankingTask, ranking_task
+from hasten.evaluation.ranker import Evaluation
+from hasten.evaluation.ranker import evaluate as rank
+from hasten.models.seam import Model, Sizes
+from hasten.ops.random import Stream, key
+from hasten.registry import load_model
+from hasten.training.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from hasten.training.device import prepare_torch, resolve_device
+from hasten.training.environment import describe_environment, peak_memory_bytes
+from hasten.training.journal import Journal
+from hasten.training.machine import allocator_report, tune_process
+from hasten.training.progress import Progress
+from hasten.training.run_folder import RunFolder
+from hasten.training.signals import StopSignals
+from hasten.training.trainer import Trainer, phase_state
+
+#: what may change when a run goes on; anything else would make it another run
+RESUMABLE = frozenset(
+    {
+        "training.epochs",
+        "training.patience",
+        "training.max_time",
+        "checkpoint.every",
+        "checkpoint.every_steps",
+        "checkpoint.every_minutes",
+        "checkpoint.keep",
+        "device",
+        "threads",
+        "out",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to; ``to_json`` is what ``hasten train --json`` prints."""
+
+    run: Path
+    model: str
+    data: str
+    epochs: int
+    valid: dict[str, float]
+    test: dict[str, float]
+    protocol: str
+    seconds: dict[str, float]
+    examples_per_second: float
+    peak_memory_bytes: int
+    effective: dict[str, Any]
+    stopped_by: str
+    best_epoch: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "run": str(self.run)}
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run's model with the weights of one checkpoint, and its data."""
+
+    path: Path
+    config: RunConfig
+    model: nn.Module
+    dataset: Dataset
+    device: torch.device
+
+
+def train(
+    config: RunConfig,
+    *,
+    table: object | None = None,
+    quiet: bool = False,
+    resume_auto: bool = False,
+) -> Summary:
+    """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``."""
+    if resume_auto:
+        if config.out is None:
+            raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
+        if RunFolder.holds_run(config.out):
+            return resume(config.out, changes=_changes(config), quiet=quiet)
+    tune_process()
+    begin = time.perf_counter()
+    device = resolve_device(config.device)
+    dataset = _load(config, table)
+    weights = None if config.init_from is None else _initial_weights(Path(config.init_from))
+    prepare_torch(config, device)
+    model = _build(config, dataset, device)
+    if weights is not None:
+        _load_weights(model, weights)
+    folder = RunFolder.create(config.out, config.model.name, dataset.name)
+    try:
+        folder.write_json("environment.json", describe_environment())
+        save_dataset(dataset, folder.data)
+        folder.write_json("data.json", _describe(dataset))
+        folder.write_config(config)
+    except BaseException:
+        folder.discard()
+        raise
+    with folder:
+        return _train(config, dataset, model, device, folder, None, quiet, begin)
+
+
+def resume(
+    run: Path,
+    *,
+    checkpoint: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Summary:
+    """Go on with a run in place, from its newest valid checkpoint or a named one."""
+    tune_process()
+    begin = time.perf_counter()
+    with RunFolder.open(run, lock=True) as folder:
+        config = _with_changes(load_config(folder.path / "config.yaml"), changes or {})
+        dataset = load_stored(folder.data)
+        _refuse_changed_data(folder, dataset)
+        device = resolve_device(config.device)
+        prepare_torch(config, device)
+        model = _build(config, dataset, device)
+        warnings: list[str] = []
+        if checkpoint is None:
+            found = newest_checkpoint(folder.checkpoints, warnings.append)
+        else:
+            found = read_checkpoint(_named_checkpoint(folder, checkpoint))
+            _drop_later(folder, found)
+        folder.write_config(config)
+        return _train(config, dataset, model, device, folder, found, quiet, begin, warnings)
+
+
+def evaluate(
+    run: Path,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    checkpoint: str = "best",
+    device: str | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Judge a finished run's checkpoint again, perhaps by another protocol."""
+    begin = time.perf_counter()
+    loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
+    config = _changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
+    parts = {}
+    for name, part in (("valid", VALID), ("test", TEST)):
+        task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
+        if len(task.queries):
+            parts[name] = _rank(loaded.model, task, config, loaded.device)
+    if not parts:
+        raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
+    return {
+        "run": str(run),
+        "model": config.model.name,
+        "data": loaded.dataset.name,
+        "checkpoint": checkpoint,
+        "valid": parts["valid"].values if "valid" in parts else {},
+        "test": parts["test"].values if "test" in parts else {},
+        "protocol": next(iter(parts.values())).protocol,
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> LoadedRun:
+    """The model of a run, in evaluation mode, rebuilt from its folder alone."""
+    tune_process()
+    with RunFolder.open(run, lock=False) as folder:
+        config = load_config(folder.path / "config.yaml")
+        dataset = load_stored(folder.data)
+        target = resolve_device(device)
+        prepare_torch(config, target)
+        model = _build(config, dataset, target)
+        found = read_checkpoint(_named_checkpoint(folder, checkpoint))
+        _load_weights(model, found)
+        _load_phases(model, dataset, config, found)
+        return LoadedRun(folder.path, config, model.eval(), dataset, target)
+
+
+def _train(
+    config: RunConfig,
+    dataset: Dataset,
+    model: nn.Module,
+    device: torch.device,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    quiet: bool,
+    begin: float,
+    warnings: list[str] | None = None,
+) -> Summary:
+    """Everything from the first step to the summary, in a locked run folder."""
+    scored = cast(Model, model)
+    valid = ranking_task(dataset, VALID, config.evaluation, config.seed)
+    test = ranking_task(dataset, TEST, config.evaluation, config.seed)
+    resume_step = None
+    if checkpoint is not None:
+        resume_step = int(checkpoint.state["position"]["step"])
+    generator_state = torch.get_rng_state()
+    with (
+        Journal(folder, quiet, resume_step=resume_step) as journal,
+        Progress(config.training.epochs, quiet) as progress,
+        StopSignals() as signals,
+    ):
+        for text in (*dataset.source.notes, *(warnings or [])):
+            journal.warn(text)
+
+        def judge(task: RankingTask) -> Evaluation:
+            return _rank(model, task, config, device, lambda: signals.received is not None)
+
+        trainer = Trainer(
+            model,
+            scored.phases(dataset, config),
+            config,
+            folder=folder,
+            journal=journal,
+            progress=progress,
+            signals=signals,
+            evaluate=(lambda: judge(valid)) if len(valid.queries) else None,
+            device=device,
+        )
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+            journal.record(
+                "event", trainer.position.epoch, trainer.position.step, {"event": "resume"}
+            )
+        if not trainer.phases:
+            cast(Any, model).fit(dataset)
+        stopped_by = trainer.run()
+        total = trainer.finish()
+        best = read_checkpoint(folder.best, groups={"weights", "phases"})
+        _load_weights(model, best)
+        trainer.load_phase_states(best)
+        validated = judge(valid) if len(valid.queries) else None
+        tested = judge(test) if len(test.queries) else None
+        trainer.raise_if_interrupted()
+        torch.set_rng_state(generator_state)
+        position, totals = trainer.position, trainer.totals
+        summary = Summary(
+            run=folder.path,
+            model=config.model.name,
+            data=dataset.name,
+            epochs=position.epoch,
+            valid={} if validated is None else validated.values,
+            test={} if tested is None else tested.values,
+            protocol=dataset.split if tested is None else tested.protocol,
+            seconds={
+                "train": totals.train_seconds,
+                "evaluate": totals.evaluate_seconds,
+                "total": total + time.perf_counter() - begin,
+            },
+            examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
+            peak_memory_bytes=peak_memory_bytes(),
+            effective=_effective(trainer, config, device),
+            stopped_by=stopped_by,
+            best_epoch=int(best.state["selection"]["best_epoch"]),
+        )
+        if tested is not None:
+            journal.record("test", summary.best_epoch, position.step, tested.values)
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in tested.values.items())
+            journal.valid(f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})")
+        folder.write_json("metrics.json", summary.to_json())
+    return summary
+
+
+def _load(config: RunConfig, table: object | None) -> Dataset:
+    """The data of a run: a table in memory, files, or the model's built-in sample."""
+    if table is not None:
+        return load_table(table, config.data, config.seed)
+    if config.data.path is None and config.data.train is None:
+        return make_sample(load_model(config.model.name).sample)
+    return load_dataset(config.data, config.seed)
+
+
+def _build(config: RunConfig, dataset: Dataset, device: torch.device) -> nn.Module:
+    """The model, initialised from the seed alone."""
+    state = torch.get_rng_state()
+    torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
+    constructor = cast(Any, load_model(config.model.name))
+    model: nn.Module = constructor(config.model, Sizes.of(dataset))
+    torch.set_rng_state(state)
+    return model.to(device)
+
+
+def _rank(
+    model: nn.Module,
+    task: RankingTask,
+    config: RunConfig,
+    device: torch.device,
+    stop: Callable[[], bool] | None = None,
+) -> Evaluation:
+    options = config.evaluation
+    return rank(
+        cast(Model, model),
+        task,
+        options.metrics,
+        device=device,
+        batch_size=options.batch_size,
+        stop=stop,
+    )
+
+
+def _describe(dataset: Dataset) -> dict[str, Any]:
+    source = dataset.source
+    return {
+        "name": dataset.name,
+        "fingerprint": fingerprint(dataset),
+        "split": dataset.split,
+        "format": source.format,
+        "path": source.path,
+        "files": list(source.files),
+        "counts": source.counts,
+        "notes": list(source.notes),
+    }
+
+
+def _refuse_changed_data(folder: RunFolder, dataset: Dataset) -> None:
+    recorded = folder.read_json("data.json")["fingerprint"]
+    if fingerprint(dataset) != recorded:
+        raise RunFolderError(
+            f"{folder.data}: the data of the run have changed since it began (fingerprint in "
+            "data.json); restore them, or start a new run with --init-from"
+        )
+
+
+def _effective(trainer: Trainer, config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """The switches as they were in effect, not as they were asked for."""
+    options = config.training
+    return {
+        "device": str(device),
+        "devices": 1,
+        "threads": torch.get_num_threads(),
+        "precision": trainer.steps[0].precision.name if trainer.steps else "fp32",
+        "batch_size": options.batch_size,
+        "accumulate": options.accumulate,
+        "recompute": options.recompute,
+        "compile": [report.to_json() for report in trainer.compiled] or "off",
+        "optimizer": f"{options.optimizer} (fused)",
+        "eval_every": config.evaluation.every,
+        "clip_norm": options.clip_norm,
+        "bad_steps": sum(int(step.bad) for step in trainer.steps),
+        "allocator": allocator_report(),
+    }
+
+
+def _load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
+    try:
+        model.load_state_dict(checkpoint.tensors["weights"])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{checkpoint.path}: its weights do not fit this model and these data: {error}"
+        ) from error
+
+
+def _load_phases(
+    model: nn.Module, dataset: Dataset, config: RunConfig, checkpoint: Checkpoint
+) -> None:
+    """Give back to the phases what they keep between epochs, where scoring depends on it."""
+    if not checkpoint.tensors.get("phases"):
+        return
+    for phase in cast(Model, model).phases(dataset, config):
+        phase.load_state(phase_state(checkpoint, phase.name))
+
+
+def _initial_weights(source: Path) -> Checkpoint:
+    """The checkpoint that ``init_from`` names: a run (its best) or a checkpoint's folder."""
+    folder = source / "best" if RunFolder.holds_run(source) else source
+    return read_checkpoint(folder, groups={"weights"})
+
+
+def _named_checkpoint(folder: RunFolder, name: str) -> Path:
+    """``best``, ``final`` or a name under ``checkpoints``; refused with the names there are."""
+    if name in ("best", "final"):
+        return folder.path / name
+    names = sorted(p.name for p in folder.checkpoints.iterdir() if not p.name.startswith("."))
+    if name not in names:
+        raise CheckpointError(
+            f"{folder.path} has no checkpoint {name!r}; it has best, final, {', '.join(names)}"
+        )
+    return folder.checkpoints / name
+
+
+def _drop_later(folder: RunFolder, chosen: Checkpoint) -> None:
+    """Going on from an earlier checkpoint, what came after it is no longer this run's."""
+    step = int(chosen.state["position"]["step"])
+    for path in folder.checkpoints.iterdir():
+        try:
+            later = int(read_checkpoint(path, groups=()).state["position"]["step"]) > step
+        except CheckpointError:
+            later = True
+        if later:
+            shutil.rmtree(path)
+
+
+def _with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    return _changed(config, changes, lambda name: name in RESUMABLE)
+
+
+def _changed(
+    config: RunConfig, changes: Mapping[str, Any], permitted: Callable[[str], bool]
+) -> RunConfig:
+    """The configuration with dotted keys replaced; what is not permitted is refused by name."""
+    values = config.model_dump()
+    for name, value in changes.items():
+        if not permitted(name):
+            raise ConfigurationError(
+                f"{name} cannot change for a run that exists; only "
+                f"{', '.join(sorted(RESUMABLE))} can when it goes on, evaluation.* when it is "
+                "evaluated; start a new run for the rest (--init-from takes its weights)"
+            )
+        section, _, field = name.rpartition(".")
+        (values[section] if section else values)[field] = value
+    return type(config)(**{**values, "model": config.model})
+
+
+def _changes(config: RunConfig) -> dict[str, Any]:
+    """What ``--resume auto`` passes on: every permitted key, and a refusal of the others."""
+    assert config.out is not None
+    saved = _flat(load_config(config.out / "config.yaml").model_dump())
+    wanted = _flat(config.model_dump())
+    return {name: value for name, value in wanted.items() if value != saved.get(name)}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and name != "columns":
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat

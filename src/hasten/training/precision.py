@@ -1,0 +1,79 @@
+"""Mixed precision: autocast, the fp16 loss scaler, and the way down when it does not hold.
+
+Losses, softmaxes and norms are computed in float32 by the operations themselves; what autocast
+lowers are the matrix products.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hasten.training.machine import cpu_computes_bf16
+
+PrecisionName = Literal["fp32", "bf16", "fp16"]
+_LOWER: dict[str, PrecisionName] = {"fp16": "bf16", "bf16": "fp32"}
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """The precision in effect: an autocast context, and for fp16 a gradient scaler."""
+
+    def __init__(self, name: PrecisionName, device: torch.device) -> None:
+        self.name: PrecisionName = name
+        self.device = device
+        self.scaler = (
+            torch.amp.GradScaler(device.type) if name == "fp16" and device.type != "mps" else None
+        )
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.name == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=_DTYPES[self.name])
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward pass of a (scaled) loss."""
+        scaled = loss if self.scaler is None else self.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+    def unscale(self, optimiser: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the loss scale, before anything looks at them."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimiser)
+
+    def lower(self) -> Precision | None:
+        """The next safer precision, or None below fp32."""
+        name = _LOWER.get(self.name)
+        return None if name is None else Precision(name, self.device)
+
+    def state(self) -> dict[str, Any]:
+        scale = None if self.scaler is None else self.scaler.state_dict()
+        return {"name": self.name, "scaler": scale}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], device: torch.device) -> Precision:
+        precision = cls(state["name"], device)
+        if precision.scaler is not None and state["scaler"] is not None:
+            precision.scaler.load_state_dict(state["scaler"])
+        return precision
+
+
+def resolve_precision(
+    name: Literal["fp32", "bf16", "fp16", "auto"], device: torch.device
+) -> PrecisionName:
+    """``auto`` is bf16 where the device multiplies it fast, else fp32; other names stay."""
+    if name == "auto":
+        fast = (device.type == "cuda" and torch.cuda.is_bf16_supported()) or (
+            device.type == "cpu" and cpu_computes_bf16()
+        )
+        return "bf16" if fast else "fp32"
+    return name
+
+
+def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
+    """The 2-norm of all gradients together, on their device, without a synchronisation."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return torch.nn.utils.get_total_norm(grads)

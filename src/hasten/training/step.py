@@ -1,0 +1,181 @@
+"""One optimiser step: micro-batches, backward passes, guard, clipping, update.
+
+The loss is ``sum of weight * sum / denominator`` over all terms. Denominators are global, so the
+gradients of micro-batches (and of processes) add up to the gradient of the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config import TrainingOptions
+from hasten.ops.random import Stream, key
+from hasten.training.phase import Batch, Encoded, Phase, Term
+from hasten.training.precision import Precision, gradient_norm
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of every global batch this process takes."""
+
+    rank: int = 0
+    world: int = 1
+
+
+def make_optimiser(
+    parameters: Sequence[nn.Parameter], options: TrainingOptions
+) -> torch.optim.Optimizer:
+    """Adam or AdamW as one fused kernel: 6 times faster than a loop over tensors on the CPU."""
+    kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
+    return kind(
+        parameters,
+        lr=options.lr,
+        betas=options.betas,
+        eps=options.eps,
+        weight_decay=options.weight_decay,
+        fused=True,
+    )
+
+
+class OptimiserStep:
+    """The step of one phase. Bad gradients never reach the weights or the optimiser's moments."""
+
+    def __init__(
+        self,
+        phase: Phase,
+        number: int,
+        options: TrainingOptions,
+        precision: Precision,
+        share: Share,
+        device: torch.device,
+    ) -> None:
+        self.phase = phase
+        self.number = number
+        self.options = options
+        self.precision = precision
+        self.share = share
+        self.device = device
+        self.parameters = list(phase.parameters())
+        self.optimiser = make_optimiser(self.parameters, options)
+        #: steps in a row whose gradients were not finite, and their number in all
+        self.bad_in_a_row = torch.zeros((), dtype=torch.int64, device=device)
+        self.bad = torch.zeros((), dtype=torch.int64, device=device)
+
+    def __call__(self, batch: Batch, lr: float) -> dict[str, Tensor]:
+        """Take the step; returns the loss terms of this process's share, detached."""
+        self.optimiser.zero_grad()
+        losses = self.accumulate(batch)
+        self.precision.unscale(self.optimiser)
+        norm = gradient_norm(self.parameters)
+        finite = torch.isfinite(norm)
+        self.clip(norm)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        self.update(finite)
+        self.bad += ~finite
+        self.bad_in_a_row = torch.where(finite, 0, self.bad_in_a_row + 1)
+        return {name: torch.where(finite, value, 0.0) for name, value in losses.items()}
+
+    def accumulate(self, batch: Batch) -> dict[str, Tensor]:
+        """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
+        losses: dict[str, Tensor] = {}
+        parts = self.share.world * self.options.accumulate
+        with self.precision.autocast():
+            encoded = self.phase.encode()
+        leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
+        for micro in range(self.options.accumulate):
+            part = self.share.rank * self.options.accumulate + micro
+            rows = batch.rows(part, parts)
+            if len(rows):
+                self.seed(batch, part)
+                with self.precision.autocast():
+                    terms = self.phase.terms(leaves, batch, rows)
+                self.backward(terms, losses)
+        if self.share.rank == 0:
+            with self.precision.autocast():
+                terms = self.phase.regularisers(leaves, batch)
+            self.backward(terms, losses)
+        self.backward_encoded(encoded, leaves)
+        return losses
+
+    def seed(self, batch: Batch, part: int) -> None:
+        """Key dropout by the step and the share, so that a resumed run draws the same masks."""
+        value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.number, batch.index, part)
+        generator = torch.default_generator
+        if self.device.type == "cuda":
+            generator = torch.cuda.default_generators[self.device.index or 0]
+        elif self.device.type == "mps":
+            torch.mps.manual_seed(value % 2**63)
+        generator.manual_seed(value % 2**63)
+
+    def backward(self, terms: Sequence[Term], losses: dict[str, Tensor]) -> None:
+        """Add the gradients of these terms, and their values to ``losses``."""
+        total: Tensor | None = None
+        for term in terms:
+            value = term.sum * (term.weight / term.denominator)
+            total = value if total is None else total + value
+            detached = value.detach().float()
+            losses[term.name] = losses[term.name] + detached if term.name in losses else detached
+        if total is not None and total.requires_grad:
+            self.precision.backward(total)
+
+    def backward_encoded(self, encoded: Encoded, leaves: Encoded) -> None:
+        """One backward pass through the whole-graph state, with the gradients gathered at it."""
+        pairs = [
+            (t, leaf.grad) for t, leaf in zip(encoded, leaves, strict=True) if leaf.grad is not None
+        ]
+        if pairs:
+            torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+
+    def clip(self, norm: Tensor) -> None:
+        """Scale the (unscaled) gradients down to the largest permitted norm."""
+        limit = self.options.clip_norm
+        if limit is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
+
+    def update(self, finite: Tensor) -> None:
+        """Step the optimiser; on the device, without a synchronisation, unless not finite."""
+        if self.precision.scaler is not None:
+            self.precision.scaler.step(self.optimiser)
+            self.precision.scaler.update()
+            return
+        # fused optimisers skip weights, moments and step count where found_inf is 1
+        self.optimiser.grad_scale = None  # type: ignore[attr-defined]
+        self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        self.optimiser.step()
+
+
+def first_bad_tensor(step: OptimiserStep, batch: Batch, model: nn.Module) -> str:
+    """Name the first tensor that is not finite when this batch is computed once more."""
+    found: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and not torch.isfinite(output).all():
+                found.append(f"output of {name or 'the model'}")
+
+        return hook
+
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"parameter {name}"
+    handles = [m.register_forward_hook(look(name)) for name, m in model.named_modules()]
+    try:
+        step.optimiser.zero_grad()
+        losses = step.accumulate(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found += [f"loss term {n}" for n, v in losses.items() if not math.isfinite(float(v))]
+    found += [
+        f"gradient of {name}"
+        for name, p in model.named_parameters()
+        if p.grad is not None and not torch.isfinite(p.grad).all()
+    ]
+    step.optimiser.zero_grad()
+    return found[0] if found else "the norm of all gradients together"
