@@ -1,0 +1,84 @@
+# hasten: everything is reached from here; "make help" lists it.
+# Needs GNU make 3.81 or newer, Python 3.11 or newer and a package registry.
+
+PYTHON ?= python3
+# Where a CPU-only torch is wanted and the registry has none:
+#   make PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" demo
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+# The Python of gpu-check: another one may hold the CUDA build of torch.
+GPU_PYTHON ?= $(VENV)/bin/python
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.installed-runtime
+DEVELOPMENT := $(VENV)/.installed-development
+RECBOLE := .venvs/recbole
+RECBOLE_READY := $(RECBOLE)/.installed
+PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check $(PIP_FLAGS)
+
+.PHONY: help demo test test-slow check format bench bench-env gpu-check docs experiments clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(RUNTIME) ## train on the built-in sample and print recommendations (sets itself up)
+	@$(BIN)/python scripts/demo.py
+
+test: $(DEVELOPMENT) ## the test suite, without the tests that take minutes
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+test-slow: $(DEVELOPMENT) ## the tests that take minutes
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+
+check: $(DEVELOPMENT) ## formatting, lint and strict types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p hasten -p bench -p experiments -p scripts
+
+format: $(DEVELOPMENT) ## reformat and sort imports
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEVELOPMENT) bench-env ## side-by-side runs (ARGS="--list", names of entries, --quick)
+	@$(BIN)/python -m bench.run $(ARGS)
+
+bench-env: $(RECBOLE_READY) ## the environment of RecBole, apart from ours
+
+gpu-check: ## checks and times on a CUDA device, into bench/results (GPU_PYTHON=...)
+	@test "$(GPU_PYTHON)" != "$(BIN)/python" || $(MAKE) $(DEVELOPMENT)
+	@PYTHONPATH=src:. $(GPU_PYTHON) -m bench.gpu_check $(ARGS)
+
+docs: $(DEVELOPMENT) ## the generated parts of the documentation
+	@$(BIN)/python -m scripts.configuration_reference
+	@$(BIN)/python -m bench.table
+	@$(BIN)/python -m experiments.summary
+
+experiments: $(DEVELOPMENT) ## the queue of long runs, resumed (ARGS="--only NAME --max-time 3600 --commit")
+	@$(BIN)/python -m experiments.queue run $(ARGS)
+
+clean: ## remove caches and environments; runs/ stays
+	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf src/hasten.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUNTIME): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "hasten needs Python 3.11 or newer, and $(PYTHON) is not: name one by make PYTHON=python3.11" >&2; \
+	  exit 1; }
+	@echo "setting up $(VENV) (a minute or two, once)" >&2
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e .
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	@echo "adding the tools of development" >&2
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(RECBOLE_READY): bench/recbole_side/requirements.txt $(RUNTIME)
+	@echo "setting up $(RECBOLE)" >&2
+	@$(RECBOLE)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(RECBOLE)
+	@$(RECBOLE)/bin/python $(PIP_INSTALL) -r bench/recbole_side/requirements.txt
+	@touch $@

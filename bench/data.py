@@ -1,0 +1,104 @@
+"""The data sets of the benchmarks, read the same way for every side.
+
+They are not part of the project: they are looked for under ``$HASTEN_TEST_DATA`` or
+``../shared/data`` beside the repository. Only numpy is needed here, so that every side's
+environment can read them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parent.parent
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Each user's items, oldest first: row u is ``items[offsets[u]:offsets[u + 1]]``.
+
+    items: int64, from 1 to ``catalogue``; 0 is left for padding.
+    """
+
+    offsets: Int64
+    items: Int64
+    catalogue: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Int64:
+        return np.diff(self.offsets)
+
+
+def data_folder() -> Path:
+    """Where the shared data sets lie."""
+    folder = Path(os.environ.get("HASTEN_TEST_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        raise SystemExit(f"the data sets are absent: no folder {folder}; set HASTEN_TEST_DATA")
+    return folder
+
+
+def events(name: str) -> tuple[Int64, Int64, Int64]:
+    """User, item and unix time of every event of ``beauty`` or ``ml-1m``, in file order."""
+    if name == "beauty":
+        folder = data_folder() / "seq_beauty"
+        users, items = _rows(folder / "Beauty_item_org_rank.txt")
+        _, times = _rows(folder / "Beauty_time_org_rank.txt")
+        return users, items, times
+    if name == "ml-1m":
+        path = data_folder() / "ml-1m" / "derived" / "ml-1m-positives-with-time.txt.gz"
+        with gzip.open(path, "rt") as lines:
+            table = np.loadtxt(lines, dtype=np.int64)
+        return table[:, 0], table[:, 1], table[:, -1]
+    raise SystemExit(f"unknown data set {name}: beauty or ml-1m")
+
+
+def sequences(name: str) -> Sequences:
+    """The same events as sequences, by time and then file order."""
+    user, item, time = events(name)
+    order = np.lexsort((time, user))
+    user, item = user[order], item[order]
+    labels, user = np.unique(user, return_inverse=True)
+    catalogue, item = np.unique(item, return_inverse=True)
+    offsets = np.zeros(len(labels) + 1, np.int64)
+    np.cumsum(np.bincount(user), out=offsets[1:])
+    return Sequences(offsets, item + 1, len(catalogue))
+
+
+def plain_file(name: str) -> Path:
+    """A path ``hasten train`` reads: the original file, or a text copy under ``build/``."""
+    if name == "beauty":
+        return data_folder() / "seq_beauty"
+    path = ROOT / "build" / "bench-data" / f"{name}.csv"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".part")
+        np.savetxt(
+            unfinished,
+            np.stack(events(name), axis=1),
+            fmt="%d",
+            delimiter=",",
+            header="user_id,item_id,timestamp",
+            comments="",
+        )
+        unfinished.replace(path)
+    return path
+
+
+def _rows(path: Path) -> tuple[Int64, Int64]:
+    """Lines ``user value value ...`` as two parallel columns."""
+    user, values = [], []
+    with path.open() as lines:
+        for line in lines:
+            first, *rest = line.split()
+            user.append(np.full(len(rest), int(first), np.int64))
+            values.append(np.array(rest, dtype=np.int64))
+    return np.concatenate(user), np.concatenate(values)

@@ -1,0 +1,160 @@
+"""Side-by-side runs: every measurement in a fresh process, sides interleaved A B B A.
+
+A side is a command that prints one JSON line of :mod:`bench.report` last. Three kinds of runs:
+
+- ``wall``: two threads, wall seconds an epoch;
+- ``cpu``: one thread, CPU seconds an epoch (what a busy machine disturbs least);
+- ``memory``: two threads, the peak resident size, without the settings that keep pages.
+
+Each block runs both sides next to each other, in alternating order; ratios are taken inside the
+blocks, so that a drift of the machine cancels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.machine import KEEP_PAGES, ROOT, commit, describe_machine, load
+from bench.statistics import spread
+
+MODES: dict[str, tuple[int, str]] = {
+    "wall": (2, "epoch_seconds"),
+    "cpu": (1, "epoch_cpu_seconds"),
+    "memory": (2, "peak_memory_bytes"),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One implementation: a label for people and a command with ``{threads}`` to fill in.
+
+    The command starts with ``python`` for hasten's own interpreter, or with a path relative to the
+    repository.
+    """
+
+    label: str
+    command: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A comparison of ``candidate`` with ``baseline`` on the same data.
+
+    work: what both do, for the reader of the table. column: exact, bf16 or approximate.
+    """
+
+    name: str
+    title: str
+    work: str
+    baseline: Side
+    candidate: Side
+    column: str = "exact"
+    keep_pages: bool = True
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.baseline, self.candidate
+
+
+class SideFailedError(RuntimeError):
+    """A side's process ended without a report."""
+
+
+def run_side(side: Side, threads: int, keep_pages: bool, timeout: float) -> dict[str, Any]:
+    """One fresh process of a side; returns the report it printed."""
+    program, *arguments = shlex.split(side.command.format(threads=threads))
+    if program == "python":
+        program = sys.executable
+    elif not Path(program).is_absolute():
+        program = str(ROOT / program)
+    environment = {name: value for name, value in os.environ.items() if name not in KEEP_PAGES}
+    environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/src"}
+    if keep_pages:
+        environment |= KEEP_PAGES
+    environment |= side.environment
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise SideFailedError(
+            f"{side.label} ended with {done.returncode} and no report:\n"
+            + "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        )
+    report: dict[str, Any] = json.loads(lines[-1])
+    return report
+
+
+def measure(
+    entry: Entry,
+    modes: Sequence[str],
+    blocks: int,
+    *,
+    timeout: float = 3600,
+    run: Callable[[Side, int, bool, float], dict[str, Any]] = run_side,
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+) -> dict[str, Any]:
+    """All runs of an entry and their summary, as it goes into the result file."""
+    runs: list[dict[str, Any]] = []
+    started_load = load()
+    for mode in modes:
+        threads, quantity = MODES[mode]
+        for block in range(1 if mode == "memory" else blocks):
+            sides = list(enumerate(entry.sides))
+            for index, side in sides if block % 2 == 0 else reversed(sides):
+                report = run(side, threads, entry.keep_pages and mode != "memory", timeout)
+                runs.append({"mode": mode, "block": block, "side": index, "report": report})
+                say(f"{entry.name} {mode} {block + 1} {side.label}: {report[quantity]:.4g}")
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "work": entry.work,
+        "column": entry.column,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": describe_machine() | {"load_before": started_load},
+        "commit": commit(),
+        "sides": [
+            {
+                "label": side.label,
+                "command": side.command,
+                "environment": dict(side.environment),
+            }
+            for side in entry.sides
+        ],
+        "allocator": KEEP_PAGES if entry.keep_pages else {},
+        "summary": {mode: summarise(runs, mode) for mode in modes},
+        "runs": runs,
+    }
+
+
+def summarise(runs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, Any]:
+    """Spread of each side and of ``baseline / candidate`` block by block."""
+    quantity = MODES[mode][1]
+    values: dict[int, dict[int, float]] = {0: {}, 1: {}}
+    for run in runs:
+        if run["mode"] == mode:
+            values[run["side"]][run["block"]] = float(run["report"][quantity])
+    baseline, candidate = values[0], values[1]
+    return {
+        "quantity": quantity,
+        "baseline": spread(list(baseline.values())),
+        "candidate": spread(list(candidate.values())),
+        "ratio": spread([baseline[block] / candidate[block] for block in sorted(baseline)]),
+    }

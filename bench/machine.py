@@ -1,0 +1,78 @@
+"""What of the machine goes into a result: hardware and settings, no names and no paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: glibc keeps its pages and asks for huge ones; for speed runs, the same on every side
+KEEP_PAGES = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TOP_PAD_": "268435456",
+    "MALLOC_TRIM_THRESHOLD_": "-1",
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores, memory, kernel and the settings that speed depends on."""
+    cpu = _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+    flags = (_field("/proc/cpuinfo", "flags") or "").split()
+    memory = _field("/proc/meminfo", "MemTotal")
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "instructions": [
+            name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags
+        ],
+        "memory_gib": round(int(memory.split()[0]) / 2**20, 1) if memory else None,
+        "system": f"{platform.system()} {platform.release()}",
+        "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "huge_pages": _selected(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
+    }
+
+
+def commit() -> str | None:
+    """The commit that is measured, with a + where tracked files differ from it."""
+    try:
+        name = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src", "bench")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return name + ("+" if changed else "")
+
+
+def load() -> float | None:
+    """The load of the last minute: above 0.5 before a run, something else is running."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _field(path: str, name: str) -> str | None:
+    for line in (_text(path) or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+def _selected(text: str | None) -> str | None:
+    """The bracketed word of ``always [madvise] never``."""
+    return text.partition("[")[2].partition("]")[0] if text else None

@@ -1,0 +1,53 @@
+"""Run comparisons and write their dated results.
+
+python -m bench.run --list
+python -m bench.run sasrec-beauty-bce --blocks 7
+python -m bench.run sasrec-beauty-bce --blocks 1 --provisional
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench.entries import ENTRIES
+from bench.harness import MODES, SideFailedError, measure
+from bench.results import write_result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="entries; none: all")
+    parser.add_argument("--list", action="store_true", help="the entries, and nothing else")
+    parser.add_argument("--blocks", type=int, default=7, help="pairs of adjacent runs a mode")
+    parser.add_argument("--modes", default="wall,cpu,memory", help="of wall, cpu and memory")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds a run may take")
+    parser.add_argument(
+        "--provisional", action="store_true", help="mark the figures: the machine is not quiet"
+    )
+    options = parser.parse_args()
+    modes = options.modes.split(",")
+    if options.list:
+        for entry in ENTRIES.values():
+            print(f"{entry.name:28s}{entry.title}: {entry.baseline.label} | hasten")
+        return 0
+    unknown = [name for name in options.names if name not in ENTRIES]
+    unknown += [mode for mode in modes if mode not in MODES]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; entries: {', '.join(ENTRIES)}")
+    failed = 0
+    for name in options.names or ENTRIES:
+        try:
+            result = measure(ENTRIES[name], modes, options.blocks, timeout=options.timeout)
+        except SideFailedError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        result["provisional"] = options.provisional
+        result["repeat"] = f'make bench ARGS="{name} --blocks {options.blocks}"'
+        print(write_result(result))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Long runs of several seeds: a resumable queue, one small committed result a run."""

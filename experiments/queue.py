@@ -1,0 +1,191 @@
+"""The queue: runs what has no result yet, goes on where it was stopped, keeps one result a run.
+
+    python -m experiments.queue list
+    python -m experiments.queue run [--only PATTERN] [--max-time SECONDS] [--commit]
+
+Run folders are under ``runs/experiments`` (not in git), results under ``experiments/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from bench.data import plain_file
+from bench.machine import ROOT
+from experiments.definitions import EXPERIMENTS, Experiment, select
+from experiments.record import make_record, write_record
+
+HASTEN = (sys.executable, "-m", "hasten")
+#: how a run ends that a signal stopped after saving: 128 + SIGINT or SIGTERM
+INTERRUPTED = (130, 143)
+
+
+class QueueBusyError(RuntimeError):
+    """Another queue, or a run that it left behind, still works on these folders."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Where runs and results go, and the command that trains."""
+
+    runs: Path = ROOT / "runs" / "experiments"
+    results: Path = ROOT / "experiments" / "results"
+    command: Sequence[str] = HASTEN
+
+    def folder(self, experiment: Experiment) -> Path:
+        return self.runs / f"{experiment.name}-{experiment.fingerprint}"
+
+    def result(self, experiment: Experiment) -> Path:
+        return self.results / f"{experiment.name}.json"
+
+    def state(self, experiment: Experiment) -> str:
+        """``done``, ``started``, ``waiting``; or ``changed``: done with other options."""
+        path = self.result(experiment)
+        if path.exists():
+            if json.loads(path.read_text())["fingerprint"] == experiment.fingerprint:
+                return "done"
+            return "started" if self.folder(experiment).exists() else "changed"
+        return "started" if self.folder(experiment).exists() else "waiting"
+
+    def arguments(self, experiment: Experiment) -> list[str]:
+        """The command line of a run."""
+        return [
+            *self.command,
+            "train",
+            experiment.model,
+            str(plain_file(experiment.data)),
+            *experiment.options,
+            *("--seed", str(experiment.seed)),
+            *("--resume", "auto", "--out", str(self.folder(experiment))),
+            *("--json", "--quiet"),
+        ]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[IO[str]]:
+    """Hold the queue's lock; runs inherit it, so that one left behind still counts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise QueueBusyError(
+                f"another queue, or a run it left behind, works on {folder}: wait for it or end it"
+            ) from None
+        yield file
+
+
+def run_one(
+    queue: Queue, experiment: Experiment, lock: IO[str], deadline: float | None
+) -> tuple[int, dict[str, Any] | None]:
+    """Train until done, or until the deadline stops it with its state saved.
+
+    Returns the exit code and, where that is 0, the JSON result of the run.
+    """
+    process = subprocess.Popen(
+        queue.arguments(experiment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=(lock.fileno(),),
+    )
+    try:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        out, _ = process.communicate(timeout=left)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as stop:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate()
+        if isinstance(stop, KeyboardInterrupt):
+            raise
+    if process.returncode != 0:
+        return process.returncode, None
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return 0, result
+
+
+def run_queue(
+    queue: Queue,
+    experiments: Sequence[Experiment],
+    max_time: float | None = None,
+    commit: bool = False,
+) -> int:
+    """Run what is not done, in order. 0: all done; 1: some failed; 143: stopped by the time."""
+    deadline = None if max_time is None else time.monotonic() + max_time
+    failed = 0
+    with locked(queue.runs) as lock:
+        for experiment in experiments:
+            if queue.state(experiment) == "done":
+                continue
+            if deadline is not None and time.monotonic() >= deadline:
+                say("the time is over; run the queue again to go on")
+                return INTERRUPTED[1]
+            say(f"{experiment.name}: {queue.state(experiment)}")
+            code, result = run_one(queue, experiment, lock, deadline)
+            if result is not None:
+                path = queue.result(experiment)
+                write_record(path, make_record(experiment, result, queue.folder(experiment)))
+                say(f"{experiment.name}: test {result['test']}")
+                if commit:
+                    commit_file(path, f"Result of {experiment.name}")
+            elif code in INTERRUPTED or code == -signal.SIGTERM:
+                say(f"{experiment.name}: stopped; run the queue again to go on")
+                return INTERRUPTED[1]
+            else:
+                say(f"{experiment.name}: failed with exit code {code}")
+                failed += 1
+    return 1 if failed else 0
+
+
+def commit_file(path: Path, message: str) -> None:
+    """Commit this one file and nothing else."""
+    for arguments in (["add", "--", path.name], ["commit", "-q", "-m", message, "--", path.name]):
+        subprocess.run(["git", *arguments], cwd=path.parent, check=True)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("verb", choices=("list", "run"))
+    parser.add_argument("--only", metavar="PATTERN", help="names that contain this")
+    parser.add_argument("--max-time", type=float, metavar="SECONDS", help="then stop and save")
+    parser.add_argument("--commit", action="store_true", help="commit each result by itself")
+    options = parser.parse_args(arguments)
+    queue = queue or Queue()
+    chosen = select(options.only, EXPERIMENTS)
+    if not chosen:
+        parser.error(f"no experiment's name contains {options.only!r}")
+    if options.verb == "list":
+        for experiment in chosen:
+            print(f"{queue.state(experiment):8s} {experiment.name}")
+        return 0
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return run_queue(queue, chosen, options.max_time, options.commit)
+    except QueueBusyError as error:
+        say(str(error))
+        return 2
+    except KeyboardInterrupt:
+        say("stopped; run the queue again to go on")
+        return INTERRUPTED[0]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

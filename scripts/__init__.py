@@ -1,0 +1,1 @@
+"""The demonstration, and what writes the generated parts of the documentation."""

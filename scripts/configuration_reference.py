@@ -1,0 +1,157 @@
+"""Write docs/configuration.md from the descriptions in the configuration classes.
+
+python -m scripts.configuration_reference [--check]
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from hasten.config import Patience, RunConfig
+from hasten.registry import BUILT_IN, load_model
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+
+HEAD = """# Configuration reference
+
+Written by `make docs`. Every key can stand in a YAML file (`--config FILE`), be set by
+`--set key=value`, or by a flag where `hasten train --help` lists one; flags and `--set` win over
+the file, the file over the defaults. The resolved configuration is saved as `config.yaml` in the
+run folder, and `hasten train --config` on it repeats the run. Unknown keys are errors.
+"""
+
+BOUNDS = {"Ge": ("ge", "≥"), "Gt": ("gt", ">"), "Le": ("le", "≤"), "Lt": ("lt", "<")}
+
+
+def document() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    top = [(name, f) for name, f in RunConfig.model_fields.items() if _section(f) is None]
+    lines += ["## The run", "", *_table(_rows((n, f) for n, f in top if n != "model"))]
+    for name, info in RunConfig.model_fields.items():
+        section = _section(info)
+        if section is not None and name != "model":
+            lines += ["", f"## `{name}`", "", _summary(section), ""]
+            named = ((f"{name}.{key}", field) for key, field in section.model_fields.items())
+            lines += _table(_rows(named))
+    for entry in BUILT_IN:
+        model = load_model(entry.name)
+        summary = model.summary[:1].upper() + model.summary[1:]
+        lines += ["", f"## `model` = {entry.name}", "", f"{summary}."]
+        if model.defaults:
+            values = ", ".join(f"`training.{k}` {_text(v)}" for k, v in model.defaults.items())
+            lines += ["", f"Its own defaults: {values}."]
+        fields = [(k, f) for k, f in model.Options.model_fields.items() if k != "name"]
+        if fields:
+            lines += ["", *_table(_rows((f"model.{key}", field) for key, field in fields))]
+    return "\n".join(lines) + "\n"
+
+
+def _section(info: FieldInfo) -> type[BaseModel] | None:
+    """The section that a field holds, if it does."""
+    kind = info.annotation
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _summary(section: type[BaseModel]) -> str:
+    return (section.__doc__ or "").strip().splitlines()[0]
+
+
+def _rows(fields: Iterator[tuple[str, FieldInfo]]) -> Iterator[tuple[str, str, str, str]]:
+    for name, info in fields:
+        default = info.default
+        if default is PydanticUndefined:
+            default = info.default_factory() if info.default_factory else "required"  # type: ignore[call-arg]
+        yield f"`{name}`", _values(info), _text(default), info.description or ""
+
+
+def _table(rows: Iterator[tuple[str, str, str, str]]) -> list[str]:
+    lines = ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in rows]
+    return lines
+
+
+def _escaped(cell: str) -> str:
+    """Text that stays in its cell and is no HTML."""
+    return cell.replace("|", "\\|").replace("<", "\\<")
+
+
+def _values(info: FieldInfo) -> str:
+    """The kind of value in words, with its bounds."""
+    kind, metadata = info.annotation, list(info.metadata)
+    while get_origin(kind) is Annotated:
+        kind, *more = get_args(kind)
+        metadata += more
+    bounds = []
+    for item in metadata:
+        for one in item.metadata if isinstance(item, FieldInfo) else [item]:
+            if type(one).__name__ in BOUNDS:
+                attribute, sign = BOUNDS[type(one).__name__]
+                bounds.append(f"{sign} {_text(getattr(one, attribute))}")
+    words = _kind(kind)
+    optional = words.endswith(" or none")
+    return " ".join([words.removesuffix(" or none"), *bounds]) + (" or none" if optional else "")
+
+
+def _kind(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _kind(arguments[0])
+    if origin is Literal:
+        return ", ".join(str(value) for value in arguments)
+    if origin in (Union, types.UnionType):
+        parts = [_kind(part) for part in arguments if part is not type(None)]
+        return " or ".join([*parts, *(["none"] if type(None) in arguments else [])])
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"list of {_kind(arguments[0])}"
+        return f"{len(arguments)} of {_kind(arguments[0])}"
+    if origin is dict:
+        return f"mapping of {_kind(arguments[0])} to {_kind(arguments[1])}"
+    if kind is Patience:
+        return '"N evaluations" or "N epochs"'
+    return {int: "whole number", float: "number", str: "text", bool: "true, false", Path: "path"}[
+        kind
+    ]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value == 2**63:
+        return "2^63"
+    if isinstance(value, float):
+        return re.sub(r"e([+-])0*", lambda m: "e-" if m[1] == "-" else "e", f"{value:g}")
+    if isinstance(value, (tuple, list)):
+        return ", ".join(_text(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{k}: {v}" for k, v in value.items()) or "empty"
+    return str(value)
+
+
+def main(arguments: Sequence[str], page: Path = PAGE) -> int:
+    text = document()
+    if "--check" in arguments:
+        if not page.exists() or page.read_text() != text:
+            print("docs/configuration.md is stale: run make docs", file=sys.stderr)
+            return 1
+        return 0
+    page.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bench.harness import Entry, Side, SideFailedError, measure, run_side
+from bench.machine import KEEP_PAGES, describe_machine
+from bench.results import markdown, newest_results, write_result
+from bench.statistics import spread
+from bench.table import replaced, table
+
+ENTRY = Entry("fake", "Fake", "The same work.", Side("slow", "python a"), Side("fast", "python b"))
+
+
+def fake_run(side, threads, keep_pages, timeout):
+    """The slow side takes three times as long; both get slower with every run."""
+    fake_run.calls.append((side.label, threads, keep_pages))
+    drift = 1 + 0.01 * len(fake_run.calls)
+    seconds = (3.0 if side.label == "slow" else 1.0) * drift
+    return {
+        "epoch_seconds": seconds,
+        "epoch_cpu_seconds": seconds / 2,
+        "peak_memory_bytes": 300 << 20 if side.label == "slow" else 100 << 20,
+        "versions": {"torch": "0"},
+    }
+
+
+@pytest.fixture
+def result():
+    fake_run.calls = []
+    measured = measure(ENTRY, ("wall", "cpu", "memory"), 7, run=fake_run, say=lambda text: None)
+    return measured | {"repeat": "make bench", "provisional": False}
+
+
+def test_sides_alternate_within_adjacent_blocks(result):
+    wall = [label for label, threads, keep in fake_run.calls if (threads, keep) == (2, True)]
+    assert len(wall) == 14
+    blocks = list(zip(wall[::2], wall[1::2], strict=True))
+    assert all(set(block) == {"slow", "fast"} for block in blocks)
+    assert all(first != second for first, second in pairwise(blocks))
+
+
+def test_threads_and_allocator_follow_the_mode(result):
+    assert [keep for _, _, keep in fake_run.calls] == [True] * 28 + [False] * 2
+    assert [threads for _, threads, _ in fake_run.calls] == [2] * 14 + [1] * 14 + [2] * 2
+
+
+def test_ratio_is_taken_inside_the_blocks(result):
+    ratio = result["summary"]["wall"]["ratio"]
+    assert ratio["count"] == 7
+    assert ratio["median"] == pytest.approx(3, rel=0.02)
+    assert result["summary"]["memory"]["ratio"]["median"] == pytest.approx(3)
+
+
+def test_the_result_names_no_host_and_no_path(result, tmp_path):
+    path = write_result(result, tmp_path)
+    for text in (path.read_text(), path.with_suffix(".md").read_text()):
+        assert str(Path.home()) not in text
+        assert str(Path.cwd()) not in text
+
+
+def test_newest_result_of_a_name_reaches_the_table(result, tmp_path):
+    write_result(result | {"date": "2001-01-01", "title": "Old"}, tmp_path)
+    write_result(result | {"date": "2002-02-02", "title": "New"}, tmp_path)
+    write_result(result | {"date": "2002-02-02", "name": "other", "provisional": True}, tmp_path)
+    (tmp_path / "2003-01-01-gpu.json").write_text(json.dumps({"name": "gpu"}))
+    found = newest_results(tmp_path)
+    assert [entry["title"] for entry in found] == ["New", "Fake"]
+    rows = table(found).splitlines()[2:]
+    assert len(rows) == 2
+    assert "provisional" not in rows[0]
+    assert "provisional" in rows[1]
+    assert "300 → 100" in rows[0]
+
+
+def test_markdown_gives_the_interval_and_the_command(result):
+    text = markdown(result)
+    assert "`make bench`" in text
+    assert "MALLOC_TOP_PAD_" in text
+    assert "| 7 |" in text
+
+
+def test_replaced_needs_both_markers():
+    assert replaced("a <1> old <2> b", "new", "<1>", "<2>") == "a <1>\n\nnew\n\n<2> b"
+    with pytest.raises(SystemExit):
+        replaced("a <1> old", "new", "<1>", "<2>")
+
+
+def test_a_side_runs_in_a_process_of_its_own_with_its_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "7")
+    script = tmp_path / "side.py"
+    script.write_text(
+        "import json, os\n"
+        "names = ('MALLOC_TOP_PAD_', 'OMP_NUM_THREADS', 'EXTRA')\n"
+        "print('noise')\n"
+        "print(json.dumps({name: os.environ.get(name) for name in names}))\n"
+    )
+    side = Side("x", f"{sys.executable} {script}", {"EXTRA": "1"})
+    report = run_side(side, threads=1, keep_pages=True, timeout=60)
+    pad = KEEP_PAGES["MALLOC_TOP_PAD_"]
+    assert report == {"MALLOC_TOP_PAD_": pad, "OMP_NUM_THREADS": "1", "EXTRA": "1"}
+    assert run_side(side, 2, keep_pages=False, timeout=60)["MALLOC_TOP_PAD_"] is None
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit('broken here')", "print('no report')"])
+def test_a_side_without_a_report_is_an_error_with_its_output(tmp_path, code):
+    script = tmp_path / "side.py"
+    script.write_text(code)
+    with pytest.raises(SideFailedError, match=r"broken here|no report"):
+        run_side(Side("x", f"{sys.executable} {script}"), 1, keep_pages=False, timeout=60)
+
+
+def test_median_interval_is_the_order_statistics():
+    seven = spread([5, 1, 7, 3, 2, 6, 4])
+    assert (seven["median"], seven["low"], seven["high"]) == (4, 1, 7)
+    assert seven["coverage"] == pytest.approx(1 - 2 / 2**7, abs=1e-4)
+    nine = spread(range(1, 10))
+    assert (nine["low"], nine["high"]) == (2, 8)
+    assert nine["coverage"] == pytest.approx(1 - 2 * 10 / 2**9, abs=1e-4)
+    assert spread([2.0])["coverage"] == 0
+    with pytest.raises(ValueError, match="no values"):
+        spread([])
+
+
+def test_machine_says_what_speed_depends_on():
+    machine = describe_machine()
+    assert machine["cpu"]
+    assert machine["cores"] >= 1

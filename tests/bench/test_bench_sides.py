@@ -1,0 +1,116 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bench import data as bench_data
+from bench.data import Sequences
+from bench.plain_sasrec import PlainSASRec, evaluate, padded, sample_negatives
+from bench.recbole_side.run import TimedBatches, write_atomic_file
+from bench.report import Stopwatch, print_report
+
+
+@pytest.fixture
+def toy():
+    """Three users: 1 2 3 4 5, then 2 1, then 5 4 3."""
+    items = np.array([1, 2, 3, 4, 5, 2, 1, 5, 4, 3])
+    return Sequences(np.array([0, 5, 7, 10]), items, catalogue=6)
+
+
+def test_padded_puts_the_last_events_on_the_right(toy):
+    inputs, targets = padded(toy, length=3, drop=0)
+    assert inputs.tolist() == [[2, 3, 4], [0, 0, 2], [0, 5, 4]]
+    assert targets.tolist() == [[3, 4, 5], [0, 0, 1], [0, 4, 3]]
+    inputs, targets = padded(toy, length=3, drop=2)
+    assert targets.tolist() == [[0, 2, 3], [0, 0, 0], [0, 0, 0]]
+
+
+def test_negatives_stand_at_targets_and_were_never_met(toy):
+    _, targets = padded(toy, length=4, drop=0)
+    generator = np.random.default_rng(0)
+    seen = set()
+    for _ in range(50):
+        negatives = sample_negatives(toy, targets, generator)
+        assert ((negatives != 0) == (targets != 0)).all()
+        seen |= set(negatives[2][negatives[2] > 0].tolist())
+    assert set(negatives[0].tolist()) == {6}
+    assert seen == {1, 2, 6}
+
+
+def test_state_depends_on_no_later_item():
+    torch.manual_seed(0)
+    model = PlainSASRec(9, width=8, blocks=2, heads=2, length=5, dropout=0.5).eval()
+    one, other = torch.tensor([[0, 3, 4, 5, 6]]), torch.tensor([[0, 3, 4, 8, 9]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(one)[:, :3], model(other)[:, :3])
+        assert not torch.allclose(model(one)[:, 3], model(other)[:, 3])
+
+
+def test_plain_model_learns_a_cycle_and_is_ranked(toy):
+    torch.manual_seed(0)
+    generator = np.random.default_rng(0)
+    items = np.concatenate([(np.arange(8) + start) % 40 + 1 for start in range(40)])
+    cycle = Sequences(np.arange(0, 321, 8), items, catalogue=40)
+    inputs, targets = padded(cycle, length=6, drop=2)
+    model = PlainSASRec(40, width=16, blocks=1, heads=1, length=6, dropout=0.0)
+    before = evaluate(model, cycle, 6)["ndcg@10"]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    model.train()
+    for _ in range(60):
+        negatives = sample_negatives(cycle, targets, generator)
+        optimizer.zero_grad()
+        batch = (torch.from_numpy(part) for part in (inputs, targets, negatives))
+        model.loss(*batch).backward()
+        optimizer.step()
+    after = evaluate(model, cycle, 6)
+    assert after["ndcg@10"] > max(0.6, before)
+    assert after["hr@10"] > 0.9
+
+
+@pytest.mark.parametrize(("limit", "handed", "timed"), [(2, 3, 2), (None, 5, 4), (9, 5, 4)])
+def test_timed_batches_hand_out_what_is_measured(limit, handed, timed):
+    clock = Stopwatch()
+    clock.restart = lambda: started.append(len(got))
+    started, got = [], []
+    batches = TimedBatches([10, 11, 12, 13, 14], warmup=1, limit=limit, clock=clock)
+    for batch in batches:
+        got += [batch]
+    assert len(got) == handed
+    assert batches.timed == timed
+    assert started == [1]
+    assert len(batches) == 5
+    assert batches.index(12) == 2
+
+
+def test_atomic_file_keeps_the_order_of_equal_times(tmp_path, monkeypatch):
+    user, item, time = np.array([2, 1, 2, 2]), np.array([7, 8, 9, 5]), np.array([4, 1, 4, 3])
+    monkeypatch.setattr("bench.recbole_side.run.events", lambda name: (user, item, time))
+    write_atomic_file("toy", tmp_path)
+    lines = (tmp_path / "toy" / "toy.inter").read_text().splitlines()
+    assert lines[0] == "user_id:token\titem_id:token\ttimestamp:float"
+    assert lines[1:] == ["1\t8\t0", "2\t5\t0", "2\t7\t1", "2\t9\t2"]
+
+
+def test_report_extrapolates_to_an_epoch(capsys):
+    print_report(
+        wall=2.0,
+        cpu=3.0,
+        steps=4,
+        steps_per_epoch=10,
+        examples_per_epoch=7,
+        versions={},
+        threads=1,
+        loss=0.5,
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert (report["epoch_seconds"], report["epoch_cpu_seconds"]) == (5.0, 7.5)
+    assert report["peak_memory_bytes"] > 1 << 20
+    assert report["loss"] == 0.5
+
+
+@pytest.mark.data
+def test_shared_sequences_have_the_published_counts(shared_data, monkeypatch):
+    monkeypatch.setattr(bench_data, "data_folder", lambda: shared_data)
+    beauty = bench_data.sequences("beauty")
+    assert (len(beauty), beauty.catalogue, len(beauty.items)) == (22_363, 12_101, 198_502)

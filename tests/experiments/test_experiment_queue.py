@@ -1,0 +1,206 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments import queue as queue_module
+from experiments.definitions import EXPERIMENTS, Experiment, seeds, select
+from experiments.queue import Queue, QueueBusyError, commit_file, locked, main, run_queue
+from experiments.summary import main as summarise
+
+FAKE = """
+import json, pathlib, signal, sys, time
+arguments = sys.argv[1:]
+value = lambda name: arguments[arguments.index(name) + 1]
+out, seed = pathlib.Path(value("--out")), int(value("--seed"))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+resumed = out.exists()
+assert value("--resume") == "auto"
+out.mkdir(parents=True, exist_ok=True)
+if "--fail" in arguments:
+    sys.exit(1)
+(out / "started").touch()
+if "--slow" in arguments and not resumed:
+    time.sleep(60)
+data = arguments[2]
+(out / "environment.json").write_text(json.dumps({"versions": {"torch": "0"}}))
+(out / "config.yaml").write_text(f"data: {{path: {data}}}\\nout: {out}\\nseed: {seed}\\n")
+records = []
+for epoch in (1, 2):
+    records.append({"kind": "train", "epoch": epoch, "loss": 1 / epoch, "seconds": 2.0})
+    records.append({"kind": "valid", "epoch": epoch, "ndcg@10": 0.1 * epoch, "seconds": 0.1})
+(out / "metrics.jsonl").write_text("\\n".join(map(json.dumps, records)))
+print("a line before")
+print(json.dumps({
+    "run": str(out), "epochs": 2, "valid": {"ndcg@10": 0.2}, "test": {"ndcg@10": 0.1 + seed / 100},
+    "protocol": "full ranking", "seconds": {"train": 4.0}, "examples_per_second": 10.0,
+    "peak_memory_bytes": 1048576, "effective": {}}))
+"""
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue_module, "plain_file", lambda name: tmp_path / f"{name}.csv")
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE)
+    return Queue(tmp_path / "runs", tmp_path / "results", (sys.executable, str(script)))
+
+
+def test_a_run_leaves_one_result_and_is_not_repeated(queue, tmp_path):
+    both = seeds("toy", "sasrec", "beauty", "--lr 1", count=2)
+    assert [queue.state(e) for e in both] == ["waiting", "waiting"]
+    assert run_queue(queue, both) == 0
+    assert [queue.state(e) for e in both] == ["done", "done"]
+    text = (tmp_path / "results" / "toy-seed1.json").read_text()
+    record = json.loads(text)
+    assert record["test"] == {"ndcg@10": 0.11}
+    assert record["config"] == {"data": {"path": "beauty"}, "seed": 1}
+    assert record["curve"][1] == {"epoch": 2, "loss": 0.5, "seconds": 2.0, "ndcg@10": 0.2}
+    assert record["versions"] == {"torch": "0"}
+    assert str(tmp_path) not in text
+    (queue.folder(both[0]) / "started").unlink()
+    assert run_queue(queue, both) == 0
+    assert not (queue.folder(both[0]) / "started").exists()
+
+
+def test_changed_options_are_another_run(queue):
+    (old,) = seeds("toy", "sasrec", "beauty", "--lr 1", count=1)
+    (new,) = seeds("toy", "sasrec", "beauty", "--lr 2", count=1)
+    assert run_queue(queue, [old]) == 0
+    assert queue.state(new) == "changed"
+    assert queue.folder(new) != queue.folder(old)
+    assert run_queue(queue, [new]) == 0
+    assert json.loads(queue.result(new).read_text())["options"] == ["--lr", "2"]
+
+
+def test_the_deadline_stops_a_run_and_the_next_queue_goes_on(queue):
+    slow = seeds("slow", "sasrec", "beauty", "--slow", count=1)
+    started = time.monotonic()
+    assert run_queue(queue, slow, max_time=2.0) == 143
+    assert time.monotonic() - started < 30
+    assert queue.state(slow[0]) == "started"
+    assert run_queue(queue, slow) == 0
+    assert queue.state(slow[0]) == "done"
+
+
+def test_a_failed_run_does_not_stop_the_others(queue):
+    chosen = [
+        Experiment("bad", "sasrec", "beauty", ("--fail",), 0),
+        Experiment("good", "sasrec", "beauty", (), 0),
+    ]
+    assert run_queue(queue, chosen) == 1
+    assert [queue.state(e) for e in chosen] == ["started", "done"]
+
+
+def test_two_queues_do_not_run_at_once(queue):
+    with locked(queue.runs), pytest.raises(QueueBusyError, match="another queue"):
+        run_queue(queue, seeds("toy", "sasrec", "beauty", "", count=1))
+
+
+def test_a_run_left_behind_by_a_killed_queue_still_counts(queue, tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from experiments import queue as q\n"
+        "from experiments.definitions import seeds\n"
+        f"q.plain_file = lambda name: Path({str(tmp_path)!r}) / name\n"
+        f"it = q.Queue(Path({str(queue.runs)!r}), Path({str(queue.results)!r}), "
+        f"{tuple(queue.command)!r})\n"
+        "q.run_queue(it, seeds('slow', 'sasrec', 'beauty', '--slow', count=1))\n"
+    )
+    left = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    try:
+        (run,) = seeds("slow", "sasrec", "beauty", "--slow", count=1)
+        deadline = time.monotonic() + 60
+        while not (queue.folder(run) / "started").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        left.kill()
+        left.wait()
+        with pytest.raises(QueueBusyError):
+            run_queue(queue, [run])
+    finally:
+        subprocess.run(["kill", "-KILL", "--", f"-{left.pid}"], check=True)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert run_queue(queue, [run]) == 0
+            break
+        except QueueBusyError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_result_is_committed_alone(tmp_path):
+    def git(*arguments):
+        done = subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.split()
+
+    git("init", "-q")
+    git("config", "user.name", "a")
+    git("config", "user.email", "a@b.c")
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text("{}")
+    git("add", "two.json")
+    commit_file(tmp_path / "one.json", "Result of one")
+    assert git("ls-tree", "--name-only", "HEAD") == ["one.json"]
+
+
+def test_list_names_every_experiment(queue, capsys):
+    assert main(["list"], queue) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(EXPERIMENTS)
+    assert all(line.startswith("waiting") for line in lines)
+
+
+def test_names_are_unique_and_patterns_select():
+    names = [experiment.name for experiment in EXPERIMENTS]
+    assert len(set(names)) == len(names)
+    assert {e.group for e in select("ml-1m-ce", EXPERIMENTS)} == {"sasrec-ml-1m-ce"}
+    with pytest.raises(SystemExit):
+        main(["list", "--only", "no such experiment"])
+
+
+def test_sigterm_saves_the_run_and_ends_the_queue(queue, tmp_path):
+    run = seeds("slow", "sasrec", "beauty", "--slow", count=1)[0]
+    script = (
+        "import sys; from pathlib import Path; from experiments import queue as q\n"
+        "from experiments.definitions import seeds\n"
+        f"q.plain_file = lambda name: Path({str(tmp_path)!r}) / name\n"
+        "q.EXPERIMENTS = seeds('slow', 'sasrec', 'beauty', '--slow', count=1)\n"
+        f"sys.exit(q.main(['run'], q.Queue(Path({str(queue.runs)!r}), "
+        f"Path({str(queue.results)!r}), {tuple(queue.command)!r})))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 60
+    while not (queue.folder(run) / "started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) in (130, 143)
+    assert queue.state(run) == "started"
+
+
+def test_summary_gives_mean_and_deviation_and_says_when_it_is_stale(queue, tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    assert summarise([], queue.results, docs) == 0
+    assert "No result yet" in (docs / "experiments.md").read_text()
+    assert run_queue(queue, seeds("toy", "sasrec", "beauty", "", count=3)) == 0
+    assert summarise(["--check"], queue.results, docs) == 1
+    assert summarise([], queue.results, docs) == 0
+    assert summarise(["--check"], queue.results, docs) == 0
+    page = (docs / "experiments.md").read_text()
+    assert "ndcg@10 0.1100 ± 0.0100" in page
+    picture = docs / "experiments" / "toy.svg"
+    first = picture.read_bytes()
+    assert len(first) < 60_000
+    assert summarise([], queue.results, docs) == 0
+    assert picture.read_bytes() == first
