@@ -1,0 +1,83 @@
+"""The configuration as YAML with every key's description beside it, and back."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from hasten.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from hasten.config import RunConfig
+
+# Texts that a reader with other rules than PyYAML's could take for a number or for nothing.
+_AMBIGUOUS = re.compile(r"[-+]?(\d[\d_]*)?\.?\d*(e[-+]?\d+)?|[-+]?\.?(inf|nan)|none", re.IGNORECASE)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Safe YAML without aliases, in which a text stays a text for every reader."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "'" if _AMBIGUOUS.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def config_text(config: RunConfig) -> str:
+    """The whole configuration as YAML, but for ``out``: a repetition needs a folder of its own."""
+    values = config.model_dump(mode="json") | {"out": None}
+    return "\n".join(_lines(config, values, "")) + "\n"
+
+
+def config_from_text(content: bytes, path: Path) -> dict[str, Any]:
+    """The inverse of :func:`config_text`. Raises RunFolderError naming the file."""
+    try:
+        values = yaml.safe_load(content.decode())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise RunFolderError(f"{path}: damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise RunFolderError(f"{path}: damaged: no keys and values")
+    return values
+
+
+def _lines(section: BaseModel, values: dict[str, Any], indent: str) -> list[str]:
+    lines: list[str] = []
+    for key, field in type(section).model_fields.items():
+        value = values[key]
+        inner = getattr(section, key)
+        if hasattr(inner, "model_fields") and isinstance(value, dict):
+            lines += ["", f"{indent}{key}:", *_lines(inner, value, indent + "  ")]
+            continue
+        if field.description:
+            lines.append(f"{indent}# {field.description}")
+        text = yaml.dump(
+            {key: _finite(value)},
+            Dumper=_Dumper,
+            default_flow_style=None,
+            allow_unicode=True,
+            sort_keys=False,
+            width=1000,
+        )
+        lines += [indent + line for line in text.rstrip("\n").split("\n")]
+    return lines
+
+
+def _finite(value: Any) -> Any:
+    """YAML writes infinity as ``.inf``, which only a YAML reader takes for a number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

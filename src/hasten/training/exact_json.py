@@ -1,0 +1,70 @@
+"""JSON in two manners: exact (floats come back bit for bit) and plain (non-finite becomes null)."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_FLOAT = "$float64"
+
+
+def to_exact_json(value: Mapping[str, Any]) -> bytes:
+    """JSON from which :func:`from_exact_json` restores every float, also NaN and infinities.
+
+    A non-finite float becomes ``{"$float64": <its 8 bytes in hexadecimal>}``. Raises TypeError for
+    what JSON would change silently (keys that are no strings) or cannot hold.
+    """
+    return json.dumps(_exact(value, "state"), indent=1, allow_nan=False).encode()
+
+
+def from_exact_json(content: bytes) -> dict[str, Any]:
+    """The inverse of :func:`to_exact_json`. ValueError if it is not a JSON object."""
+    value = json.loads(content, object_hook=_restore)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def to_plain_json(value: Mapping[str, Any], indent: int | None = None) -> str:
+    """Strict JSON for other programs: non-finite floats as null, numpy scalars as numbers."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+def _exact(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return {_FLOAT: struct.pack(">d", value).hex()}
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key == _FLOAT:
+                raise TypeError(f"{where}: {key!r} cannot be a key in JSON")
+        return {key: _exact(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise TypeError(f"{where}: {type(value).__name__} cannot be written as JSON")
+
+
+def _restore(value: dict[str, Any]) -> Any:
+    if value.keys() == {_FLOAT}:
+        return struct.unpack(">d", bytes.fromhex(value[_FLOAT]))[0]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,49 @@
+"""Signals that ask the run to save and stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_STOP = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """While entered, SIGINT and SIGTERM only set :attr:`received`; the trainer looks and saves.
+
+    A second SIGINT raises KeyboardInterrupt, for when saving itself hangs. Outside the main
+    thread, where Python allows no handlers, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        #: the number of the first signal that came, or None
+        self.received: int | None = None
+        self._interrupts = 0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in _STOP:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            # None: it was not set from Python, and cannot be restored from here
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous.clear()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = number
+        if number == signal.SIGINT:
+            self._interrupts += 1
+            if self._interrupts > 1:
+                raise KeyboardInterrupt

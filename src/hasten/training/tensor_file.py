@@ -1,0 +1,72 @@
+"""Writing tensors in the layout of safetensors 1; the library reads it.
+
+It is written here so that the bytes are hashed as they pass, one tensor at a time leaves the
+device, tensors may be views or share storage, and a full disk is an ``OSError`` with its number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CHUNK = 1 << 22
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class TensorFile:
+    """Named tensors on their way into one file, whose size is known before it is written.
+
+    Wider types come first, so that every tensor is aligned; then by name, so that equal tensors
+    make equal files. Raises TypeError for a tensor that the layout cannot hold.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        order = sorted(named, key=lambda name: (-named[name].element_size(), name))
+        self._tensors = [named[name] for name in order]
+        header: dict[str, Any] = {}
+        end = 0
+        for name, tensor in zip(order, self._tensors, strict=True):
+            assert name != "__metadata__", "the name __metadata__ is reserved by safetensors"
+            if tensor.dtype not in _DTYPES or tensor.layout != torch.strided:
+                raise TypeError(f"tensor {name!r}: {tensor.dtype} {tensor.layout} cannot be saved")
+            begin, end = end, end + tensor.numel() * tensor.element_size()
+            header[name] = {
+                "dtype": _DTYPES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [begin, end],
+            }
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._header = len(text).to_bytes(8, "little") + text
+        self.bytes = len(self._header) + end
+
+    def write(self, path: Path) -> str:
+        """Write a new file and return its sha256."""
+        digest = hashlib.sha256(self._header)
+        with path.open("xb") as file:
+            file.write(self._header)
+            for tensor in self._tensors:
+                flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+                data = flat.numpy().data
+                for start in range(0, len(data), _CHUNK):
+                    chunk = data[start : start + _CHUNK]
+                    file.write(chunk)
+                    digest.update(chunk)
+        return digest.hexdigest()
