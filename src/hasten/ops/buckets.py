@@ -2,7 +2,7 @@
 
 Rows sorted by falling length are cut into buckets; each bucket is a dense [rows, length] rectangle
 and all buckets lie behind one another in one flat token array. Token-wise layers run on the flat
-array, attention on each rectangle (a view). A new bucket is begun when padding the next rows would
+array, attention on each rectangle (a view). A new bucket is begun when the padding within the bucket would
 cost more than what a bucket costs by itself (its kernel launches).
 """
 
@@ -35,19 +35,20 @@ class Bucket:
 def make_buckets(lengths: Int64, slack: int) -> list[Bucket]:
     """Buckets for sequences of the given lengths, which must not rise (longest first).
 
-    slack: padded tokens below which a bucket goes on.
+    slack: padded tokens up to which a bucket goes on.
     """
     assert len(lengths) == 0 or bool((np.diff(lengths) <= 0).all())
     buckets: list[Bucket] = []
-    start = first = 0
+    start = first = wasted = 0
     changes = np.flatnonzero(np.diff(lengths)) + 1
     for begin, end in zip([0, *changes], [*changes, len(lengths)], strict=True):
         if begin == end:
             continue
         longest, length = int(lengths[first]), int(lengths[begin])
-        if (end - begin) * (longest - length) > slack:
+        wasted += int(end - begin) * (longest - length)
+        if wasted > slack:
             buckets.append(Bucket(start, int(begin - first), longest))
-            start, first = buckets[-1].stop, int(begin)
+            start, first, wasted = buckets[-1].stop, int(begin), 0
     if first < len(lengths):
         buckets.append(Bucket(start, len(lengths) - first, int(lengths[first])))
     return buckets

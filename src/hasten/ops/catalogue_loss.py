@@ -55,7 +55,7 @@ def catalogue_cross_entropy_reference(
     logits = x @ torch.cat(list(blocks)).T
     if bias is not None:
         logits = logits + bias
-    return F.cross_entropy(logits.float(), targets, reduction="sum")
+    return F.cross_entropy(logits.to(_wide(logits)), targets, reduction="sum")
 
 
 class _CrossEntropy(torch.autograd.Function):
