@@ -85,7 +85,7 @@ def find_model(name: str) -> ModelEntry:
     if not found:
         names = [entry.name for entry in model_entries()]
         raise ConfigurationError(
-            f"unknown model {name!r}{did_you_mean(name, names)}; there are: {', '.join(names)}"
+            f"unknown model {name!r} (there are {', '.join(names)}){did_you_mean(name, names)}"
         )
     if len(found) > 1:
         packages = ", ".join(entry.package for entry in found)

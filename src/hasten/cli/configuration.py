@@ -175,7 +175,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _cut(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
         raise ConfigurationError(f"--topk {text}: expected whole numbers from 1, such as 10,20")
     return int(text)
 

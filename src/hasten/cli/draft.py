@@ -35,7 +35,11 @@ class Draft:
             self.values[entry.key] = self.keys[entry.key].fit(entry.value, entry.place)
             self.origins[entry.key] = entry.place
         elif parent in self.keys and self.keys[parent].mapping:
-            self.values[parent] = {**self.values.get(parent, {}), last: entry.value}
+            so_far = self.values.get(parent)
+            self.values[parent] = {
+                **(so_far if isinstance(so_far, dict) else {}),
+                last: entry.value,
+            }
             self.origins[parent] = entry.place
         elif (inner := next((k for k in self.keys if k.startswith(f"{entry.key}.")), None)) is None:
             near = nearest_key(entry.key, self.keys)

@@ -1,0 +1,141 @@
+"""``hasten doctor``: what hasten finds on this machine, and whether it computes rightly."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from hasten.cli import output
+from hasten.cli.options import DebugOption, JsonOption, prepare_process
+
+# What hasten itself and the libraries under it take from the environment.
+VARIABLES = {
+    "HASTEN_ALLOCATOR": "off: leave the memory allocator as it is",
+    "HASTEN_CACHE": "folder of fetched data sets",
+    "HASTEN_OFFLINE": "1: fetch nothing",
+    "OMP_NUM_THREADS": "CPU threads of torch",
+    "MKL_NUM_THREADS": "CPU threads of MKL",
+    "THP_MEM_ALLOC_ENABLE": "1: torch asks for huge pages",
+    "CUDA_VISIBLE_DEVICES": "which CUDA devices are seen",
+    "PYTORCH_CUDA_ALLOC_CONF": "CUDA memory allocator",
+    "TORCHINDUCTOR_CACHE_DIR": "what torch.compile keeps",
+}
+_CPU_FEATURES = (("avx2", "avx512f", "avx512_bf16", "amx_bf16"), ("asimd", "sve", "bf16"))
+
+
+def doctor(
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+) -> None:
+    """Say what hasten finds on this machine, and test it.
+
+    The exit code is 1 if a test fails.
+    """
+    prepare_process()
+    found = examine()
+    failed = [check for check in found["checks"] if check["status"] == "fail"]
+    if json:
+        output.write_json(found)
+    _show(found)
+    if failed:
+        output.say(f"{len(failed)} of {len(found['checks'])} tests failed")
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """Everything the command says: ``{"ok", "environment", "torch", ..., "checks"}``."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    from hasten.cli.selftest import run_checks  # noqa: PLC0415 - brings torch
+    from hasten.training.environment import describe_environment  # noqa: PLC0415
+    from hasten.training.machine import allocator_report  # noqa: PLC0415
+
+    checks = run_checks(Path.home() / ".cache" / "hasten")
+    environment = describe_environment()
+    return {
+        "ok": all(check.status != "fail" for check in checks),
+        "environment": environment,
+        "cpu_features": cpu_features(),
+        "torch": {
+            "build": "CUDA " + torch.version.cuda if torch.version.cuda else "CPU",
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "mkldnn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+            "openmp": torch.backends.openmp.is_available(),  # type: ignore[no-untyped-call]
+        },
+        "allocator": allocator_report(),
+        "memory": memory(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "checks": [vars(check) for check in checks],
+    }
+
+
+def cpu_features() -> dict[str, bool]:
+    """Instruction sets that decide how fast products are; empty where the system does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    flags = {
+        flag
+        for line in text.splitlines()
+        if line.startswith(("flags", "Features"))
+        for flag in line.partition(":")[2].split()
+    }
+    arm = platform.machine() in ("aarch64", "arm64")
+    return {name: name in flags for name in _CPU_FEATURES[arm]}
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes of the machine's memory, of what is free to take, and of this container's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free, limit = None, None
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    cgroup = Path("/sys/fs/cgroup/memory.max")
+    if cgroup.exists() and (text := cgroup.read_text(encoding="utf-8").strip()).isdigit():
+        limit = int(text)
+    return {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
+
+
+def _show(found: dict[str, Any]) -> None:
+    environment, torch = found["environment"], found["torch"]
+    cpu, threads = environment["cpu"], environment["threads"]
+    devices = [f"{d['device']} {d['name']}" for d in environment["devices"]] or ["no accelerator"]
+    features = [name for name, there in found["cpu_features"].items() if there]
+    memory = {name: f"{value / 2**30:.1f} GB" for name, value in found["memory"].items() if value}
+    allocator = (name.replace("_", " ") for name, on in found["allocator"].items() if on)
+    versions = environment["versions"]
+    lines = {
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "system": environment["system"],
+        "cpu": f"{cpu['model']}, {cpu['usable']} of {cpu['count']} usable",
+        "features": f"{', '.join(features) or 'unknown'}; torch uses {torch['cpu_capability']}",
+        "threads": f"{threads['within_operations']} within an operation, "
+        f"{threads['between_operations']} between operations",
+        "memory": ", ".join(
+            f"{name.removesuffix('_bytes')} {size}" for name, size in memory.items()
+        ),
+        "allocator": f"{', '.join(allocator) or 'as the system has it'} "
+        f"({environment['allocator']['library']})",
+        "torch": f"{torch['build']} build, mkldnn {_yes(torch['mkldnn'])}, "
+        f"openmp {_yes(torch['openmp'])}",
+        "devices": ", ".join(devices),
+        "variables": ", ".join(f"{k}={v}" for k, v in found["variables"].items()) or "none set",
+    }
+    for name, text in lines.items():
+        output.say(f"{name:<11} {text}")
+    output.say()
+    width = max(len(check["name"]) for check in found["checks"])
+    for check in found["checks"]:
+        output.say(f"{check['status']:<8} {check['name']:<{width}}  {check['detail']}")
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "no"

@@ -1,0 +1,159 @@
+"""The command ``hasten``: its commands, and what becomes of every error.
+
+Exit codes: 0 done; 1 failed; 2 bad usage, configuration or data; 130/143 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from hasten.cli import doctor, evaluate, output, recommend, resume, train
+from hasten.errors import HastenError, Interrupted, UsageError
+from hasten.registry import did_you_mean
+
+# The base of every error of the command line's grammar, in each release of typer.
+_GrammarError: Any = typer.BadParameter.__mro__[2]
+
+
+class _Commands(TyperGroup):
+    """A group of commands that knows the nearest name of an unknown one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            names = self.list_commands(ctx)
+            raise UsageError(
+                f"unknown command {args[0]!r} (there are {', '.join(names)})"
+                f"{did_you_mean(args[0], names)}"
+            )
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - slow to import
+
+        sys.stdout.write(f"hasten {version('hasten')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _hasten(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+        ),
+    ] = False,
+) -> None:
+    """Train recommender models fast, in the memory you have, on the device you have.
+
+    Begin with: hasten train sasrec
+    """
+
+
+app.command("train")(train.train)
+app.command("resume")(resume.resume)
+app.command("evaluate")(evaluate.evaluate)
+app.command("recommend")(recommend.recommend)
+app.command("doctor")(doctor.doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; every error ends here."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _invoke(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone: nothing more can be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _invoke(given: list[str]) -> int:
+    report = _Report(as_json="--json" in given, debug="--debug" in given)
+    try:
+        command = typer.main.get_command(app)
+        with command.make_context("hasten", given or ["--help"]) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error ends here
+        return report.explain(error)
+    return 0
+
+
+class _Report:
+    """Says what went wrong: one message for people, one JSON object where that was asked for."""
+
+    def __init__(self, as_json: bool, debug: bool) -> None:
+        self.as_json = as_json
+        self.debug = debug
+
+    def explain(self, error: BaseException) -> int:
+        """Say what is wrong, and return the exit code."""
+        if isinstance(error, HastenError):
+            return self.fail(error.code, str(error), error.exit_code)
+        if isinstance(error, _GrammarError):
+            return self.fail(UsageError.code, _grammar(error), error.exit_code)
+        if isinstance(error, KeyboardInterrupt | typer.Abort):
+            return self.fail(Interrupted.code, "interrupted", 130)
+        if isinstance(error, MemoryError):
+            return self.fail("memory", f"out of memory: {error}", 1)
+        if isinstance(error, OSError) and error.filename is not None:
+            return self.fail("system", f"{error.filename}: {error.strerror}", 1)
+        return self.defect(error)
+
+    def fail(self, code: str, message: str, exit_code: int) -> int:
+        """An error with a message of its own; the traceback only with --debug."""
+        if self.debug:
+            output.say(traceback.format_exc())
+        output.say(f"error: {message}")
+        self._json(code, message)
+        return exit_code
+
+    def defect(self, error: BaseException) -> int:
+        """An error that nobody foresaw: its traceback is the message."""
+        output.say(traceback.format_exc())
+        message = f"this is a defect in hasten: {type(error).__name__}: {error}"
+        output.say(message)
+        self._json("defect", message)
+        return 1
+
+    def _json(self, code: str, message: str) -> None:
+        if self.as_json:
+            output.write_json({"error": {"code": code, "message": message}})
+
+
+def _grammar(error: Any) -> str:
+    """A message about flags and arguments, with the nearest name of an unknown flag."""
+    option = getattr(error, "option_name", None)
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoSuchOption" and option and context is not None:
+        names = [
+            name
+            for parameter in context.command.params
+            if not getattr(parameter, "hidden", False)
+            for name in (*parameter.opts, *parameter.secondary_opts)
+            if name.startswith("-")
+        ]
+        return f"unknown option {option} of {context.command_path}{did_you_mean(option, names)}"
+    return cast(str, error.format_message())

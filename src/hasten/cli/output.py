@@ -1,0 +1,49 @@
+"""What reaches the terminal: JSON and results on stdout, everything for people on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def speaks() -> bool:
+    """Whether this process prints: of several started together, only the first does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def say(text: str = "") -> None:
+    """A line for people, on stderr."""
+    if speaks():
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()
+
+
+def write_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout, on a line of its own; what is not finite becomes null."""
+    if speaks():
+        sys.stdout.write(json.dumps(plain(value), allow_nan=False, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+def plain(value: Any) -> Any:
+    """The value in terms of JSON: text keys, lists, finite numbers or null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):  # numpy and torch scalars
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: a name in the data cannot steer the terminal."""
+    return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,161 @@
+"""``hasten recommend``: the best items for users or new histories, from a run folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hasten.cli import output
+from hasten.cli.options import (
+    CheckpointOption,
+    DebugOption,
+    DeviceOption,
+    JsonOption,
+    RunArgument,
+    prepare_process,
+)
+from hasten.errors import UsageError
+
+if TYPE_CHECKING:
+    from hasten.inference.recommend import Recommendations
+
+#: users shown on a terminal; a file or a pipe gets all of them
+SHOWN = 20
+_LONGEST = 48
+_COLUMNS = ("user_id", "rank", "item_id", "score", "item_name")
+
+
+def recommend(
+    run: RunArgument,
+    users: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|a,b,c|all", help="For whom: one id a line, a list, or all."),
+    ] = None,
+    topk: Annotated[int, typer.Option(help="How many items for each.", min=1)] = 10,
+    history: Annotated[
+        str | None, typer.Option(metavar="a,b,c", help="For a new history: items, oldest first.")
+    ] = None,
+    history_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For new histories: user_id,item_id[,timestamp]."),
+    ] = None,
+    until: Annotated[
+        Literal["train", "valid", "test"],
+        typer.Option(help="The last part of the data that counts as history; test: everything."),
+    ] = "test",
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Items of the history may appear again.")
+    ] = False,
+    allow: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Only these items may appear.")
+    ] = None,
+    block: Annotated[
+        str | None, typer.Option(metavar="FILE", help="These items must not appear.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write .parquet, .csv or .json.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
+    ] = None,
+    checkpoint: CheckpointOption = "best",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+) -> None:
+    """Recommend items to users of RUN, or for histories that are new to it.
+
+    By default all that is known of a user is the history: the training,
+    validation and test parts. Items of the history are left out.
+    """
+    if sum(choice is not None for choice in (users, history, history_file)) != 1:
+        raise UsageError(
+            "for whom? give one of --users FILE|a,b,c|all, --history a,b,c, --history-file FILE"
+        )
+    if format is not None and out is None:
+        raise UsageError("--format is the format of --out FILE, which is not given")
+    prepare_process()
+    from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
+
+    if out is not None:
+        export.check_target(out, format)
+    wanted = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
+    histories: dict[str, list[str]] | None = None
+    if history is not None:
+        histories = {"new": inputs.split_labels(history)}
+    elif history_file is not None:
+        histories = inputs.read_histories(history_file)
+    allowed = None if allow is None else inputs.read_labels(allow, inputs.ITEM)
+    blocked = None if block is None else inputs.read_labels(block, inputs.ITEM)
+    from hasten.inference import recommend as engine  # noqa: PLC0415 - brings torch
+    from hasten.run import load_run  # noqa: PLC0415
+
+    loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
+    found = engine.recommend(
+        loaded,
+        wanted,
+        histories,
+        topk,
+        exclude_seen=not include_seen,
+        allow=allowed,
+        block=blocked,
+        until=until,
+    )
+    table = found.to_table()
+    if out is not None:
+        export.write_table(table, out, format)
+    _tell(found, include_seen, out)
+    if json:
+        about = {
+            "run": run,
+            "model": loaded.config.model.name,
+            "checkpoint": checkpoint,
+            "history": found.known,
+            "seen": "included" if include_seen else "excluded",
+            "users": len(found.askers),
+            "rows": len(found),
+        }
+        rest = {"recommendations": table.to_pylist()} if out is None else {"out": out}
+        output.write_json(about | rest)
+    elif out is None:
+        _show(found)
+
+
+def _tell(found: Recommendations, include_seen: bool, out: Path | None) -> None:
+    seen = "may appear again" if include_seen else "are left out"
+    output.say(f"history: {found.known}; its items {seen}")
+    if found.without_history:
+        output.say(f"{found.without_history} users have no history there: the same items for all")
+    if found.short:
+        output.say(f"{found.short} of {len(found.askers)} got fewer than {found.topk} items")
+    if out is not None:
+        output.say(f"{len(found):,} rows for {len(found.askers):,} users in {out}")
+
+
+def _show(found: Recommendations) -> None:
+    """The items of each user under each other, on stdout."""
+    limit = SHOWN if sys.stdout.isatty() else len(found.askers)
+    rows = found.to_table().to_pylist()
+    shown = [row for row, asker in zip(rows, found.asker.tolist(), strict=True) if asker < limit]
+    if not shown:
+        return
+    names = [name for name in _COLUMNS if name in shown[0]]
+    lines = [names, *([_cell(row[name]) for name in names] for row in shown)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    hidden = len(found.askers) - limit
+    if hidden > 0:
+        output.say(f"{hidden:,} more users; --out FILE takes them all")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    text = "" if value is None else output.printable(str(value)).replace("\n", " ")
+    text = text.replace("\t", " ")
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,0 +1,37 @@
+"""The result of a run in a few lines for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hasten.cli.output import say
+
+if TYPE_CHECKING:
+    from hasten.run import Summary
+
+
+def announce(summary: Summary) -> None:
+    """What was trained, how good it is and by which protocol, and what to do next."""
+    total = summary.seconds.get("total", math.nan)
+    memory = summary.peak_memory_bytes / 2**20
+    say(
+        f"{summary.model} on {summary.data}: {summary.epochs} epochs, {total:.1f} s, "
+        f"{summary.examples_per_second:,.0f} examples/s, peak memory {memory:,.0f} MB"
+    )
+    show_metrics(summary.valid, summary.test, summary.protocol)
+    say(f"run folder  {summary.run}")
+    say(f"next        hasten recommend {summary.run} --users all --topk 10")
+
+
+def show_metrics(valid: Mapping[str, Any], test: Mapping[str, Any], protocol: str) -> None:
+    """The metrics of both parts under each other, and how they were measured."""
+    for part, values in (("valid", valid), ("test", test)):
+        if values:
+            say(f"{part:<11} " + "  ".join(f"{k} {_number(v)}" for k, v in values.items()))
+    say(f"protocol    {protocol}")
+
+
+def _number(value: Any) -> str:
+    return "none" if value is None else f"{value:.4f}"

@@ -1,0 +1,165 @@
+"""The small tests of ``hasten doctor``: whether this machine computes what training needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from hasten.config import RunConfig
+from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
+from hasten.errors import HastenError
+from hasten.models.seam import Sizes
+from hasten.registry import load_model
+
+Status = Literal["ok", "warning", "fail"]
+_SIDE = 512
+_USERS, _ITEMS, _EVENTS, _STEPS = 20, 12, 8, 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One test: its name, how it ended, and what was found or is to be done."""
+
+    name: str
+    status: Status
+    detail: str
+
+
+def run_checks(cache: Path) -> list[Check]:
+    """Every test, in the order of what builds on what. cache: where fetched data would go."""
+    tests: list[tuple[str, Callable[[], Check]]] = [
+        ("matrix products", check_products),
+        ("training step", check_training),
+        ("compiler", check_compiler),
+        ("working folder", lambda: check_writable("working folder", Path.cwd())),
+        ("cache folder", lambda: check_writable("cache folder", cache)),
+    ]
+    tests[1:1] = [
+        (f"device {name}", lambda name=name: check_device(name))  # type: ignore[misc]
+        for name in accelerators()
+    ]
+    return [_guarded(name, test) for name, test in tests]
+
+
+def _guarded(name: str, test: Callable[[], Check]) -> Check:
+    try:
+        return test()
+    except (HastenError, RuntimeError, ImportError, OSError, ValueError) as error:
+        return Check(name, "fail", f"{type(error).__name__}: {error}")
+
+
+def accelerators() -> list[str]:
+    """The devices beside the CPU."""
+    found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [*found, "mps"] if torch.backends.mps.is_available() else found
+
+
+def check_products() -> Check:
+    """float32 against float64, and how fast bf16 is beside float32."""
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(_SIDE, _SIDE, generator=generator, dtype=torch.float64)
+    expected = exact @ exact.T
+    left = exact.float()
+    error = float((left @ left.T - expected).abs().max() / expected.abs().max())
+    rates = {dtype: _rate(left.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
+    ratio = rates[torch.bfloat16] / rates[torch.float32]
+    words = "faster: --precision bf16 pays" if ratio > 1.2 else "not faster: stay with fp32"
+    detail = (
+        f"fp32 {rates[torch.float32]:.0f} GFLOP/s, bf16 {rates[torch.bfloat16]:.0f} GFLOP/s "
+        f"({ratio:.1f} times, {words}), relative error {error:.0e}"
+    )
+    return Check("matrix products", "ok" if error < 1e-4 else "fail", detail)
+
+
+def _rate(matrix: torch.Tensor) -> float:
+    """GFLOP/s of a square product: the best of several, after a warm-up."""
+    best = float("inf")
+    for repeat in range(6):
+        start = time.perf_counter()
+        torch.mm(matrix, matrix)
+        if repeat:
+            best = min(best, time.perf_counter() - start)
+    return 2 * _SIDE**3 / best / 1e9
+
+
+def check_device(name: str) -> Check:
+    """A product on the device against the CPU's."""
+    left = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    on_device = (left.to(name) @ left.to(name)).cpu()
+    same = torch.allclose(on_device, left @ left, rtol=1e-2, atol=1e-2)
+    detail = "computes as the CPU does" if same else "computes something else than the CPU"
+    return Check(f"device {name}", "ok" if same else "fail", detail)
+
+
+def check_training() -> Check:
+    """Whether a tiny SASRec learns twenty users who all walk round the same circle of items."""
+    model_class = load_model("sasrec")
+    options = model_class.Options.model_validate({"name": "sasrec", "width": 16, "dropout": 0.0})
+    config = RunConfig.model_validate({"model": options})
+    dataset = circle()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = model_class(options, Sizes.of(dataset))  # type: ignore[call-arg]
+    (phase,) = model.phases(dataset, config)
+    optimiser = torch.optim.Adam(phase.parameters(), lr=0.01)
+    losses = []
+    for step in range(_STEPS):
+        batch = phase.plan(0, step, 0)
+        (term,) = phase.terms((), batch, batch.ids)
+        loss = term.sum / term.denominator
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    learns = bool(np.isfinite(losses).all()) and losses[-1] < losses[0] / 2
+    detail = f"{_STEPS} steps of a tiny SASRec: loss {losses[0]:.2f} to {losses[-1]:.2f}"
+    return Check("training step", "ok" if learns else "fail", detail)
+
+
+def circle() -> Dataset:
+    """Users who each take the items of a circle in turn, from another start."""
+    steps = np.arange(_USERS)[:, None] + np.arange(_EVENTS)
+    part = np.full((_USERS, _EVENTS), TRAIN, np.int8)
+    part[:, -2], part[:, -1] = VALID, TEST
+    events = Interactions(np.repeat(np.arange(_USERS), _EVENTS), (steps % _ITEMS).ravel())
+    return Dataset(
+        "circle",
+        Vocabulary(pa.array(np.arange(_USERS))),
+        Vocabulary(pa.array(np.arange(_ITEMS))),
+        events,
+        part.ravel(),
+        "leave-last-two-out",
+        Source("built in"),
+    )
+
+
+def check_compiler() -> Check:
+    """What torch.compile needs on the CPU; training works without it."""
+    named = os.environ.get("CXX")
+    found = next((c for c in (named, "g++", "clang++", "c++") if c and shutil.which(c)), None)
+    if found:
+        return Check("compiler", "ok", f"{shutil.which(found)}, for --compile on the CPU")
+    return Check("compiler", "warning", "none (g++ or clang++): --compile cannot work on the CPU")
+
+
+def check_writable(name: str, folder: Path) -> Check:
+    """Whether a file can be made there, or the folder itself where it does not exist yet."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"hasten")
+    except OSError as error:
+        return Check(name, "warning", f"{existing}: cannot be written to: {error.strerror}")
+    free = shutil.disk_usage(existing).free / 2**30
+    status: Status = "ok" if free > 1 else "warning"
+    return Check(name, status, f"{folder}: writable, {free:.1f} GB free")

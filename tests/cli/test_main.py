@@ -1,0 +1,288 @@
+"""The command: exit codes, one JSON object, and what becomes of every kind of error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hasten
+from hasten.cli.main import main
+from hasten.errors import CheckpointError, DataError, Interrupted, RunFolderError
+
+
+@dataclass
+class FakeRun:
+    """In the place of ``hasten.run``: remembers what it was asked, answers or raises."""
+
+    error: BaseException | None = None
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def answer(self, verb: str, **asked: Any) -> Any:
+        self.calls.append((verb, asked))
+        if self.error is not None:
+            raise self.error
+        values = {
+            "run": Path("runs/x"),
+            "model": "toy",
+            "data": "events",
+            "epochs": 3,
+            "valid": {"ndcg@10": 0.5},
+            "test": {"ndcg@10": float("nan")},
+            "protocol": "full ranking",
+            "seconds": {"train": 1.0, "evaluate": 0.5, "total": 2.0},
+            "examples_per_second": float("inf"),
+            "peak_memory_bytes": 1 << 20,
+            "effective": {},
+        }
+        return SimpleNamespace(**values, to_json=lambda: values)
+
+    def train(self, config, **options):
+        return self.answer("train", config=config, **options)
+
+    def resume(self, run, **options):
+        return self.answer("resume", run=run, **options)
+
+    def evaluate(self, run, **options):
+        self.answer("evaluate", run=run, **options)
+        return {
+            "run": str(run),
+            "model": "toy",
+            "data": "events",
+            "checkpoint": "best",
+            "valid": {"ndcg@10": 0.5},
+            "test": {"ndcg@10": None},
+            "protocol": "full ranking",
+            "seconds": 1.0,
+        }
+
+
+@pytest.fixture
+def run(monkeypatch, toy) -> FakeRun:
+    fake = FakeRun()
+    monkeypatch.setitem(sys.modules, "hasten.run", fake)
+    monkeypatch.setattr(hasten, "run", fake, raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    return fake
+
+
+def last_json(text: str) -> dict[str, Any]:
+    assert text.count("\n") == 1, text
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
+
+
+def test_train_prints_one_object_with_null_for_what_is_not_finite(run, capsys):
+    flags = ["--epochs", "3", "--no-recompute", "--max-time", "2h", "--lr", "1e-2"]
+    assert main(["train", "toy", "x.csv", "--json", "--quiet", *flags]) == 0
+    shown = capsys.readouterr()
+    found = last_json(shown.out)
+    assert found["test"] == {"ndcg@10": None}
+    assert found["examples_per_second"] is None
+    assert found["run"] == "runs/x"
+    assert shown.err == ""
+    (verb, asked), config = run.calls[0], run.calls[0][1]["config"]
+    assert verb == "train"
+    assert asked["quiet"] is True
+    assert asked["resume_auto"] is False
+    assert (config.training.epochs, config.training.lr, config.training.max_time) == (3, 0.01, 7200)
+    assert config.training.recompute is False
+    assert config.data.path == "x.csv"
+
+
+def test_without_json_everything_goes_to_stderr(run, capsys):
+    assert main(["train", "toy"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "ndcg@10 0.5000" in shown.err
+    assert "full ranking" in shown.err
+    assert "hasten recommend runs/x" in shown.err
+
+
+def test_resume_and_evaluate_pass_on_what_was_asked(run, capsys):
+    assert main(["resume", "runs/x", "--epochs", "9", "--patience", "none", "--json"]) == 0
+    assert last_json(capsys.readouterr().out)["model"] == "toy"
+    verb, asked = run.calls[0]
+    assert (verb, asked["run"], asked["checkpoint"]) == ("resume", Path("runs/x"), None)
+    assert asked["changes"] == {"training.epochs": 9, "training.patience": None}
+    arguments = ["evaluate", "runs/x", "--metrics", "hr", "--topk", "5", "--json"]
+    assert main([*arguments, "--set", "evaluation.mask_history=true"]) == 0
+    assert last_json(capsys.readouterr().out)["test"] == {"ndcg@10": None}
+    assert run.calls[1][1]["changes"] == {
+        "evaluation.mask_history": True,
+        "evaluation.metrics": ("hr@5",),
+    }
+
+
+def test_resume_auto_needs_a_folder(run, capsys):
+    assert main(["train", "toy", "--resume", "auto", "--out", "here"]) == 0
+    assert run.calls[0][1]["resume_auto"] is True
+    assert main(["train", "toy", "--resume", "auto"]) == 2
+    assert main(["train", "toy", "--resume", "runs/x"]) == 2
+    assert "hasten resume RUN" in capsys.readouterr().err
+    assert len(run.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exit_code"),
+    [
+        (DataError("events.csv, line 3: x"), "data", 2),
+        (RunFolderError("no run"), "run_folder", 2),
+        (CheckpointError("damaged"), "checkpoint", 1),
+        (Interrupted("saved", signal.SIGINT), "interrupted", 130),
+        (Interrupted("saved", signal.SIGTERM), "interrupted", 143),
+        (KeyboardInterrupt(), "interrupted", 130),
+        (PermissionError(13, "Permission denied", "/nowhere"), "system", 1),
+        (MemoryError("8 GB"), "memory", 1),
+    ],
+)
+def test_errors_have_one_message_a_code_and_no_traceback(run, capsys, error, code, exit_code):
+    run.error = error
+    assert main(["train", "toy", "--json"]) == exit_code
+    shown = capsys.readouterr()
+    found = last_json(shown.out)
+    assert set(found) == {"error"}
+    assert found["error"]["code"] == code
+    assert shown.err == f"error: {found['error']['message']}\n"
+
+
+def test_debug_shows_the_traceback(run, capsys):
+    run.error = DataError("bad line")
+    assert main(["train", "toy", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unforeseen_error_is_called_a_defect(run, capsys):
+    run.error = ZeroDivisionError("by zero")
+    assert main(["train", "toy", "--json"]) == 1
+    shown = capsys.readouterr()
+    assert "Traceback" in shown.err
+    assert last_json(shown.out)["error"] == {
+        "code": "defect",
+        "message": "this is a defect in hasten: ZeroDivisionError: by zero",
+    }
+
+
+def test_control_characters_do_not_reach_the_terminal(run, capsys):
+    run.error = DataError("name \x1b[2J\x07 and \u202e")
+    assert main(["train", "toy"]) == 2
+    assert capsys.readouterr().err == "error: name \\x1b[2J\\x07 and \\u202e\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tran"], "unknown command 'tran'"),
+        (["tran"], "did you mean 'train'?"),
+        (["compare", "sasrec", "x"], "unknown command 'compare'"),
+        (["train", "--epoch", "3"], "unknown option --epoch of hasten train; did you mean '--ep"),
+        (["train", "toy", "--epochs", "x"], "training.epochs = x (--epochs): must be a whole nu"),
+        (["train", "toy", "--lr", "-1"], "training.lr = -1 (--lr): must be more than 0"),
+        (["train", "toy", "--precision", "fp8"], "must be one of fp32, bf16, fp16, auto"),
+        (["train", "toy", "--max-time", "soon"], "--max-time soon: expected seconds"),
+        (["train", "toi"], "unknown model 'toi' (there are"),
+        (["train", "toi"], "did you mean 'toy'?"),
+        (["train", "tisasrec"], "unknown model 'tisasrec'"),
+        (["train"], "no model is named"),
+        (["train", "toy", "a", "b"], "unexpected extra argument"),
+        (["train", "toy", "--epochs"], "requires an argument"),
+        (["train", "toy", "--set", "x"], "expected key.path=value"),
+        (["train", "toy", "--config", "absent.yaml"], "absent.yaml: cannot be read"),
+        (["resume"], "RUN"),
+        (["resume", "x", "--epochs", "x"], "must be a whole number"),
+        (["evaluate", "x", "--topk", "0"], "--topk 0"),
+        (["recommend", "x"], "for whom?"),
+        (["recommend", "x", "--users", "all", "--history", "a"], "for whom?"),
+        (["train", "toy", "--devices", "2"], "--devices 2 is not available in this version"),
+        (["train", "toy", "--backend", "gloo"], "--backend gloo is not available"),
+        (["train", "toy", "--master-port", "0"], "--master-port 0 is not available"),
+        (["train", "toy", "--lr-scaling", "sqrt"], "--lr-scaling sqrt is not available"),
+        (["train", "toy", "--memory-budget", "10GB"], "--memory-budget 10GB is not available"),
+    ],
+)
+def test_wrong_usage_is_code_two(run, capsys, arguments, message):
+    assert main([arguments[0], "--json", *arguments[1:]]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert "Traceback" not in shown.err
+    assert last_json(shown.out)["error"]["code"] in ("usage", "configuration", "data")
+    assert not run.calls
+
+
+def test_unavailable_options_at_their_default_are_accepted(run):
+    assert main(["train", "toy", "--devices", "1", "--lr-scaling", "none"]) == 0
+
+
+@pytest.mark.parametrize("verb", [["train", "toy"], ["resume", "x"], ["evaluate", "x"]])
+def test_several_processes_are_refused_by_each_and_said_once(run, monkeypatch, capsys, verb):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert main([*verb, "--json"]) == 2
+    shown = capsys.readouterr()
+    assert "not available in this version" in shown.err
+    assert last_json(shown.out)["error"]["code"] == "usage"
+    monkeypatch.setenv("RANK", "1")
+    assert main([*verb, "--json"]) == 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_help_and_version(capsys):
+    for arguments in ([], ["--help"], ["-h"], ["train", "--help"]):
+        assert main(arguments) == 0
+        shown = capsys.readouterr()
+        assert "Usage: hasten" in shown.out
+        assert shown.err == ""
+        assert "--memory-budget" not in shown.out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("hasten 0.")
+
+
+def hasten_process(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hasten", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **{**pipes, **options})
+
+
+def test_help_is_quick_and_light():
+    code = (
+        "import sys; from hasten.cli.main import main; main(['--help']);"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'pydantic', 'matplotlib'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        process = hasten_process("--help")
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.4
+
+
+def test_exit_code_of_the_process():
+    process = hasten_process("train", "nope", "--json")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert last_json(out)["error"]["code"] == "configuration"
+    assert "Traceback" not in err
+
+
+def test_a_closed_pipe_ends_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = hasten_process("--help", stdout=writer)
+    os.close(writer)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err == ""
