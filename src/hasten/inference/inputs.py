@@ -1,0 +1,148 @@
+"""Lists of ids and new histories, from a file or from the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hasten.errors import DataError, UsageError
+
+USER, ITEM, TIME = "user_id", "item_id", "timestamp"
+_FILE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet")
+
+Cells = dict[str, str]
+
+
+def read_labels(source: str, column: str) -> list[str]:
+    """Ids from ``a,b,c`` or from a file, in order and without repeats.
+
+    A file has one id a line, or a header with this column (CSV, TSV), or the column in Parquet.
+    Raises DataError or UsageError.
+    """
+    path = Path(source)
+    if path.is_file():
+        found = _labels_of(path, column)
+    elif path.is_dir() or path.suffix.lower() in _FILE_ENDINGS:
+        raise DataError(f"{path}: no such file; expected a list of {column}s, one a line")
+    else:
+        found = split_labels(source)
+    if not found:
+        raise DataError(f"{source or 'an empty text'}: 0 {column}s")
+    return list(dict.fromkeys(found))
+
+
+def split_labels(text: str) -> list[str]:
+    """``a, b,c`` as three labels."""
+    return [label for part in text.split(",") if (label := part.strip())]
+
+
+def read_histories(path: Path) -> dict[str, list[str]]:
+    """New histories by user, oldest first, from a table with user_id, item_id[, timestamp].
+
+    Without times the order of the file counts. Raises DataError with file and line.
+    """
+    rows: list[tuple[float, str, str]] = []
+    for place, cells in _rows(path, (USER, ITEM)):
+        for column in (USER, ITEM):
+            if not cells[column].strip():
+                raise DataError(f"{path}, {place}: {column} is empty")
+        rows.append((_time(path, place, cells), cells[USER].strip(), cells[ITEM].strip()))
+    if not rows:
+        raise DataError(f"{path}: 0 events; expected {USER},{ITEM}[,{TIME}] with a row an event")
+    histories: dict[str, list[str]] = {user: [] for _, user, _ in rows}
+    for _, user, item in sorted(rows, key=lambda row: row[0]):
+        histories[user].append(item)
+    return histories
+
+
+def _time(path: Path, place: str, cells: Cells) -> float:
+    text = cells.get(TIME, "0").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{path}, {place}: {TIME} {text!r} is not a number")
+    return value
+
+
+def _labels_of(path: Path, column: str) -> list[str]:
+    if path.suffix.lower() == ".parquet":
+        return [cells[column] for _, cells in _rows(path, (column,))]
+    lines = _text(path).split("\n")
+    if lines and column in _cells(lines[0]):
+        found = [cells[column].strip() for _, cells in _rows(path, (column,))]
+    else:
+        found = [line.strip() for line in lines]
+    return [label for label in found if label]
+
+
+def _rows(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
+    """(place, cells by column) of each row of a table with a header."""
+    if path.suffix.lower() == ".parquet":
+        yield from _parquet_rows(path, required)
+        return
+    text = _text(path)
+    first = text.partition("\n")[0]
+    header = _cells(first)
+    _require(path, header, required)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(first), strict=True)
+    try:
+        next(reader)
+        for row in reader:
+            if not row:
+                continue
+            place = f"line {reader.line_num}"
+            if len(row) != len(header):
+                raise DataError(
+                    f"{path}, {place}: {len(row)} cells, expected {len(header)} "
+                    f"({', '.join(header)})"
+                )
+            yield place, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _parquet_rows(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
+    import pyarrow as pa  # noqa: PLC0415 - only for this format
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        names = pq.read_schema(path).names
+        _require(path, names, required)
+        wanted = [name for name in (*required, TIME) if name in names]
+        columns: dict[str, list[Any]] = pq.read_table(path, columns=wanted).to_pydict()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
+    for number, row in enumerate(zip(*columns.values(), strict=True), 1):
+        cells = {n: "" if v is None else str(v) for n, v in zip(columns, row, strict=True)}
+        yield f"row {number}", cells
+
+
+def _require(path: Path, header: list[str], required: tuple[str, ...]) -> None:
+    missing = [name for name in required if name not in header]
+    if missing:
+        raise DataError(
+            f"{path}: no column {', '.join(missing)}; its columns are: {', '.join(header)[:200]}"
+        )
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.rstrip("\r").split(_separator(line))]
+
+
+def _separator(header: str) -> str:
+    return "\t" if "\t" in header else ","
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,155 @@
+"""Recommendations against those worked out by hand on a circle of six items."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hasten.errors import DataError, UsageError
+from hasten.inference import recommend as module
+from hasten.inference.recommend import Recommendations, recommend
+
+
+def by_user(found: Recommendations) -> dict[str, list[str]]:
+    lists: dict[str, list[str]] = {}
+    for row in found.to_table().to_pylist():
+        assert row["rank"] == len(lists.setdefault(row["user_id"], [])) + 1
+        lists[row["user_id"]].append(row["item_id"])
+    return lists
+
+
+def test_everything_known_is_history_and_left_out(make_run):
+    found = recommend(make_run(), topk=3)
+    assert by_user(found) == {
+        "u1": ["dog", "eel", "=fox"],
+        "u2": ["=fox", "ant", "bee"],
+        "u3": ["ant", "bee", "cat"],
+    }
+    assert found.short == 0
+    assert found.without_history == 0
+    assert "everything known" in found.known
+
+
+def test_history_until_an_earlier_part(make_run):
+    found = recommend(make_run(), topk=2, until="train")
+    assert by_user(found)["u1"] == ["bee", "cat"]
+    assert found.without_history == 1  # u3 has test events alone
+    assert by_user(recommend(make_run(), ["u1"], topk=2, until="valid")) == {"u1": ["cat", "dog"]}
+
+
+def test_seen_items_where_wanted(make_run):
+    found = recommend(make_run(), ["u2"], topk=6, exclude_seen=False)
+    assert by_user(found) == {"u2": ["=fox", "ant", "bee", "cat", "dog", "eel"]}
+    assert found.to_table()["score"].to_pylist() == [0, -1, -2, -3, -4, -5]
+
+
+def test_order_and_repeats_of_the_users_are_kept(make_run):
+    found = recommend(make_run(), ["u3", "u1"], topk=1)
+    assert list(by_user(found)) == ["u3", "u1"]
+
+
+def test_allow_and_block(make_run):
+    loaded = make_run()
+    assert by_user(recommend(loaded, ["u1"], allow=["ant", "eel", "dog"], topk=5)) == {
+        "u1": ["dog", "eel"]
+    }
+    assert by_user(recommend(loaded, ["u1"], block=["dog"], topk=2)) == {"u1": ["eel", "=fox"]}
+    both = recommend(loaded, ["u1"], allow=["dog", "eel"], block=["dog"], topk=2)
+    assert by_user(both) == {"u1": ["eel"]}
+    assert both.short == 1
+    with pytest.raises(UsageError, match="leave no item"):
+        recommend(loaded, allow=["dog"], block=["dog"])
+
+
+def test_more_items_than_there_are(make_run):
+    found = recommend(make_run(), topk=100)
+    assert {user: len(items) for user, items in by_user(found).items()} == {
+        "u1": 3,
+        "u2": 4,
+        "u3": 5,
+    }
+    assert found.short == 3
+
+
+def test_new_histories_stand_alone(make_run):
+    histories = {"u1": ["eel", "ant"], 7: ["dog"]}
+    found = recommend(make_run(), histories=histories, topk=2)
+    assert by_user(found) == {"u1": ["bee", "cat"], "7": ["eel", "=fox"]}
+    assert found.known == "the given histories alone"
+
+
+def test_numbers_as_labels(make_run):
+    found = recommend(make_run(numeric=True), [10, "20"], topk=1, block=["103"])
+    table = found.to_table()
+    assert table.column_names == ["user_id", "item_id", "rank", "score"]
+    assert table.to_pylist() == [
+        {"user_id": 10, "item_id": 104, "rank": 1, "score": -1.0},
+        {"user_id": 20, "item_id": 105, "rank": 1, "score": 0.0},
+    ]
+
+
+def test_names_beside_ids(make_run):
+    rows = recommend(make_run(), ["u3"], topk=3).to_table().to_pylist()
+    assert [row["item_name"] for row in rows] == ["Ant", "Bee", None]
+
+
+def test_a_frame(make_run):
+    frame = recommend(make_run(), ["u1"], topk=2).to_frame()
+    assert list(frame["item_id"]) == ["dog", "eel"]
+
+
+def test_without_pandas_the_remedy_is_named(make_run, monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install pandas"):
+        recommend(make_run(), topk=1).to_frame()
+
+
+@pytest.mark.parametrize("tile", [1, 2, 256])
+def test_the_tile_does_not_matter(make_run, monkeypatch, tile):
+    monkeypatch.setattr(module, "TILE", tile)
+    users = ["u1", "u2", "u3"]
+    assert by_user(recommend(make_run(), users, topk=2))["u2"] == ["=fox", "ant"]
+
+
+def test_unknown_users_are_counted_and_the_nearest_named(make_run):
+    unknown = [f"u9{i}" for i in range(7)]
+    with pytest.raises(DataError) as caught:
+        recommend(make_run(), ["u1", *unknown])
+    message = str(caught.value)
+    assert message.startswith("7 of 8 users are unknown to the run: 'u90', 'u91', 'u92', 'u93', ")
+    assert "'u95'" not in message
+    assert "new can be given by a history" in message
+    with pytest.raises(DataError, match="nearest to 'cot' is 'cat'"):
+        recommend(make_run(), histories={"x": ["cot"]})
+
+
+@pytest.mark.parametrize("label", ["-1", "1e3", "u1", "10.5", "9" * 30, "", "\u0661\u0660"])
+def test_unknown_numbers(make_run, label):
+    with pytest.raises(DataError, match="whole numbers from 10 to 30"):
+        recommend(make_run(numeric=True), [label])
+
+
+def test_what_cannot_be_asked(make_run):
+    loaded = make_run()
+    with pytest.raises(DataError, match=r"0 users"):
+        recommend(loaded, [])
+    with pytest.raises(DataError, match="the history of 'x' is empty"):
+        recommend(loaded, histories={"x": []})
+    with pytest.raises(DataError, match="is empty"):
+        recommend(loaded, histories={})
+    with pytest.raises(UsageError, match="not both"):
+        recommend(loaded, ["u1"], {"x": ["ant"]})
+    with pytest.raises(UsageError, match="1 or more"):
+        recommend(loaded, topk=0)
+    with pytest.raises(DataError, match="1 of 1 blocked items are unknown"):
+        recommend(loaded, block=["yak"])
+    loaded.model.scores_new_users = False
+    with pytest.raises(UsageError, match="cannot score a history"):
+        recommend(loaded, histories={"x": ["ant"]})
+
+
+def test_results_do_not_share_memory_with_the_run(make_run):
+    loaded = make_run()
+    before = loaded.dataset.interactions.item.copy()
+    recommend(loaded, topk=2)
+    assert np.array_equal(loaded.dataset.interactions.item, before)
