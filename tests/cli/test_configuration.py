@@ -118,6 +118,9 @@ def test_patience_flag_counts_evaluations():
         (["training=3"], "is a section with keys of its own"),
         (["training.lr"], "--set training.lr: expected key.path=value"),
         (["training.lr.x=1"], "unknown key 'training.lr.x'"),
+        (["evaluation.metrics=ndgc@10"], "metrics=ndgc@10): unknown metric 'ndgc@10'"),
+        (["evaluation.metrics=ndcg"], "metric 'ndcg' needs a cut-off"),
+        (["evaluation.metrics=[]"], "name at least one"),
         (["model.name=pop"], "two models: toy (MODEL) and pop (--set model.name=pop)"),
     ],
 )

@@ -70,9 +70,23 @@ class Draft:
 
     def _finish(self, options: BaseModel, tree: dict[str, Any]) -> RunConfig:
         found = self._checked(RunConfig, (), {**tree, "model": options})
+        if found is not None:
+            self._check_metrics(found.evaluation.metrics)
         self._refuse()
         assert found is not None
         return found
+
+    def _check_metrics(self, metrics: tuple[str, ...]) -> None:
+        from hasten.evaluation.metrics import parse_metric  # noqa: PLC0415 - brings numpy
+
+        where = self.origins.get("evaluation.metrics", "default")
+        if not metrics:
+            self.wrong.append(f"evaluation.metrics ({where}): name at least one")
+        for name in metrics:
+            try:
+                parse_metric(name)
+            except ConfigurationError as error:
+                self.wrong.append(f"evaluation.metrics ({where}): {error}")
 
     def _checked(
         self, kind: type[Section], at: tuple[str, ...], tree: dict[str, Any]

@@ -21,14 +21,16 @@ from hasten.cli.options import (
     seconds,
 )
 from hasten.errors import UsageError
+from hasten.registry import BUILT_IN
 
+_MODELS = "; ".join(f"{entry.name}: {entry.summary}" for entry in BUILT_IN)
 _TRAINING, _SPEED, _JUDGING = "Training", "Speed and memory", "Evaluation"
 
 
 def train(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="sasrec, pop, or a model of another package."),
+        typer.Argument(metavar="MODEL", help=f"{_MODELS}; or one of another package."),
     ] = None,
     data: Annotated[
         str | None,

@@ -1,0 +1,84 @@
+"""Models by name: built in, of other packages, unknown, and ambiguous."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from hasten import registry
+from hasten.config import TrainingOptions
+from hasten.errors import ConfigurationError
+from hasten.registry import BUILT_IN, ModelEntry, find_model, load_model, model_entries
+
+
+@pytest.mark.parametrize("entry", BUILT_IN, ids=lambda entry: entry.name)
+def test_built_in_models_are_what_they_are_listed_as(entry):
+    model = entry.load()
+    assert model.name == entry.name
+    assert model.Options.model_validate({}).name == entry.name
+    for name in model.defaults:
+        assert name in TrainingOptions.model_fields
+
+
+def test_unknown_names_are_refused_with_the_nearest():
+    with pytest.raises(ConfigurationError, match=r"unknown model 'sasrek' .*did you mean 'sasrec'"):
+        find_model("sasrek")
+    with pytest.raises(ConfigurationError, match=r"unknown model 'kgat' \(there are sasrec, pop\)"):
+        find_model("kgat")
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Entry points as installed packages would declare them."""
+    module = ModuleType("foreign_models")
+    complete = dict.fromkeys(registry._REQUIRED)
+    module.Good = type("Good", (), complete)
+    module.Bad = type("Bad", (), {"name": "bad"})
+    monkeypatch.setitem(sys.modules, "foreign_models", module)
+
+    def declare(**points: str) -> None:
+        found = []
+        for name, value in points.items():
+            point = EntryPoint(name, value, registry.ENTRY_POINT_GROUP)
+            found.append(point._for(SimpleNamespace(name="foreign")))
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found)
+        registry._foreign_entries.cache_clear()
+
+    yield declare
+    registry._foreign_entries.cache_clear()
+
+
+def test_other_packages_add_models(foreign):
+    foreign(good="foreign_models:Good")
+    assert load_model("good").__name__ == "Good"
+    assert model_entries()[-1].package == "foreign"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("foreign_models:Bad", "lacks summary, Options"),
+        ("foreign_models:Absent", "cannot be imported from foreign_models:Absent"),
+        ("absent_models:X", "cannot be imported from absent_models:X"),
+    ],
+)
+def test_foreign_models_that_do_not_work_name_their_package(foreign, value, message):
+    foreign(x=value)
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        load_model("x")
+    assert "package foreign" in str(caught.value)
+
+
+def test_a_name_offered_twice_is_refused(foreign):
+    foreign(sasrec="foreign_models:Good")
+    with pytest.raises(ConfigurationError, match=r"several packages \(hasten, foreign\)"):
+        find_model("sasrec")
+    assert find_model("pop").package == "hasten"
+
+
+def test_a_defect_in_a_built_in_model_is_not_hidden():
+    with pytest.raises(ImportError):
+        ModelEntry("x", "hasten.models.absent", "X", "").load()
