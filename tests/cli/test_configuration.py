@@ -37,7 +37,7 @@ def test_precedence_defaults_model_file_set_flags(tmp_path):
         "events.csv",
         file,
         ["training.lr=0.5", "training.batch_size=64", "data.path=other.csv"],
-        {"batch_size": 16, "epochs": None},
+        {"batch_size": 16},
     )
     assert config.training.epochs == 11
     assert config.training.lr == 0.5
@@ -88,6 +88,15 @@ def test_lists_mappings_and_none_by_set():
     assert config.training.clip_norm is None
     assert config.training.patience == Patience(count=20, unit="epochs")
     assert config.model.hidden == 8
+
+
+def test_none_is_a_value_from_python():
+    config = build_config("toy", sets=["training.clip_norm=3"], flags={"clip_norm": None})
+    assert config.training.clip_norm is None
+    with pytest.raises(
+        ConfigurationError, match=r"training.epochs = nothing \(--epochs\): must be"
+    ):
+        build_config("toy", flags={"epochs": None})
 
 
 def test_patience_flag_counts_evaluations():
@@ -246,7 +255,7 @@ def test_data_options_alone():
 def test_changes_are_typed_and_checked():
     changes = parse_changes(
         ["training.epochs=30", "evaluation.mask_history=true", "model.hidden=3"],
-        {"patience": "20 epochs", "topk": "5", "metrics": None},
+        {"patience": "20 epochs", "topk": "5"},
         ("hr@10",),
     )
     assert changes == {

@@ -54,8 +54,8 @@ def build_config(
 ) -> RunConfig:
     """The configuration of a run.
 
-    sets: texts ``key.path=value``. flags: everyday names (``epochs``) or dotted keys, with None
-    where not given; ``metrics`` and ``topk`` combine. Raises ConfigurationError.
+    sets: texts ``key.path=value``. flags: everyday names (``epochs``) or dotted keys, only those
+    that were given; ``metrics`` and ``topk`` combine. Raises ConfigurationError.
     """
     entries = read_entries(config_file, _MAPPINGS) if config_file else []
     entries += set_entries(sets)
@@ -68,8 +68,7 @@ def build_config(
         draft.put(entry)
     if data is not None:
         draft.put(Entry("data.path", data, "DATA"))
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
-    for entry in flag_entries(given, draft.values.get("evaluation.metrics")):
+    for entry in flag_entries(flags or {}, draft.values.get("evaluation.metrics")):
         draft.put(entry)
     return draft.build(chosen)
 
@@ -106,9 +105,8 @@ def parse_changes(
     for entry in changes:
         if entry not in model:
             draft.put(entry)
-    given = {name: value for name, value in flags.items() if value is not None}
     metrics = draft.values.get("evaluation.metrics", configured_metrics)
-    for entry in flag_entries(given, metrics):
+    for entry in flag_entries(flags, metrics):
         draft.put(entry)
     # Checked beside any model: the keys of the model's own are the run's to refuse.
     checked = draft.build_beside(ModelOptions(name="any"))

@@ -15,6 +15,7 @@ from hasten.cli.options import (
     RunArgument,
     SetOption,
     TopkOption,
+    given,
     prepare_process,
 )
 
@@ -39,7 +40,7 @@ def evaluate(
     from hasten.cli.configuration import parse_changes  # noqa: PLC0415 - only when needed
 
     configured = _configured_metrics(run) if (metrics is None) != (topk is None) else None
-    changes = parse_changes(sets or [], {"metrics": metrics, "topk": topk}, configured)
+    changes = parse_changes(sets or [], given(metrics=metrics, topk=topk), configured)
     from hasten import run as flow  # noqa: PLC0415 - brings torch
 
     found = flow.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, quiet=quiet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -81,6 +81,11 @@ def refuse_unavailable(
             f"{', '.join(refused)} {verb} not available in this version: it trains in one "
             "process on one device, in the memory that the batch needs; leave the option out"
         )
+
+
+def given(**flags: Any) -> dict[str, Any]:
+    """The flags that were given; the others keep what the file or the defaults say."""
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def seconds(text: str | None) -> float | None:

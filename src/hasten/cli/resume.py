@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from hasten.cli.options import (
     QuietOption,
     RunArgument,
     SetOption,
+    given,
     prepare_process,
     seconds,
 )
@@ -43,11 +44,7 @@ def resume(
     prepare_process()
     from hasten.cli.configuration import parse_changes  # noqa: PLC0415 - only when needed
 
-    flags: dict[str, Any] = {
-        "epochs": epochs,
-        "patience": patience,
-        "max_time": seconds(max_time),
-    }
+    flags = given(epochs=epochs, patience=patience, max_time=seconds(max_time))
     changes = parse_changes(sets or [], flags)
     from hasten import run as flow  # noqa: PLC0415 - brings torch
 

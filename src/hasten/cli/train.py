@@ -16,6 +16,7 @@ from hasten.cli.options import (
     QuietOption,
     SetOption,
     TopkOption,
+    given,
     prepare_process,
     refuse_unavailable,
     seconds,
@@ -158,29 +159,29 @@ def train(
         )
     from hasten.cli.configuration import build_config  # noqa: PLC0415 - only when it is needed
 
-    flags = {
-        "seed": seed,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "warmup_steps": warmup_steps,
-        "clip_norm": clip_norm,
-        "max_time": seconds(max_time),
-        "precision": precision,
-        "accumulate": accumulate,
-        "compile": compile,
-        "recompute": recompute,
-        "device": device,
-        "threads": threads,
-        "deterministic": deterministic,
-        "metrics": metrics,
-        "topk": topk,
-        "eval_every": eval_every,
-        "patience": patience,
-        "format": format,
-        "out": out,
-        "init_from": init_from,
-    }
+    flags = given(
+        seed=seed,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        warmup_steps=warmup_steps,
+        clip_norm=clip_norm,
+        max_time=seconds(max_time),
+        precision=precision,
+        accumulate=accumulate,
+        compile=compile,
+        recompute=recompute,
+        device=device,
+        threads=threads,
+        deterministic=deterministic,
+        metrics=metrics,
+        topk=topk,
+        eval_every=eval_every,
+        patience=patience,
+        format=format,
+        out=out,
+        init_from=init_from,
+    )
     configuration = build_config(model, data, config, sets or [], flags)
     if resume and configuration.out is None:
         raise UsageError("--resume auto needs --out DIR: the folder to go on in or to start")
