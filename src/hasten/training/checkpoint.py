@@ -12,6 +12,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from hasten.training.durable import (
     publish_folder,
     published_name,
     recover_all,
+    recover_folder,
     remove_tree,
     sync_path,
 )
@@ -94,11 +96,11 @@ def write_checkpoint(
             sync_path(new / name)
         publish_folder(folder)
         _known_valid.add(_fingerprint(folder))
-    except OSError as error:
-        shutil.rmtree(new, ignore_errors=True)  # the first error is the one to report
-        raise _write_error(folder, needed, error) from error
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+    except BaseException as error:
+        with suppress(OSError):  # the first error is the one to report
+            recover_folder(folder)
+        if isinstance(error, OSError):
+            raise _write_error(folder, needed, error) from error
         raise
 
 
@@ -119,7 +121,8 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
                 for name in names
                 if name != STATE
             }
-        except (CheckpointError, SafetensorError, OSError, ValueError) as error:
+        # torch, too, opens the files, and tells of a failure by RuntimeError
+        except (CheckpointError, SafetensorError, OSError, ValueError, RuntimeError) as error:
             if _identity(place) != before:
                 continue
             if isinstance(error, CheckpointError):
