@@ -2,8 +2,7 @@
 # Needs GNU make 3.81 or newer, Python 3.11 or newer and a package registry.
 
 PYTHON ?= python3
-# Where a CPU-only torch is wanted and the registry has none:
-#   make PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" demo
+# More options for pip, such as another package index that has a CPU-only torch.
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 # The Python of gpu-check: another one may hold the CUDA build of torch.
@@ -48,7 +47,7 @@ bench-env: $(RECBOLE_READY) ## the environment of RecBole, apart from ours
 
 gpu-check: ## checks and times on a CUDA device, into bench/results (GPU_PYTHON=...)
 	@test "$(GPU_PYTHON)" != "$(BIN)/python" || $(MAKE) $(DEVELOPMENT)
-	@PYTHONPATH=src:. $(GPU_PYTHON) -m bench.gpu_check $(ARGS)
+	@PYTHONPATH=src:.$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bench.gpu_check $(ARGS)
 
 docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m scripts.configuration_reference
