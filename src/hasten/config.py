@@ -139,7 +139,6 @@ class EvaluationOptions(Section):
         "full", description="rank the whole catalogue, or the target among 100 random others"
     )
     mask_history: bool = Field(False, description="take the items of the history out of the rank")
-    batch_size: int = Field(1024, ge=1, description="queries at a time (the result is the same)")
 
 
 class CheckpointOptions(Section):

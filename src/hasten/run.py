@@ -310,7 +310,6 @@ def _rank(
         task,
         options.metrics,
         device=device,
-        batch_size=options.batch_size,
         stop=stop,
     )
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.ops import topk_all as module
 from hasten.ops.csr import CSR
 from hasten.ops.topk_all import topk_all, topk_all_reference
 
@@ -37,7 +36,7 @@ VALUES = st.sampled_from(
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[Tensor, int, CSR | None, np.ndarray | None, int | None, int]:
+def problems(draw: st.DrawFn) -> tuple[Tensor, int, CSR | None, np.ndarray | None, int | None]:
     queries, count = draw(st.integers(1, 3)), draw(st.integers(1, 30))
     cells = draw(st.lists(VALUES, min_size=queries * count, max_size=queries * count))
     ids = st.lists(st.integers(0, count - 1), max_size=6)
@@ -48,21 +47,18 @@ def problems(draw: st.DrawFn) -> tuple[Tensor, int, CSR | None, np.ndarray | Non
         | st.lists(st.integers(0, count - 1), max_size=20).map(lambda x: np.array(x, np.int64))
     )
     columns = draw(st.none() | st.integers(1, count + 2))
-    group = draw(st.integers(1, 5))
     scores = torch.tensor(cells).view(queries, count)
-    return scores, draw(st.integers(1, 8)), excluded, allowed, columns, group
+    return scores, draw(st.integers(1, 8)), excluded, allowed, columns
 
 
 @given(problems())
 @settings(max_examples=400, deadline=None)
 def test_matches_the_definition(
-    problem: tuple[Tensor, int, CSR | None, np.ndarray | None, int | None, int],
+    problem: tuple[Tensor, int, CSR | None, np.ndarray | None, int | None],
 ) -> None:
-    scores, k, excluded, allowed, columns, group = problem
+    scores, k, excluded, allowed, columns = problem
     queries, count = scores.shape
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "GROUP", group)
-        ids, best = topk_all(Matrix(scores), queries, count, k, excluded, allowed, columns=columns)
+    ids, best = topk_all(Matrix(scores), queries, count, k, excluded, allowed, columns=columns)
     wanted_ids, wanted = topk_all_reference(Matrix(scores), queries, count, k, excluded, allowed)
     assert ids.dtype == torch.int64
     assert best.dtype == torch.float32

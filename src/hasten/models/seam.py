@@ -36,7 +36,10 @@ class Scorer(Protocol):
     """Scores of a fixed set of queries against blocks of the catalogue."""
 
     def block(self, start: int, stop: int) -> Tensor:
-        """[Q, stop-start] float32 scores of catalogue rows start..stop."""
+        """[Q, stop-start] float32 scores of catalogue rows start..stop.
+
+        A tensor of the caller's own, which may overwrite it.
+        """
         ...
 
 
@@ -94,7 +97,10 @@ class Model(Protocol):
     scores_new_users: ClassVar[bool]
 
     def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
-        """Its training phases over this dataset, in the order of an epoch."""
+        """Its training phases over this dataset, in the order of an epoch.
+
+        A model without gradient steps has none, and a method ``fit(dataset)`` instead.
+        """
         ...
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:

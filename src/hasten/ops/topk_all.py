@@ -1,11 +1,10 @@
 """The best k of the whole catalogue for every query, exactly, in little memory.
 
-Candidates are ordered by score, equal scores by lower id. Within a block of columns the search
-goes by groups of ``GROUP`` neighbours: ordered by (their best score, lower id), the first k groups
-hold the block's best k, because every better group contributes at least one better candidate. So
-one maximum is taken of every score, and only k·GROUP scores a query are looked at again. Ids and
-scores are then packed into one int64 key, whose order has no ties: the result does not depend on
-how ``torch.topk`` orders equal elements, nor on the device.
+Candidates are ordered by score, equal scores by lower id. ``torch.topk`` finds the scores but
+leaves open which of several equal elements it takes; so one more than k is asked for, and rows
+whose last place is contested are searched again by int64 keys of score and id, whose order has no
+ties. The same keys order the found and merge the blocks: the result depends neither on the order
+in which ``topk`` gives equal elements nor on the device.
 
 A score of -inf or NaN marks what is no candidate: it is never selected.
 """
@@ -21,8 +20,6 @@ from hasten.models.seam import Scorer
 from hasten.ops.blocks import Blocks, Positions
 from hasten.ops.csr import CSR
 
-#: neighbouring candidates whose maximum is taken first
-GROUP = 64
 _LOWER = 2**32 - 1
 
 
@@ -78,28 +75,22 @@ def topk_all(
 
 
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Scores and columns of each row's best min(k, width), in no particular order."""
+    """Scores and columns of each row's best min(k, width), equal scores in any order."""
     width = scores.shape[1]
-    groups = width // GROUP
-    if groups <= k:
-        return _select(scores, torch.arange(width, device=scores.device).expand_as(scores), k)
-    top = scores[:, : groups * GROUP].view(len(scores), groups, GROUP).amax(2)
-    if width % GROUP:
-        top = torch.cat([top, scores[:, groups * GROUP :].amax(1, keepdim=True)], 1)
-    if bool(top.isnan().any()):  # a NaN hides its group's maximum
+    values, column = scores.topk(min(k + 1, width), dim=1)
+    if bool(values[:, 0].isnan().any()):  # NaN comes first in torch's order
         return _best(scores.masked_fill(scores.isnan(), -torch.inf), k)
-    number = torch.arange(top.shape[1], device=scores.device).expand_as(top)
-    _, chosen = _select(top, number, k)
-    column = chosen[:, :, None] * GROUP + torch.arange(GROUP, device=scores.device)
-    column = column.flatten(1)
-    found = scores.gather(1, column.clamp(max=width - 1))
-    return _select(found.masked_fill_(column >= width, -torch.inf), column, k)
-
-
-def _select(scores: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Scores and ids of each row's best k by (score, lower id)."""
-    place = _key(scores, ids).topk(min(k, scores.shape[1]), dim=1).indices
-    return scores.gather(1, place), ids.gather(1, place)
+    if width <= k:
+        return values, column
+    contested = (values[:, k] == values[:, k - 1]) & (values[:, k] > -torch.inf)
+    values, column = values[:, :k], column[:, :k]
+    rows = contested.nonzero()[:, 0]
+    if len(rows):
+        again = scores[rows]
+        ids = torch.arange(width, device=scores.device)
+        place = _key(again, ids).topk(k, dim=1).indices
+        values[rows], column[rows] = again.gather(1, place), place
+    return values, column
 
 
 def _key(scores: Tensor, ids: Tensor) -> Tensor:

@@ -1,0 +1,202 @@
+"""Ranking metrics from the counts of :func:`hasten.ops.rank_all.rank_all`.
+
+The rank of a target is realistic: ``1 + greater + equal / 2``, the mean of the ranks that the
+order of equal scores could give it (Berrendorf et al. 2020, "On the ambiguity of rank-based
+evaluation"). It may be a half; a target is within a cut-off k if its rank is at most k. A model
+that scores everything alike is thus judged as a random one, never as a perfect one.
+
+For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
+
+=============  ====================================================================
+``hr@k``       1 if any target is within k
+``recall@k``   share of T within k
+``precision@k``  number of targets within k, divided by k
+``ndcg@k``     sum of 1/log2(1 + r_i) over targets within k, divided by the same sum
+               for the ranks 1 .. min(size of T, k)
+``map@k``      sum of i/r_i over targets within k, divided by min(size of T, k)
+``mrr``        1/r_1; ``mrr@k``: 0 unless r_1 is within k
+``hits@k``     share of T within k, every target counting alike in the mean
+``mr``         mean rank of T, every target counting alike in the mean (low is good)
+=============  ====================================================================
+
+Where ties would bring more than k targets within k, only the k best of them count (not for
+``hits``, whose targets are judged one by one). Means are over queries that have a target; ``hits``
+and ``mr`` are means over all targets. Sums are float64.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasten.data.tables import Int64
+from hasten.errors import ConfigurationError
+from hasten.registry import did_you_mean
+
+Float64 = NDArray[np.float64]
+
+#: kind of metric -> whether it takes a cut-off k
+_CUT_OFF = {
+    "ndcg": "needed",
+    "hr": "needed",
+    "recall": "needed",
+    "precision": "needed",
+    "map": "needed",
+    "hits": "needed",
+    "mrr": "possible",
+    "mr": "refused",
+}
+_PER_TARGET = ("hits", "mr")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric's kind and its cut-off k (None: the whole list)."""
+
+    kind: str
+    k: int | None
+
+    def __str__(self) -> str:
+        return self.kind if self.k is None else f"{self.kind}@{self.k}"
+
+
+@dataclass(frozen=True, eq=False)
+class PerQuery:
+    """A metric before its mean: per query a sum and how much it counts.
+
+    sums: float64 [Q]; counts: int64 [Q], 1 (0 for a query without targets), or the number of
+    targets for metrics that are means over targets.
+    """
+
+    sums: Float64
+    counts: Int64
+
+    @property
+    def values(self) -> Float64:
+        """The metric of each query [Q], NaN for a query without targets."""
+        empty: Float64 = np.full(len(self.sums), np.nan)
+        np.divide(self.sums, self.counts, out=empty, where=self.counts > 0)
+        return empty
+
+    def mean(self) -> float:
+        """The metric; NaN if nothing was ranked. Summed in the order of the queries."""
+        count = int(self.counts.sum())
+        return float(self.sums.sum()) / count if count else float("nan")
+
+
+def parse_metric(name: str) -> Metric:
+    """A metric from its name, e.g. ``ndcg@10``. ConfigurationError names the nearest one."""
+    kind, at, cut = name.partition("@")
+    rule = _CUT_OFF.get(kind)
+    if rule is None:
+        hint = did_you_mean(kind.lower(), _CUT_OFF)
+        raise ConfigurationError(f"unknown metric {name!r}{hint}; there are: {_offered()}")
+    if not at:
+        if rule == "needed":
+            raise ConfigurationError(f"metric {name!r} needs a cut-off; did you mean '{kind}@10'?")
+        return Metric(kind, None)
+    if rule == "refused":
+        raise ConfigurationError(f"metric {name!r} takes no cut-off; did you mean {kind!r}?")
+    if re.fullmatch(r"[1-9][0-9]{0,8}", cut) is None:
+        raise ConfigurationError(
+            f"metric {name!r}: the cut-off must be a whole number from 1, as in '{kind}@10'"
+        )
+    return Metric(kind, int(cut))
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether a larger value of this metric is the better one."""
+    return parse_metric(name).kind != "mr"
+
+
+def realistic_ranks(greater: Int64, equal: Int64) -> Float64:
+    """The mean rank over all orders of equal scores, float64."""
+    return 1.0 + greater + equal / 2.0
+
+
+def metrics_per_query(
+    names: Sequence[str], offsets: Int64, greater: Int64, equal: Int64
+) -> dict[str, PerQuery]:
+    """Every metric of every query.
+
+    offsets: int64 [Q + 1], the targets of each query; greater, equal: int64 [T], the counts of
+    each target among all candidates (other targets of the query included).
+    """
+    ranked = _Ranked.build(offsets, realistic_ranks(greater, equal))
+    return {str(metric): ranked.measure(metric) for metric in map(parse_metric, names)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """Targets' ranks, ascending within their query.
+
+    rank: float64 [T]; query: int64 [T]; place: int64 [T], 1 for a query's best target, 2, ...;
+    targets: int64 [Q].
+    """
+
+    rank: Float64
+    query: Int64
+    place: Int64
+    targets: Int64
+
+    @classmethod
+    def build(cls, offsets: Int64, rank: Float64) -> _Ranked:
+        targets = np.diff(offsets)
+        query = np.repeat(np.arange(len(targets), dtype=np.int64), targets)
+        order = np.lexsort((rank, query))
+        place = np.arange(1, len(rank) + 1) - offsets[query]
+        return cls(rank[order], query, place, targets)
+
+    def measure(self, metric: Metric) -> PerQuery:
+        k = np.inf if metric.k is None else float(metric.k)
+        sums = _MEASURES[metric.kind](self, k).astype(np.float64)
+        if metric.kind in _PER_TARGET:
+            return PerQuery(sums, self.targets)
+        return PerQuery(sums, (self.targets > 0).astype(np.int64))
+
+    def within(self, k: float) -> NDArray[np.bool_]:
+        """[T] targets within k, of one query at most k."""
+        return (self.rank <= k) & (self.place <= k)
+
+    def sum(self, per_target: NDArray[np.bool_] | Float64) -> Float64:
+        """[Q] sums over each query's targets."""
+        sums = np.bincount(self.query, weights=per_target, minlength=len(self.targets))
+        return sums.astype(np.float64)
+
+    def best(self, k: float) -> Int64:
+        """[Q] how many targets can be within k; 1 where there are none (a divisor)."""
+        return np.maximum(np.minimum(self.targets, k), 1).astype(np.int64)
+
+
+def _ndcg(ranked: _Ranked, k: float) -> Float64:
+    gains = ranked.sum(ranked.within(k) / np.log2(1.0 + ranked.rank))
+    best = ranked.best(k)
+    ideal = np.cumsum(1.0 / np.log2(1.0 + np.arange(1, int(best.max(initial=1)) + 1)))
+    return np.asarray(gains / ideal[best - 1], np.float64)
+
+
+#: kind -> the sum of each query [Q]
+_MEASURES: dict[str, Callable[[_Ranked, float], NDArray[Any]]] = {
+    "ndcg": _ndcg,
+    "hr": lambda ranked, k: ranked.sum(ranked.within(k)) > 0,
+    "recall": lambda ranked, k: ranked.sum(ranked.within(k)) / ranked.best(np.inf),
+    "precision": lambda ranked, k: ranked.sum(ranked.within(k)) / k,
+    "map": lambda ranked, k: (
+        ranked.sum(ranked.within(k) * ranked.place / ranked.rank) / ranked.best(k)
+    ),
+    "mrr": lambda ranked, k: ranked.sum(ranked.within(k) * (ranked.place == 1) / ranked.rank),
+    "hits": lambda ranked, k: ranked.sum(ranked.rank <= k),
+    "mr": lambda ranked, _: ranked.sum(ranked.rank),
+}
+
+
+def _offered() -> str:
+    return ", ".join(
+        {"needed": f"{kind}@k", "possible": f"{kind}, {kind}@k", "refused": kind}[rule]
+        for kind, rule in _CUT_OFF.items()
+    )

@@ -1,0 +1,128 @@
+"""The one ranker: any model, any ranking task, metrics that no batching or sharing changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+
+from hasten.data.tables import ragged_positions
+from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
+from hasten.evaluation.protocols import RankingTask
+from hasten.evaluation.tiles import TILE_ROWS, Tile, make_tiles
+from hasten.models.seam import Model
+from hasten.ops.rank_all import Ranks, rank_all, rank_among
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics with what they mean and cost. ``values`` is empty if the evaluation was stopped."""
+
+    values: dict[str, float]
+    protocol: str
+    queries: int
+    seconds: float
+
+
+def evaluate(
+    model: Model,
+    task: RankingTask,
+    metrics: Sequence[str],
+    *,
+    device: torch.device,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Rank every target of the task and take the means.
+
+    device: where the model is. stop: asked before every tile of queries; True ends the evaluation
+    without values. progress: told the queries done and their total after every tile.
+    Raises ConfigurationError for an unknown metric, before anything is ranked.
+    """
+    for name in metrics:
+        parse_metric(name)
+    begin = time.perf_counter()
+    ranks = rank_queries(model, task, device=device, stop=stop, progress=progress)
+    values = {}
+    if ranks is not None:
+        values = {name: found.mean() for name, found in per_query(task, ranks, metrics).items()}
+    seconds = time.perf_counter() - begin
+    return Evaluation(values, task.protocol.text(), len(task.queries), seconds)
+
+
+def rank_queries(
+    model: Model,
+    task: RankingTask,
+    *,
+    device: torch.device,
+    part: int = 0,
+    parts: int = 1,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Ranks | None:
+    """The counts of all targets [T], 0 for those of other parts; None if stopped.
+
+    part, parts: a process's share of the tiles, dealt out in turn; :func:`merge_ranks` adds them.
+    """
+    tiles = make_tiles(task.queries.history.lengths)[part::parts]
+    total = sum(tile.count for tile in tiles)
+    greater = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
+    equal = torch.zeros_like(greater)
+    done = 0
+    with scoring(model):
+        for tile in tiles:
+            if stop is not None and stop():
+                return None
+            ranks = _rank_tile(model, task, tile)
+            pairs, _ = ragged_positions(task.targets.offsets, tile.rows)
+            place = torch.from_numpy(pairs).to(device)
+            greater[place] = ranks.greater[: len(pairs)]
+            equal[place] = ranks.equal[: len(pairs)]
+            done += tile.count
+            if progress is not None:
+                progress(done, total)
+    return Ranks(greater, equal)
+
+
+def merge_ranks(shares: Sequence[Ranks]) -> Ranks:
+    """The counts of all parts together: whole numbers, so their order does not matter."""
+    return Ranks(
+        torch.stack([share.greater for share in shares]).sum(0),
+        torch.stack([share.equal for share in shares]).sum(0),
+    )
+
+
+def per_query(task: RankingTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, PerQuery]:
+    """The metrics of every query, in the order of the task's queries."""
+    return metrics_per_query(
+        metrics, task.targets.offsets, ranks.greater.cpu().numpy(), ranks.equal.cpu().numpy()
+    )
+
+
+@contextmanager
+def scoring(model: Model) -> Iterator[None]:
+    """Evaluation mode without gradients; every module's own mode is restored afterwards."""
+    module = cast(nn.Module, model)
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _rank_tile(model: Model, task: RankingTask, tile: Tile) -> Ranks:
+    """Counts of the tile's targets, the fillers' last."""
+    scorer = model.scorer(task.queries.take(tile.padded))
+    if task.candidates is not None:
+        return rank_among(scorer, task.items, task.candidates[tile.padded])
+    excluded = None if task.excluded is None else task.excluded.take(tile.padded)
+    targets = task.targets.take(tile.padded)
+    return rank_all(scorer, TILE_ROWS, task.items, targets, excluded)
