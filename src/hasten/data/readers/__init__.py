@@ -1,1 +1,67 @@
-"""One file per format; each turns files into raw columns."""
+"""Readers, one file per format, and the recognition of formats.
+
+A new format: a file with an object that fits :class:`~hasten.data.readers.seam.Reader`, and its
+line in ``READERS``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from pathlib import Path
+
+from hasten.config import DataOptions
+from hasten.data.readers.delimited import Delimited
+from hasten.data.readers.lines import Lines
+from hasten.data.readers.parquet import Parquet
+from hasten.data.readers.recbole import RecBole
+from hasten.data.readers.seam import Claim, Events, Reader
+from hasten.data.readers.sequences import Sequences
+from hasten.data.text import Sample, sample
+from hasten.errors import ConfigurationError, DataError
+
+_ALL: tuple[Reader, ...] = (Delimited(), Parquet(), Lines(), Sequences(), RecBole())
+READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}
+
+__all__ = ["READERS", "Claim", "Events", "Reader", "read_file", "recognise"]
+
+
+def recognise(path: Path, options: DataOptions) -> tuple[Reader, Sample, Claim]:
+    """Which reader takes the file, and how.
+
+    Raises:
+        DataError: none takes it, or more than one; with what each format says about the file.
+        ConfigurationError: ``data.format`` names no format.
+    """
+    beginning = sample(path)
+    if options.format is not None:
+        reader = READERS.get(options.format)
+        if reader is None:
+            near = difflib.get_close_matches(options.format, READERS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigurationError(
+                f"unknown format {options.format!r}{hint} (known: {', '.join(READERS)})"
+            )
+        claim = reader.claim(beginning, options, named=True)
+        if isinstance(claim, str):
+            raise DataError(f"{path} cannot be read as {reader.name}: {claim}")
+        return reader, beginning, claim
+    claims = {r.name: r.claim(beginning, options, named=False) for r in READERS.values()}
+    taken = {name: claim for name, claim in claims.items() if isinstance(claim, Claim)}
+    if len(taken) == 1:
+        name, claim = next(iter(taken.items()))
+        return READERS[name], beginning, claim
+    if taken:
+        said = [f"  {name}: {claim.reason}" for name, claim in taken.items()]
+        head = f"{path}: the format is ambiguous; choose with --format:"
+    else:
+        said = [f"  {name}: {reason}" for name, reason in claims.items()]
+        head = f"{path}: no format is recognised; choose with --format. What each says:"
+    raise DataError("\n".join([head, *said]))
+
+
+def read_file(path: Path, options: DataOptions) -> tuple[str, Events]:
+    """The name of the file's format, and its events."""
+    reader, beginning, claim = recognise(path, options)
+    events = reader.read(beginning, claim, options)
+    return reader.name, replace(events, notes=(*claim.notes, *events.notes))

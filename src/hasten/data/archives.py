@@ -1,0 +1,116 @@
+"""Unpacking of downloaded archives: regular files only, under a fresh folder, within caps."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from hasten.errors import DataError
+
+_BLOCK = 1 << 20
+_BAD_NAME = re.compile(r"[\x00-\x1f\x7f\\:]")
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What an archive may hold: members, bytes unpacked, bytes unpacked for each byte packed."""
+
+    members: int = 10_000
+    bytes: int = 20 << 30
+    ratio: int = 100
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file is a .zip, .tar or compressed .tar (a plain .gz is none)."""
+    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+
+
+def unpack(archive: Path, folder: Path, caps: Caps | None = None) -> None:
+    """Unpack into ``folder``, which must not exist; on failure nothing of it stays.
+
+    Raises:
+        DataError: a link or special file, a name that leads outside, a cap exceeded, damage.
+    """
+    folder.mkdir()
+    try:
+        members = _zip(archive) if zipfile.is_zipfile(archive) else _tar(archive)
+        _write(archive, members, folder.resolve(), caps or Caps())
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError) as error:
+        shutil.rmtree(folder)
+        raise DataError(f"{archive.name}: damaged or encrypted archive ({error})") from error
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+
+
+def _zip(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Name and content (None: a folder) of every member."""
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            mode = stat.S_IFMT(info.external_attr >> 16)
+            if mode not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise DataError(f"{archive.name}: {info.filename!r} is a link or special file")
+            if info.is_dir():
+                yield info.filename, None
+                continue
+            with opened.open(info) as content:
+                yield info.filename, content
+
+
+def _tar(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    with tarfile.open(archive, "r:*") as opened:
+        for info in opened:
+            if info.isdir():
+                yield info.name, None
+                continue
+            content = opened.extractfile(info) if info.isreg() else None
+            if content is None:
+                raise DataError(f"{archive.name}: {info.name!r} is a link or special file")
+            with content:
+                yield info.name, content
+
+
+def _write(
+    archive: Path, members: Iterator[tuple[str, IO[bytes] | None]], root: Path, caps: Caps
+) -> None:
+    allowed = min(caps.bytes, caps.ratio * archive.stat().st_size)
+    written = 0
+    for count, (name, content) in enumerate(members, 1):
+        if count > caps.members:
+            raise DataError(f"{archive.name}: more than {caps.members} members")
+        target = _inside(archive, root, name)
+        if content is None:
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            out = target.open("xb")
+        except FileExistsError as error:
+            raise DataError(f"{archive.name}: {name!r} occurs twice") from error
+        with out:
+            while block := content.read(_BLOCK):
+                written += len(block)
+                if written > allowed:
+                    raise DataError(
+                        f"{archive.name}: unpacks to more than {allowed} bytes (at most "
+                        f"{caps.bytes}, and {caps.ratio} times the archive's size)"
+                    )
+                out.write(block)
+
+
+def _inside(archive: Path, root: Path, name: str) -> Path:
+    """Where a member goes; its name must lead to a place under the root."""
+    path = PurePosixPath(name)
+    target = (root / path).resolve()
+    outside = path.is_absolute() or ".." in path.parts or not target.is_relative_to(root)
+    if outside or _BAD_NAME.search(name) or len(name) > 1024:
+        raise DataError(f"{archive.name}: the member {name[:200]!r} leads outside or is no name")
+    return target

@@ -1,0 +1,234 @@
+"""Events of one or more files -> vocabularies, cleaning, order, split, counts: a Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasten.config import DataOptions
+from hasten.data import clean, ids, names, splits, times
+from hasten.data.checks import Rules, refusal
+from hasten.data.readers import Events
+from hasten.data.tables import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    VALID,
+    Dataset,
+    Int64,
+    Interactions,
+    Source,
+    Vocabulary,
+)
+from hasten.errors import DataError
+
+
+def assemble(
+    name: str,
+    path: str | None,
+    form: str,
+    read: list[tuple[Events, int | None]],
+    labels: dict[str, str],
+    options: DataOptions,
+    seed: int,
+    notes: Iterable[str] = (),
+    files: tuple[dict[str, Any], ...] = (),
+) -> Dataset:
+    """The dataset of the events of one or more files, given in order (train, valid, test).
+
+    read: events of each file with its part (None: not said); labels: item id text -> name;
+    files: further files to record (names).
+
+    Raises:
+        DataError: ids, times or the split do not work out.
+    """
+    sources = [events for events, _ in read]
+    said = [*notes, *chain.from_iterable(events.notes for events in sources)]
+    counts: dict[str, Any] = {"read": sum(len(events) for events in sources)}
+    users = _ids("user", sources, options)
+    items = _ids("item", sources, options)
+    said += [*users.notes, *items.notes]
+    events = _columns(read, users, items, options, said)
+    del read
+    events = _cleaned(events, len(users.labels), len(items.labels), options, counts, said)
+    events, in_order = clean.ordered(events)
+    if not in_order:
+        said.append("times are not in the order of the file: events sorted by time (stably)")
+    if events.time is None:
+        said.append("no times: the order of the file is taken as the order in time")
+    user, user_vocabulary = _vocabulary(events.user, users)
+    item, item_vocabulary = _vocabulary(events.item, items)
+    part, split = _split(user, len(user_vocabulary), events.part, options, seed)
+    if labels:
+        item_vocabulary, more = names.with_names(item_vocabulary, labels)
+        said += more
+    interactions = Interactions(user, item, events.rating, events.time)
+    dataset = Dataset(
+        name, user_vocabulary, item_vocabulary, interactions, part, split, Source(form)
+    )
+    counts |= _counts(dataset, said, split.startswith("given"))
+    own = tuple(chain.from_iterable(events.files for events in sources))
+    source = Source(form, path, (*own, *files), counts, tuple(dict.fromkeys(said)))
+    return Dataset(name, user_vocabulary, item_vocabulary, interactions, part, split, source)
+
+
+def _ids(role: str, sources: list[Events], options: DataOptions) -> ids.Ids:
+    """The vocabulary of one role over all files, or the error that names the bad rows."""
+    columns = [events.user if role == "user" else events.item for events in sources]
+    header = frozenset().union(*(events.header for events in sources))
+    united = ids.unite(role, columns, options.ids, header)
+    if isinstance(united, ids.Ids):
+        return united
+    said = {role: united.rule, "header": header, "missing": options.ids == "labels"}
+    rules = Rules(**said)  # type: ignore[arg-type]
+    problems = chain.from_iterable(events.problems(rules) for events in sources)
+    remedy = ids.REMEDY if united.rule == "numbers" or "missing" in united.cause else ""
+    raise refusal(
+        ", ".join(events.source for events in sources),
+        problems,
+        sources[0].expected,
+        remedy,
+        united.cause,
+    )
+
+
+def _columns(
+    read: list[tuple[Events, int | None]],
+    users: ids.Ids,
+    items: ids.Ids,
+    options: DataOptions,
+    said: list[str],
+) -> clean.Columns:
+    """The files' columns one after the other, as codes into the vocabularies."""
+    sources = [events for events, _ in read]
+    for what in ("rating", "time"):
+        holding = [events.source for events in sources if getattr(events, what) is not None]
+        if 0 < len(holding) < len(sources):
+            raise DataError(
+                f"{', '.join(holding)} with a {what} column, but not the other files: "
+                "give all of them the same columns"
+            )
+    time: Int64 | None = None
+    key: Int64 | None = None
+    if sources[0].time is not None:
+        columns = [events.time for events in sources if events.time is not None]
+        time, key, notes = times.unite(columns, options.time_unit)
+        said += notes
+    rating: NDArray[np.float32] | None = None
+    if sources[0].rating is not None:
+        ratings = [events.rating for events in sources if events.rating is not None]
+        rating = np.concatenate(ratings).astype(np.float32)
+    return clean.Columns(
+        np.concatenate(users.codes), np.concatenate(items.codes), rating, time, key, _part(read)
+    )
+
+
+def _part(read: list[tuple[Events, int | None]]) -> NDArray[np.int8] | None:
+    """The part of every event, where the files or a column say it."""
+    parts = []
+    for events, part in read:
+        if part is not None:
+            parts.append(np.full(len(events), part, np.int8))
+        elif events.part is not None:
+            parts.append(events.part)
+    return np.concatenate(parts) if parts else None
+
+
+def _cleaned(
+    events: clean.Columns,
+    users: int,
+    items: int,
+    options: DataOptions,
+    counts: dict[str, Any],
+    said: list[str],
+) -> clean.Columns:
+    if options.min_rating is not None:
+        before = len(events)
+        events = clean.rated_at_least(events, options.min_rating)
+        counts["below_min_rating"] = before - len(events)
+        said.append(f"{before - len(events)} events rated below {options.min_rating:g} left out")
+    events, duplicates = clean.without_duplicates(events, options.duplicates)
+    counts["duplicates"] = duplicates
+    if duplicates:
+        did = "left out" if options.duplicates == "drop" else "kept"
+        said.append(f"{duplicates} duplicate events (user, item, time) {did} (data.duplicates)")
+    if options.k_core > 1:
+        before = len(events)
+        events = clean.core(events, options.k_core, users, items)
+        counts["outside_core"] = before - len(events)
+        said.append(f"{before - len(events)} events outside the {options.k_core}-core left out")
+    return events
+
+
+def _vocabulary(codes: NDArray[np.int32], found: ids.Ids) -> tuple[Int64, Vocabulary]:
+    """The vocabulary of the codes that still occur, and the codes counted anew."""
+    used = np.bincount(codes, minlength=len(found.labels)) > 0
+    if used.all():
+        return codes.astype(np.int64), Vocabulary(found.labels)
+    new = np.cumsum(used) - 1
+    return new[codes], Vocabulary(found.labels.take(np.flatnonzero(used)))
+
+
+def _split(
+    user: Int64, users: int, part: NDArray[np.int8] | None, options: DataOptions, seed: int
+) -> tuple[NDArray[np.int8], str]:
+    chosen = options.split
+    if chosen == "auto":
+        chosen = "leave-last-two-out" if part is None else "given"
+    if chosen == "given":
+        return splits.given(part)
+    if chosen == "ratio":
+        return splits.ratio(user, users, options.ratios, options.ratio_order, seed)
+    return splits.leave_last_two_out(user, users)
+
+
+def _counts(dataset: Dataset, said: list[str], was_given: bool) -> dict[str, Any]:
+    """What ``data.json`` counts; what a person should know goes into the notes."""
+    user, item = dataset.interactions.user, dataset.interactions.item
+    events = np.bincount(user, minlength=len(dataset.users))
+    counts: dict[str, Any] = {
+        "users": len(dataset.users),
+        "items": len(dataset.items),
+        "interactions": len(dataset.interactions),
+    }
+    counts |= {name: int(np.sum(dataset.part == p)) for p, name in enumerate(PART_NAMES)}
+    short = {n: int(np.sum(events == n)) for n in (1, 2)}
+    counts |= {"users_with_1_event": short[1], "users_with_2_events": short[2]}
+    if sum(short.values()) and not was_given:
+        said.append(
+            f"{short[1]} users with 1 event and {short[2]} with 2: in train only, never tested"
+        )
+    trained = np.zeros(len(dataset.items), bool)
+    trained[item[dataset.part == TRAIN]] = True
+    cold = int(np.sum(~trained))
+    counts["items_not_in_train"] = cold
+    if cold:
+        said.append(f"{cold} items occur only in valid or test: they are not trained on")
+    if was_given:
+        counts |= _overlaps(dataset, said)
+    return counts
+
+
+def _overlaps(dataset: Dataset, said: list[str]) -> dict[str, int]:
+    """Pairs of user and item that a given split has in two parts, and users not in train."""
+    pair = dataset.interactions.user * len(dataset.items) + dataset.interactions.item
+    in_part = [np.unique(pair[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
+    counts = {}
+    for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
+        count = int(np.isin(in_part[second], in_part[first], assume_unique=True).sum())
+        what = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
+        counts[f"pairs_in_{what.replace(' ', '_')}"] = count
+        if count:
+            said.append(f"overlap: {count} (user, item) pairs are in both {what}")
+    users = [np.unique(dataset.interactions.user[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
+    unseen = int(np.sum(~np.isin(np.union1d(users[VALID], users[TEST]), users[TRAIN])))
+    counts["users_not_in_train"] = unseen
+    if unseen:
+        said.append(f"{unseen} users occur only in valid or test")
+    empty = [PART_NAMES[p] for p in (VALID, TEST) if not len(in_part[p])]
+    said += [f"the given split has no {name} part" for name in empty]
+    return counts

@@ -1,0 +1,106 @@
+"""Which column of a file is the user, the item, the rating, the time, the part."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from hasten.errors import ConfigurationError, DataError
+
+ROLES = ("user", "item", "rating", "time", "part")
+
+#: what a column may be called, written without case, blanks, underscores and hyphens
+SYNONYMS: Mapping[str, frozenset[str]] = {
+    role: frozenset(words.split())
+    for role, words in {
+        "user": "user userid uid u useridx userindex reviewerid customer customerid visitor "
+        "visitorid",
+        "item": "item itemid iid i itemidx itemindex movie movieid product productid asin "
+        "parentasin book bookid isbn song songid track trackid artist artistid business businessid "
+        "article articleid",
+        "rating": "rating ratings score stars overall rate",
+        "time": "time timestamp ts t date datetime unixtime unixreviewtime eventtime createdat",
+        "part": "part split xlabel",
+    }.items()
+}
+
+
+def plain(name: str) -> str:
+    """A column name without case, blanks, underscores, hyphens and a BOM."""
+    return name.strip().lower().translate(str.maketrans("", "", " _-\ufeff"))
+
+
+def find_roles(
+    source: str, names: Sequence[str], overrides: Mapping[str, str]
+) -> dict[str, int] | str:
+    """Role -> position of its column; a text saying what is missing where that fails.
+
+    overrides: ``data.columns``: role -> name in the file.
+
+    Raises:
+        DataError: an override names no column, or two columns would fit one role.
+    """
+    known = [name.strip() for name in names]
+    _check_overrides(overrides)
+    roles: dict[str, int] = {}
+    for role in ROLES:
+        if role in overrides:
+            wanted = overrides[role].strip()
+            if known.count(wanted) != 1:
+                near = difflib.get_close_matches(wanted, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                found = "twice" if wanted in known else "no"
+                raise DataError(
+                    f"{source}: data.columns.{role}={wanted!r}, but the header has {found} such "
+                    f"column{hint} It has: {', '.join(known)}"
+                )
+            roles[role] = known.index(wanted)
+            continue
+        fitting = [
+            i
+            for i, name in enumerate(known)
+            if plain(name) in SYNONYMS[role] and name not in overrides.values()
+        ]
+        if len(fitting) > 1 and role != "part":
+            both = " or ".join(repr(known[i]) for i in fitting)
+            raise DataError(
+                f"{source}: the {role} could be column {both}; "
+                f"choose with --set data.columns.{role}=NAME"
+            )
+        if fitting:
+            roles[role] = fitting[0]
+    missing = [role for role in ("user", "item") if role not in roles]
+    if missing:
+        return (
+            f"no column is recognised as the {' and the '.join(missing)} among: "
+            f"{', '.join(known)} (--set data.columns.{missing[0]}=NAME)"
+        )
+    return roles
+
+
+def positional_roles(overrides: Mapping[str, str], width: int) -> dict[str, int]:
+    """Roles from ``data.columns`` of a file without header: role -> number of column, from 1."""
+    _check_overrides(overrides)
+    roles = {}
+    for role, text in overrides.items():
+        if not text.strip().isdecimal() or not 1 <= int(text) <= width:
+            raise DataError(
+                f"data.columns.{role}={text!r}: the file has no header, so give the number of "
+                f"the column, 1 to {width}"
+            )
+        roles[role] = int(text) - 1
+    if len(set(roles.values())) < len(roles):
+        raise DataError("data.columns names one column twice")
+    if missing := [role for role in ("user", "item") if role not in roles]:
+        raise DataError(f"data.columns gives no number for the {' and the '.join(missing)}")
+    return roles
+
+
+def _check_overrides(overrides: Mapping[str, str]) -> None:
+    for role in overrides:
+        if role not in ROLES:
+            near = difflib.get_close_matches(role, ROLES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigurationError(
+                f"data.columns.{role}: no such column{hint} (known: {', '.join(ROLES)})"
+            )

@@ -1,0 +1,86 @@
+"""CSV, TSV and the like, with a header: ``user_id,item_id[,rating][,timestamp]``, plain or .gz."""
+
+from __future__ import annotations
+
+import csv
+
+from hasten.config import DataOptions
+from hasten.data.checks import looks_numeric, part_of
+from hasten.data.readers import cells
+from hasten.data.readers.columns import find_roles
+from hasten.data.readers.seam import Claim, Events
+from hasten.data.text import Sample
+from hasten.errors import DataError
+
+_SEPARATORS = (",", "\t", ";", "|", "::", cells.BLANKS)
+
+
+class Delimited:
+    """Separated text whose first line names the columns."""
+
+    name = "delimited"
+    summary = "CSV, TSV, ... with a header: user_id,item_id[,rating][,timestamp], plain or .gz"
+
+    def claim(self, sample: Sample, options: DataOptions, named: bool) -> Claim | str:
+        if not sample.lines:
+            return "not text"
+        number, first = sample.lines[0]
+        chosen = None if options.separator is None else cells.separator_of(options.separator)
+        declined = "the first line has no separator"
+        for separator in _SEPARATORS if chosen is None else (chosen,):
+            try:
+                header = [cell.strip() for cell in cells.split(first, separator)]
+            except csv.Error:
+                continue
+            if len(header) < 2:
+                continue
+            if not named and any(":" in name for name in header):
+                declined = "the header has name:type cells (that is recbole)"
+                continue
+            if any(looks_numeric(name) for name in header):
+                declined = "the first line holds numbers, so it is no header"
+                continue
+            if repeated := {name for name in header if header.count(name) > 1}:
+                raise DataError(f"{sample.path}: the header names {min(repeated)!r} twice")
+            numbers = {name.strip() for name in options.columns.values()} - set(header)
+            if numbers and all(name.isdecimal() for name in numbers):
+                declined = "data.columns gives numbers of columns, so there is no header"
+                continue
+            roles = find_roles(str(sample.path), header, options.columns)
+            if isinstance(roles, str):
+                declined = roles
+                continue
+            return self._claim(sample, separator, header, number, roles)
+        return declined
+
+    def _claim(
+        self, sample: Sample, separator: str, header: list[str], number: int, roles: dict[str, int]
+    ) -> Claim:
+        notes = []
+        if "part" in roles and not _holds_parts(sample, separator, len(header), roles["part"]):
+            notes.append(f"column {header[roles['part']]!r} does not name parts: ignored")
+            del roles["part"]
+        used = {header[i] for i in roles.values()}
+        if unused := [name for name in header if name not in used]:
+            notes.append(f"columns not used: {', '.join(unused)}")
+        layout = cells.Layout(separator, len(header), roles, tuple(header), number)
+        columns = {role: header[i] for role, i in roles.items()}
+        return Claim(
+            reason=f"a header with the columns {', '.join(columns.values())}",
+            details={"separator": separator, "columns": columns, "header": header},
+            notes=tuple(notes),
+            layout=layout,
+        )
+
+    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+        return cells.read(sample.path, claim.layout, sample.texts[1:])
+
+
+def _holds_parts(sample: Sample, separator: str, width: int, position: int) -> bool:
+    rows = []
+    for line in sample.texts[1:]:
+        try:
+            rows.append(cells.split(line, separator))
+        except csv.Error:
+            continue
+    return all(part_of(row[position]) is not None for row in rows if len(row) == width)

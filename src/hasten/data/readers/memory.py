@@ -1,0 +1,59 @@
+"""Tables in memory: pandas, polars, pyarrow (anything that speaks Arrow) or a dict of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hasten.config import DataOptions
+from hasten.data.readers.columnar import read_arrow
+from hasten.data.readers.columns import find_roles
+from hasten.data.readers.seam import Events
+from hasten.errors import DataError
+
+
+def as_arrow(table: Any, name: str) -> pa.Table:
+    """The table as Arrow.
+
+    Raises:
+        DataError: it is no table, or its columns cannot be represented (Python objects).
+    """
+    try:
+        if isinstance(table, pa.Table):
+            return table
+        if isinstance(table, Mapping):
+            return pa.table({str(k): _column(name, str(k), v) for k, v in table.items()})
+        if hasattr(table, "__arrow_c_stream__"):
+            return pa.table(table)
+        if type(table).__module__.partition(".")[0] == "pandas":
+            return pa.Table.from_pandas(table, preserve_index=False)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise DataError(f"{name}: cannot be read as a table ({error})") from error
+    raise DataError(
+        f"{name}: a {type(table).__name__} is no table; give a pandas, polars or pyarrow table "
+        "or a dict of arrays"
+    )
+
+
+def _column(name: str, key: str, values: Any) -> pa.Array:
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"{name}: column {key!r} has {array.ndim} dimensions instead of 1")
+    return pa.array(array)
+
+
+def read_table(table: Any, options: DataOptions, name: str) -> Events:
+    """The events of a table in memory."""
+    arrow = as_arrow(table, name)
+    roles = find_roles(name, arrow.column_names, options.columns)
+    if isinstance(roles, str):
+        raise DataError(f"{name}: {roles}")
+    used = {arrow.column_names[i] for i in roles.values()}
+    unused = [column for column in arrow.column_names if column not in used]
+    notes = (f"columns not used: {', '.join(unused)}",) if unused else ()
+    return read_arrow(name, arrow, roles, notes=notes)

@@ -1,0 +1,68 @@
+"""RecBole's atomic files: ``.inter`` with a ``name:type`` header, item names in ``.item``."""
+
+from __future__ import annotations
+
+import re
+
+from hasten.config import DataOptions
+from hasten.data.readers import cells
+from hasten.data.readers.columns import find_roles
+from hasten.data.readers.seam import Claim, Events
+from hasten.data.text import Sample
+from hasten.errors import DataError
+
+_CELL = re.compile(r"\s*([^:\s][^:]*):(token|float|token_seq|float_seq)\s*")
+
+
+def atomic_header(line: str, separator: str) -> list[tuple[str, str]] | None:
+    """(name, type) of every column, or None where the line is no such header."""
+    matches = [_CELL.fullmatch(cell) for cell in line.split(separator)]
+    if len(matches) < 2 or not all(matches):
+        return None
+    return [(m[1], m[2]) for m in matches if m is not None]
+
+
+class RecBole:
+    """Tab-separated text with a typed header."""
+
+    name = "recbole"
+    summary = "RecBole atomic files (.inter): user_id:token, item_id:token, ..., names in .item"
+
+    def claim(self, sample: Sample, options: DataOptions, named: bool) -> Claim | str:
+        if not sample.lines:
+            return "not text"
+        number, first = sample.lines[0]
+        separator = "\t" if options.separator is None else cells.separator_of(options.separator)
+        header = atomic_header(first, separator)
+        if header is None:
+            return f"no name:type header separated by {cells.separator_name(separator)}"
+        names = [name for name, _ in header]
+        roles = find_roles(str(sample.path), names, options.columns)
+        if isinstance(roles, str):
+            return roles
+        roles.pop("part", None)
+        for role, position in roles.items():
+            if header[position][1].endswith("_seq"):
+                raise DataError(
+                    f"{sample.path}: the {role} column {names[position]!r} holds sequences; "
+                    "one event a line is expected"
+                )
+        used = {names[i] for i in roles.values()}
+        unused = [name for name in names if name not in used]
+        columns = {role: names[i] for role, i in roles.items()}
+        layout = cells.Layout(
+            separator,
+            len(names),
+            roles,
+            tuple(cell.strip() for cell in first.split(separator)),
+            number,
+        )
+        return Claim(
+            reason="a header of name:type cells",
+            details={"separator": separator, "columns": columns, "header": names},
+            notes=(f"columns not used: {', '.join(unused)}",) if unused else (),
+            layout=layout,
+        )
+
+    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+        return cells.read(sample.path, claim.layout, sample.texts[1:])

@@ -1,0 +1,108 @@
+"""How events are divided into train, valid and test. Events come sorted by user, then time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasten.data import counter
+from hasten.data.tables import TEST, TRAIN, VALID, Int64
+from hasten.errors import DataError
+
+Parts = NDArray[np.int8]
+#: with fewer events a user is trained on, but never asked about
+MIN_EVENTS = 3
+
+
+def leave_last_two_out(user: Int64, users: int) -> tuple[Parts, str]:
+    """Each user's last event is the test, the one before the validation.
+
+    Raises:
+        DataError: no user has three events.
+    """
+    counts, ends = _counts(user, users)
+    if not np.any(counts >= MIN_EVENTS):
+        raise DataError(
+            f"no user has {MIN_EVENTS} events, so leave-last-two-out leaves nothing to test "
+            f"({users} users, {len(user)} events)"
+        )
+    part = np.zeros(len(user), np.int8)
+    asked = ends[counts >= MIN_EVENTS]
+    part[asked - 1] = TEST
+    part[asked - 2] = VALID
+    return (
+        part,
+        "leave-last-two-out (each user's last event is the test, the one before the validation)",
+    )
+
+
+def ratio(
+    user: Int64,
+    users: int,
+    shares: tuple[float, float, float],
+    order: Literal["time", "random"],
+    seed: int,
+) -> tuple[Parts, str]:
+    """Shares of each user's events: the last ones in time, or drawn at random from the seed.
+
+    Of n events round(n * share) go to test and to valid, but at least one stays in train. The
+    random draw of an event depends on the seed and on its place in the sorted events.
+
+    Raises:
+        DataError: no user has enough events for a part that should not be empty.
+    """
+    counts, ends = _counts(user, users)
+    asked = np.where(counts >= MIN_EVENTS, counts, 0)
+    tests = np.floor(asked * shares[2] + 0.5).astype(np.int64)
+    valids = np.floor(asked * shares[1] + 0.5).astype(np.int64)
+    tests = np.minimum(tests, np.maximum(asked - 1, 0))
+    valids = np.minimum(valids, np.maximum(asked - 1 - tests, 0))
+    for share, sizes, name in ((shares[1], valids, "valid"), (shares[2], tests, "test")):
+        if share > 0 and not sizes.any():
+            raise DataError(
+                f"data.ratios: no user has enough events for the {name} share of {share:g} "
+                f"(the longest has {int(counts.max(initial=0))})"
+            )
+    if order == "random":
+        draw = counter.bits(counter.key(seed, counter.STREAM_SPLIT), len(user))
+        places = np.lexsort((draw, user))
+    else:
+        places = np.arange(len(user))
+    from_end = ends[user] - 1 - np.arange(len(user))
+    sorted_part = np.full(len(user), TRAIN, np.int8)
+    sorted_part[from_end < (tests + valids)[user]] = VALID
+    sorted_part[from_end < tests[user]] = TEST
+    part = np.empty(len(user), np.int8)
+    part[places] = sorted_part
+    words = "/".join(f"{share:g}" for share in shares)
+    how = "in time" if order == "time" else f"at random (seed {seed})"
+    return part, f"ratio {words} of each user's events, {how}"
+
+
+def given(part: Parts | None) -> tuple[Parts, str]:
+    """The parts that the files name.
+
+    Raises:
+        DataError: they name none, or nothing to train on.
+    """
+    if part is None:
+        raise DataError(
+            "data.split=given, but the data name no parts: give a folder with train and test "
+            "files, or data.train, data.valid and data.test, or choose another split"
+        )
+    if not np.any(part == TRAIN):
+        raise DataError("the given split has no training event")
+    names = [
+        name
+        for name, p in (("train", TRAIN), ("valid", VALID), ("test", TEST))
+        if (part == p).any()
+    ]
+    return part, f"given ({', '.join(names)} as the data name them)"
+
+
+def _counts(user: Int64, users: int) -> tuple[Int64, Int64]:
+    """Events of each user [U], and where each user's events end [U]."""
+    counts = np.bincount(user, minlength=users)
+    return counts, np.cumsum(counts)

@@ -1,0 +1,170 @@
+"""A dataset as Parquet files and JSON, so that a run folder is self-contained; its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
+from hasten.errors import DataError
+
+FORMAT_VERSION = 1
+FILES = ("users.parquet", "items.parquet", "interactions.parquet")
+DESCRIPTION = "dataset.json"
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """sha256 over the content: vocabularies, interactions, parts; not paths, names or notes."""
+    digest = hashlib.sha256(b"hasten dataset 1\n")
+    for vocabulary in (dataset.users, dataset.items):
+        _add_labels(digest, vocabulary)
+    events = dataset.interactions
+    for column, kind in (
+        (events.user, "<i8"), (events.item, "<i8"), (events.rating, "<f4"),
+        (events.time, "<i8"), (dataset.part, "<i1"),
+    ):  # fmt: skip
+        if column is None:
+            digest.update(b"none\n")
+            continue
+        digest.update(f"{kind} {len(column)}\n".encode())
+        digest.update(np.ascontiguousarray(column, kind).data)
+    return digest.hexdigest()
+
+
+def _add_labels(digest: Any, vocabulary: Vocabulary) -> None:
+    columns = [("labels", vocabulary.labels)]
+    if vocabulary.names is not None:
+        columns.append(("names", vocabulary.names))
+    for what, values in columns:
+        digest.update(f"{what} {len(values)} {values.null_count}\n".encode())
+        if pa.types.is_integer(values.type):
+            digest.update(np.ascontiguousarray(values.to_numpy(), "<i8").data)
+            continue
+        known = values.is_valid().to_numpy(zero_copy_only=False)
+        digest.update(np.ascontiguousarray(known, np.uint8).data)
+        texts = values.fill_null("").cast(pa.large_binary())
+        digest.update(np.ascontiguousarray(pc.binary_length(texts), "<i8").data)
+        digest.update(_bytes(texts))
+
+
+def _bytes(texts: pa.LargeBinaryArray) -> memoryview:
+    """All texts of an Arrow array, one after the other."""
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return memoryview(b"")
+    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(data)[int(ends[0]) : int(ends[-1])]
+
+
+def save_dataset(dataset: Dataset, folder: Path) -> str:
+    """Write users, items, interactions (Parquet) and dataset.json; returns the fingerprint.
+
+    Each file is written aside, synced and renamed, dataset.json last.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    events = dataset.interactions
+    columns: dict[str, Any] = {"user": events.user, "item": events.item}
+    if events.rating is not None:
+        columns["rating"] = events.rating
+    if events.time is not None:
+        columns["time"] = events.time
+    columns["part"] = dataset.part
+    tables = (_vocabulary_table(dataset.users), _vocabulary_table(dataset.items), pa.table(columns))
+    for name, table in zip(FILES, tables, strict=True):
+        aside = folder / f".{name}.new"
+        pq.write_table(table, aside)
+        _settle(aside, folder / name)
+    mark = fingerprint(dataset)
+    described = {
+        "version": FORMAT_VERSION,
+        "name": dataset.name,
+        "split": dataset.split,
+        "fingerprint": mark,
+        "source": asdict(dataset.source),
+    }
+    aside = folder / f".{DESCRIPTION}.new"
+    aside.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    _settle(aside, folder / DESCRIPTION)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return mark
+
+
+def _settle(aside: Path, final: Path) -> None:
+    with aside.open("rb+") as file:
+        os.fsync(file.fileno())
+    aside.replace(final)
+
+
+def _vocabulary_table(vocabulary: Vocabulary) -> pa.Table:
+    columns = {"label": vocabulary.labels}
+    if vocabulary.names is not None:
+        columns["name"] = vocabulary.names
+    return pa.table(columns)
+
+
+def load_stored(folder: Path) -> Dataset:
+    """The dataset that :func:`save_dataset` wrote, verified by its fingerprint.
+
+    Raises:
+        DataError: a file is missing or damaged, or of a newer version.
+    """
+    try:
+        described = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+        version = described["version"]
+        if version != FORMAT_VERSION:
+            raise DataError(f"{folder}: stored in version {version}; {FORMAT_VERSION} is known")
+        users, items, table = (pq.read_table(folder / name, partitioning=None) for name in FILES)
+        dataset = _dataset(described, users, items, table)
+    except FileNotFoundError as error:
+        raise DataError(f"{folder} holds no stored dataset: {error.filename} is missing") from error
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder}: the stored dataset is damaged ({error})") from error
+    if fingerprint(dataset) != described["fingerprint"]:
+        raise DataError(f"{folder}: the stored dataset does not match its fingerprint (damaged?)")
+    return dataset
+
+
+def _dataset(
+    described: dict[str, Any], users: pa.Table, items: pa.Table, table: pa.Table
+) -> Dataset:
+    source = dict(described["source"])
+    source |= {key: tuple(source[key]) for key in ("files", "notes")}
+
+    def column(name: str, kind: type) -> Any:
+        return table.column(name).to_numpy().astype(kind) if name in table.column_names else None
+
+    return Dataset(
+        described["name"],
+        _vocabulary(users),
+        _vocabulary(items),
+        Interactions(
+            column("user", np.int64), column("item", np.int64),
+            column("rating", np.float32), column("time", np.int64),
+        ),
+        column("part", np.int8),
+        described["split"],
+        Source(**source),
+    )  # fmt: skip
+
+
+def _vocabulary(table: pa.Table) -> Vocabulary:
+    def column(name: str) -> pa.Array:
+        chunked = table.column(name)
+        return (
+            pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
+        )
+
+    return Vocabulary(column("label"), column("name") if "name" in table.column_names else None)

@@ -1,0 +1,250 @@
+"""Text files as bytes: opening (plain or gzip), one pass of byte-level rules, a first sample.
+
+What no text format may hold is refused here, with its offset: bytes that are not UTF-8, NUL and
+other control characters, a carriage return inside a line. A byte order mark and CRLF are accepted.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hasten.errors import DataError
+
+_BLOCK = 4 << 20
+_GZIP = b"\x1f\x8b"
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive (or a spreadsheet): unpack it, or export it as CSV",
+    b"BZh": "compressed with bzip2: unpack it first",
+    b"\xfd7zXZ": "compressed with xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it first",
+    b"\x93NUMPY": "a numpy array: write a table with a user and an item column instead",
+    b"\x89HDF": "an HDF5 file: write CSV or Parquet instead",
+}
+_BAD_CONTROLS = bytes([*range(9), 11, 12, *range(14, 32), 127])
+_NOT_CONTROLS = bytes(b for b in range(256) if b not in _BAD_CONTROLS)
+
+
+@dataclass(frozen=True)
+class TextScan:
+    """What one pass over a text file found.
+
+    lines: line ends, plus one for a last line without; sha256, bytes: of the file as stored.
+    quotes, hexadecimal: whether ``"`` or ``0x`` occur anywhere (they need a closer look).
+    """
+
+    sha256: str
+    bytes: int
+    lines: int
+    quotes: bool
+    hexadecimal: bool
+
+    def source(self, path: Path) -> dict[str, Any]:
+        return {"name": path.name, "sha256": self.sha256, "bytes": self.bytes}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of a file, to recognise its format by.
+
+    magic: the first bytes as stored; lines: (number from 1, text) of the first non-blank lines
+    of a text file; whole: whether these are all of them.
+    """
+
+    path: Path
+    magic: bytes
+    lines: tuple[tuple[int, str], ...] = ()
+    whole: bool = True
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, text in self.lines]
+
+
+def require_file(path: Path) -> Path:
+    """The path, if it is a readable file; a clear error otherwise."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder where a file is expected")
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    if not path.is_file():
+        raise DataError(f"{path} is not a regular file")
+    return path
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether the file starts as gzip does; a name ending in .gz that does not is refused."""
+    with path.open("rb") as file:
+        compressed = file.read(2) == _GZIP
+    if path.suffix == ".gz" and not compressed and path.stat().st_size:
+        raise DataError(f"{path}: the name ends in .gz, but the file is not gzip")
+    return compressed
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, decompressed where it is gzip; damage is a DataError."""
+    try:
+        opened: Any = gzip.open(path) if is_gzip(path) else path.open("rb")  # noqa: SIM115
+        with opened as file:
+            yield file
+    except PermissionError as error:
+        raise DataError(f"{path}: no permission to read it") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged or truncated gzip file ({error})") from error
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(number from 1, text without its end) of every line, blank ones too."""
+    with open_bytes(path) as file:
+        for number, line in enumerate(io.TextIOWrapper(file, "utf-8-sig", newline="\n"), 1):
+            yield number, line.rstrip("\r\n")
+
+
+def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
+    """The first lines of a file (at least one, however long), or its magic where not text."""
+    require_file(path)
+    with path.open("rb") as raw:
+        magic = raw.read(8)
+    if magic.startswith(b"PAR1"):
+        return Sample(path, magic)
+    for start, what in _FOREIGN.items():
+        if magic.startswith(start):
+            raise DataError(f"{path} is {what}")
+    with open_bytes(path) as file:
+        head = file.read(size)
+        while head and b"\n" not in head[-size:] and (more := file.read(size)):
+            head += more
+        whole = not file.read(1)
+    if not whole:
+        head = head[: head.rfind(b"\n") + 1]
+    try:
+        decoded = head.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        scan(path)  # names the offset
+        raise
+    if "\0" in decoded:
+        scan(path)
+    numbered = [
+        (number, text)
+        for number, text in enumerate((t.rstrip("\r") for t in decoded.split("\n")), 1)
+        if text.strip()
+    ]
+    if not numbered and whole:
+        raise DataError(f"{path}: 0 rows, the file is empty")
+    return Sample(path, magic, tuple(numbered[:limit]), whole and len(numbered) <= limit)
+
+
+class _Hashing(io.RawIOBase):
+    """A raw file that hashes what is read through it, so that gzip is read only once."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("rb", buffering=0)
+        self.digest = hashlib.sha256()
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self.file.readinto(buffer)
+        self.digest.update(memoryview(buffer)[:count])
+        self.count += count
+        return count
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def file_digest(path: Path) -> dict[str, Any]:
+    """Name, sha256 and size of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"name": path.name, "sha256": digest, "bytes": path.stat().st_size}
+
+
+def scan(path: Path) -> TextScan:
+    """Check every byte of a text file in one pass, hashing it on the way.
+
+    Raises:
+        DataError: not UTF-8, a control character or a lone carriage return, with offset and line.
+    """
+    compressed = is_gzip(path)
+    hashing = _Hashing(path)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset = newlines = 0
+    last = b"\n"
+    quotes = hexadecimal = False
+    try:
+        with io.BufferedReader(hashing, _BLOCK) as raw:
+            file: Any = gzip.GzipFile(fileobj=raw) if compressed else raw
+            while block := file.read(_BLOCK):
+                if not block.isascii() or decoder.getstate()[0]:
+                    _check_encoding(path, decoder, block, offset, newlines)
+                if bad := block.translate(None, _NOT_CONTROLS):
+                    _refuse_byte(path, block, block.index(bad[0]), offset, newlines)
+                if b"\r" in block or last == b"\r":
+                    _check_returns(path, last, block, offset, newlines)
+                quotes = quotes or b'"' in block
+                hexadecimal = hexadecimal or b"0x" in block or b"0X" in block
+                newlines += block.count(b"\n")
+                offset += len(block)
+                last = block[-1:]
+            _check_encoding(path, decoder, b"", offset, newlines, final=True)
+            if last == b"\r":
+                raise DataError(f"{path}: a carriage return ends the file without a line feed")
+            while raw.read(_BLOCK):  # what follows the gzip stream belongs to the hash
+                pass
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged or truncated gzip file ({error})") from error
+    lines = newlines + (last != b"\n")
+    return TextScan(hashing.digest.hexdigest(), hashing.count, lines, quotes, hexadecimal)
+
+
+def _check_encoding(
+    path: Path, decoder: Any, block: bytes, offset: int, newlines: int, final: bool = False
+) -> None:
+    pending = len(decoder.getstate()[0])
+    try:
+        decoder.decode(block, final)
+    except UnicodeDecodeError as error:
+        position = offset - pending + error.start
+        line = newlines + 1 + block[: max(0, error.start - pending)].count(b"\n")
+        hint = " (UTF-16?)" if offset == 0 and block[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        value = error.object[error.start]
+        raise DataError(
+            f"{path}: not UTF-8{hint}: byte 0x{value:02x} at offset {position}, line {line}; "
+            "convert it, e.g. iconv -f latin1 -t utf-8"
+        ) from error
+
+
+def _refuse_byte(path: Path, block: bytes, index: int, offset: int, newlines: int) -> None:
+    value = block[index]
+    what = "a NUL byte" if value == 0 else f"the control character 0x{value:02x}"
+    line = newlines + 1 + block[:index].count(b"\n")
+    raise DataError(f"{path}: {what} at offset {offset + index}, line {line}")
+
+
+def _check_returns(path: Path, last: bytes, block: bytes, offset: int, newlines: int) -> None:
+    """A carriage return must be followed by a line feed, within the block or across its end."""
+    joined = last + block if last == b"\r" else block
+    ends = 1 if joined.endswith(b"\r") else 0
+    if joined.count(b"\r") - ends == joined.count(b"\r\n"):
+        return
+    index = next(
+        i for i in range(len(joined)) if joined[i] == 13 and joined[i + 1 : i + 2] not in (b"\n",)
+    )
+    position = offset + index - (len(joined) - len(block))
+    line = newlines + 1 + joined[:index].count(b"\n")
+    raise DataError(
+        f"{path}: a carriage return inside line {line} (offset {position}); lines end in LF or CRLF"
+    )
