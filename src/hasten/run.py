@@ -15,7 +15,6 @@ from torch import nn
 from hasten.cli.configuration import load_config
 from hasten.config import RunConfig
 from hasten.data.load import load_dataset, load_table
-from hasten.data.samples import make_sample
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, VALID, Dataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
@@ -283,7 +282,8 @@ def _load(config: RunConfig, table: object | None) -> Dataset:
     if table is not None:
         return load_table(table, config.data, config.seed)
     if config.data.path is None and config.data.train is None:
-        return make_sample(load_model(config.model.name).sample)
+        sample = load_model(config.model.name).sample
+        return load_dataset(config.data.model_copy(update={"path": sample}), config.seed)
     return load_dataset(config.data, config.seed)
 
 
