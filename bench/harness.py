@@ -51,6 +51,7 @@ class Entry:
     """A comparison of ``candidate`` with ``baseline`` on the same data.
 
     work: what both do, for the reader of the table. column: exact, bf16 or approximate.
+    study: hasten with and without one of its settings, for a table of its own.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Entry:
     candidate: Side
     column: str = "exact"
     keep_pages: bool = True
+    study: bool = False
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -79,8 +81,7 @@ def run_side(side: Side, threads: int, keep_pages: bool, timeout: float) -> dict
         program = str(ROOT / program)
     environment = {name: value for name, value in os.environ.items() if name not in KEEP_PAGES}
     environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/src"}
-    if keep_pages:
-        environment |= KEEP_PAGES
+    environment |= KEEP_PAGES if keep_pages else {"HASTEN_ALLOCATOR": "off"}
     environment |= side.environment
     done = subprocess.run(
         [program, *arguments],
@@ -127,6 +128,7 @@ def measure(
         "title": entry.title,
         "work": entry.work,
         "column": entry.column,
+        "study": entry.study,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": describe_machine() | {"load_before": started_load},
         "commit": commit(),

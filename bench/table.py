@@ -1,4 +1,4 @@
-"""Write the table of the newest results into the README, between its markers.
+"""Write the newest results into README.md, between its markers, and into docs/benchmarks.md.
 
 python -m bench.table [--check]
 """
@@ -16,31 +16,62 @@ from bench.results import newest_results, with_interval
 BEGIN = "<!-- benchmarks: written by make docs -->"
 END = "<!-- end of benchmarks -->"
 
+PAGE = """# Benchmarks
 
-def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table, one row a result."""
+Written by `make docs` from `bench/results`, where every figure has its dated file with the machine,
+the settings and the command to repeat it (`make bench`). Each measurement is a fresh process; both
+sides run next to each other in alternating order, with the same allocator settings, threads and
+torch. Ratios are medians over adjacent pairs with an interval that assumes no distribution; wall
+time is taken with two threads, CPU time with one, peak memory as `VmHWM` without the settings that
+keep pages.
+
+## Against other implementations
+
+{comparisons}
+
+## What each setting is worth
+
+The same run of hasten without a setting and with it.
+
+{studies}
+"""
+
+
+def comparison_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
+    """One row a comparison with another implementation. folder: where the result files are."""
     lines = [
         "| | the other side | s an epoch, 2 threads | times faster | CPU, 1 thread "
         "| peak MiB | measured |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    return _rows(lines, [r for r in results if not r["study"]], folder)
+
+
+def study_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
+    """One row a setting."""
+    lines = [
+        "| setting | without it | s an epoch, 2 threads | times faster | CPU, 1 thread "
+        "| peak MiB | measured |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    return _rows(lines, [r for r in results if r["study"]], folder)
+
+
+def _rows(head: list[str], results: Sequence[Mapping[str, Any]], folder: str) -> str:
+    lines = list(head)
     for result in results:
-        if result.get("study"):
-            continue
         summary = result["summary"]
-        cells = [result["title"], result["sides"][0]["label"]]
-        cells.append(_pair(summary, "wall", 1.0))
+        cells = [result["title"], result["sides"][0]["label"], _pair(summary, "wall", 1.0)]
         cells += [
             with_interval(summary[mode]["ratio"]) if mode in summary else ""
             for mode in ("wall", "cpu")
         ]
         cells.append(_pair(summary, "memory", 2.0**-20))
-        note = " (provisional)" if result.get("provisional") else ""
-        cells.append(
-            f"[{result['date']}](bench/results/{result['date']}-{result['name']}.md){note}"
-        )
+        note = " (provisional)" if result["provisional"] else ""
+        date = result["date"]
+        cells.append(f"[{date}]({folder}/{date}-{result['name']}.md){note}")
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > len(head) else "No result yet."
 
 
 def replaced(text: str, body: str, begin: str = BEGIN, end: str = END) -> str:
@@ -52,15 +83,6 @@ def replaced(text: str, body: str, begin: str = BEGIN, end: str = END) -> str:
     return f"{head}{begin}\n\n{body}\n\n{end}{tail}"
 
 
-def update(path: Path, body: str, check: bool, begin: str = BEGIN, end: str = END) -> bool:
-    """Put ``body`` between the markers of a file; with ``check`` only say whether it is there."""
-    old = path.read_text()
-    new = replaced(old, body, begin, end)
-    if not check and new != old:
-        path.write_text(new)
-    return new == old
-
-
 def _pair(summary: Mapping[str, Any], mode: str, scale: float) -> str:
     if mode not in summary:
         return ""
@@ -68,11 +90,24 @@ def _pair(summary: Mapping[str, Any], mode: str, scale: float) -> str:
     return " → ".join(f"{value:.3g}" for value in sides)
 
 
-def main(arguments: Sequence[str]) -> int:
-    current = update(ROOT / "README.md", table(newest_results()), check="--check" in arguments)
-    if "--check" in arguments and not current:
-        print("the benchmark table of README.md is stale: run make docs", file=sys.stderr)
-        return 1
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
+    results = newest_results(root / "bench" / "results")
+    page = PAGE.format(
+        comparisons=comparison_table(results, "../bench/results"),
+        studies=study_table(results, "../bench/results"),
+    )
+    readme = root / "README.md"
+    wanted = {
+        readme: replaced(readme.read_text(), comparison_table(results, "bench/results")),
+        root / "docs" / "benchmarks.md": page,
+    }
+    stale = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path.relative_to(root)} is stale: run make docs", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(wanted[path])
     return 0
 
 

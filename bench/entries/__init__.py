@@ -1,10 +1,10 @@
 """What is compared with what. A new comparison is an :class:`bench.harness.Entry` here."""
 
-from bench.entries import cpu_settings, sasrec_beauty, sasrec_ml1m
+from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
+from bench.entries.sasrec_beauty import ENTRIES as SASREC_BEAUTY
+from bench.entries.sasrec_ml1m import ENTRIES as SASREC_ML1M
 from bench.harness import Entry
 
 ENTRIES: dict[str, Entry] = {
-    entry.name: entry
-    for module in (sasrec_beauty, sasrec_ml1m, cpu_settings)
-    for entry in module.ENTRIES
+    entry.name: entry for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *CPU_SETTINGS)
 }

@@ -9,7 +9,8 @@ from bench.harness import Entry, Side, SideFailedError, measure, run_side
 from bench.machine import KEEP_PAGES, describe_machine
 from bench.results import markdown, newest_results, write_result
 from bench.statistics import spread
-from bench.table import replaced, table
+from bench.table import BEGIN, END, comparison_table, replaced, study_table
+from bench.table import main as write_tables
 
 ENTRY = Entry("fake", "Fake", "The same work.", Side("slow", "python a"), Side("fast", "python b"))
 
@@ -65,14 +66,32 @@ def test_newest_result_of_a_name_reaches_the_table(result, tmp_path):
     write_result(result | {"date": "2001-01-01", "title": "Old"}, tmp_path)
     write_result(result | {"date": "2002-02-02", "title": "New"}, tmp_path)
     write_result(result | {"date": "2002-02-02", "name": "other", "provisional": True}, tmp_path)
+    write_result(result | {"date": "2002-02-02", "name": "setting", "study": True}, tmp_path)
     (tmp_path / "2003-01-01-gpu.json").write_text(json.dumps({"name": "gpu"}))
     found = newest_results(tmp_path)
-    assert [entry["title"] for entry in found] == ["New", "Fake"]
-    rows = table(found).splitlines()[2:]
+    assert [entry["title"] for entry in found] == ["New", "Fake", "Fake"]
+    rows = comparison_table(found, "results").splitlines()[2:]
     assert len(rows) == 2
     assert "provisional" not in rows[0]
     assert "provisional" in rows[1]
     assert "300 → 100" in rows[0]
+    assert len(study_table(found, "results").splitlines()) == 3
+
+
+def test_tables_are_written_and_found_stale(result, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(f"# x\n{BEGIN}\n{END}\nafter\n")
+    assert write_tables(["--check"], tmp_path) == 1
+    assert write_tables([], tmp_path) == 0
+    assert write_tables(["--check"], tmp_path) == 0
+    assert "No result yet" in (tmp_path / "README.md").read_text()
+    write_result(result, tmp_path / "bench" / "results")
+    assert write_tables(["--check"], tmp_path) == 1
+    assert write_tables([], tmp_path) == 0
+    readme = (tmp_path / "README.md").read_text()
+    assert "| Fake |" in readme
+    assert readme.endswith("after\n")
+    assert "| Fake |" in (tmp_path / "docs" / "benchmarks.md").read_text()
 
 
 def test_markdown_gives_the_interval_and_the_command(result):

@@ -1,0 +1,160 @@
+"""Checks and times on a CUDA device, into a dated result: ``make gpu-check``.
+
+Operations against their references, the guard against bad gradients without a host
+synchronisation, SASRec in every precision and compiled, repeated runs under ``deterministic``.
+Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
+
+    python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.machine import commit, describe_machine
+from bench.results import RESULTS
+
+
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda", help="cpu tries the check itself out")
+    parser.add_argument("--quick", action="store_true", help="a small data set")
+    parser.add_argument("--no-compile", action="store_true", help="leave the compiled runs out")
+    options = parser.parse_args(arguments)
+
+    import torch
+
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print(
+            f"gpu-check: no CUDA device (torch {torch.__version__}, CUDA {torch.version.cuda}); "
+            "run it where there is one, with a torch built for it (make gpu-check GPU_PYTHON=...)",
+            file=sys.stderr,
+        )
+        return 2
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    result = check(device, quick=options.quick, compiled=not options.no_compile)
+    path = results / f"{result['date']}-{result['name']}.json"
+    results.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    path.with_suffix(".md").write_text(markdown(result))
+    out = os.environ.get("OUT")
+    if out:  # where a machine without a way to commit hands its files back
+        for file in (path, path.with_suffix(".md")):
+            (Path(out) / file.name).write_text(file.read_text())
+    print(markdown(result))
+    return 0 if result["passed"] else 1
+
+
+def check(device: Any, quick: bool, compiled: bool) -> dict[str, Any]:
+    """Every check; what fails is recorded and does not keep the others from running."""
+    import torch
+
+    from bench.gpu_operations import OPERATIONS
+    from bench.gpu_training import Synthetic, repeated, training_runs
+
+    begin = time.perf_counter()
+    operations = {}
+    for operation in OPERATIONS:
+        operations[operation.__name__] = attempt(partial(operation, device))
+        say(f"{operation.__name__}: {verdict(operations[operation.__name__])}")
+    size = Synthetic(users=400, items=300, longest=30) if quick else Synthetic()
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = training_runs(device, Path(scratch), size, 2 if quick else 4, compiled)
+        for run in runs:
+            say(f"{run['name']}: {verdict(run)}")
+        again = attempt(partial(repeated, device, Path(scratch), 1))
+        say(f"repeated: {verdict(again)}")
+    parts = [*operations.values(), *runs, again]
+    return {
+        "name": "gpu-check" if device.type == "cuda" else f"gpu-check-on-{device.type}",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "device": describe_device(device),
+        "machine": describe_machine(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "data": f"{size.users} users, {size.items} items, at most {size.longest} events",
+        "operations": operations,
+        "training": runs,
+        "repeated": again,
+        "passed": all(part["passed"] for part in parts),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+
+
+def attempt(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The outcome of a check, or what it raised."""
+    try:
+        return run()
+    except Exception as error:  # noqa: BLE001 - recorded as a failed check
+        return {"passed": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def describe_device(device: Any) -> dict[str, Any]:
+    import torch
+
+    if device.type != "cuda":
+        return {"name": str(device)}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+    }
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result for people."""
+    device, versions = result["device"], result["versions"]
+    passed = "everything passed" if result["passed"] else "**something failed**"
+    lines = [
+        f"# Checks on {device['name']}: {passed}",
+        "",
+        f"{result['date']}, commit {result['commit']}, torch {versions['torch']}, Python "
+        f"{versions['python']}, {json.dumps(device)}, {result['seconds']} s in all. Synthetic "
+        f"data: {result['data']}.",
+        "",
+        "| training | passed | s an epoch | examples/s | peak device MiB | test |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for run in result["training"]:
+        if "error" in run:
+            lines.append(f"| {run['name']} | no: {run['error'][:200]} | | | | |")
+            continue
+        memory = run["peak_device_bytes"]
+        test = ", ".join(f"{name} {value:.4f}" for name, value in run["test"].items())
+        lines.append(
+            f"| {run['name']} | {verdict(run)} | {min(run['epoch_seconds']):.3f} "
+            f"| {run['examples_per_second']:,.0f} "
+            f"| {'' if memory is None else f'{memory / 2**20:.0f}'} | {test} |"
+        )
+    lines += ["", "| check | outcome |", "| --- | --- |"]
+    for name, outcome in {**result["operations"], "repeated": result["repeated"]}.items():
+        lines.append(f"| {name.replace('_', ' ')} | {verdict(outcome)} |")
+    return "\n".join(lines) + "\n"
+
+
+def verdict(outcome: dict[str, Any]) -> str:
+    return "yes" if outcome["passed"] else f"no: {outcome.get('error', 'see the JSON file')[:200]}"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

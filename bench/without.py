@@ -1,0 +1,90 @@
+"""Hasten's command line with one of its ways of being fast taken away, for on/off figures.
+
+    python -m bench.without dropout train sasrec ...
+
+What is taken away is replaced by what one would write without it; nothing else changes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def fused_adam() -> None:
+    """Adam as a loop over the parameters."""
+    import torch
+
+    from hasten.training import step
+
+    def plain(parameters: Sequence[torch.nn.Parameter], options: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            parameters, lr=options.lr, betas=options.betas, eps=options.eps, foreach=False
+        )
+
+    _replace(step, "make_optimiser", plain)
+
+
+def dropout() -> None:
+    """Torch's own dropout everywhere."""
+    from hasten.models import sasrec
+    from hasten.ops import causal_attention
+    from hasten.ops.dropout import dropout_reference
+
+    _replace(sasrec, "dropout", dropout_reference)
+    _replace(causal_attention, "dropout", dropout_reference)
+
+
+def packing() -> None:
+    """Every sequence padded to the longest of its batch."""
+    from hasten.ops.buckets import Bucket
+    from hasten.training import next_item
+
+    def one(lengths: NDArray[np.int64], _slack: int) -> list[Bucket]:
+        return [Bucket(0, len(lengths), int(lengths[0]))]
+
+    _replace(next_item, "make_buckets", one)
+
+
+def chunked_loss() -> None:
+    """All logits of a batch at once, as plain autograd computes them."""
+    from hasten.models import sasrec
+    from hasten.ops.catalogue_loss import catalogue_cross_entropy_reference
+
+    _replace(sasrec, "catalogue_cross_entropy", catalogue_cross_entropy_reference)
+
+
+def _replace(module: ModuleType, name: str, value: Any) -> None:
+    """Put another function in the place of the one that the module uses by this name."""
+    if not hasattr(module, name):
+        raise SystemExit(f"{module.__name__} has no {name} any more: adapt bench/without.py")
+    setattr(module, name, value)
+
+
+TAKE_AWAY: dict[str, Callable[[], None]] = {
+    "fused-adam": fused_adam,
+    "dropout": dropout,
+    "packing": packing,
+    "chunked-loss": chunked_loss,
+}
+
+
+def main() -> None:
+    name, *arguments = sys.argv[1:]
+    from hasten.training.machine import tune_process
+
+    tune_process()
+    TAKE_AWAY[name]()
+    sys.argv = ["hasten", *arguments]
+    from hasten.cli.main import main as hasten
+
+    raise SystemExit(hasten())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""The generated parts of the documentation are those that make docs would write."""
+
+from bench.table import main as tables
+from experiments.summary import main as experiments
+from scripts.configuration_reference import main as configuration
+
+
+def test_configuration_reference_is_current():
+    assert configuration(["--check"]) == 0
+
+
+def test_benchmark_tables_are_current():
+    assert tables(["--check"]) == 0
+
+
+def test_experiments_page_is_current():
+    assert experiments(["--check"]) == 0
