@@ -268,7 +268,7 @@ def concurrent(folder: Path, count: int) -> dict[str, object]:
         while True:
             number += 1
             write(folder / "best", number)
-            time.sleep(0.002)
+            time.sleep(0.005)
     try:
         numbers = [whole(folder / "best") for _ in range(count)]
     finally:

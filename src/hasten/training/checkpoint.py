@@ -45,7 +45,7 @@ from hasten.training.manifest import (
 from hasten.training.tensor_file import TensorFile
 
 _EPOCH = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
-_READ_ATTEMPTS = 5
+_READ_ATTEMPTS = 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -111,8 +111,7 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
     in the meantime is read again. Raises CheckpointError naming the file and the fault.
     """
     for _ in range(_READ_ATTEMPTS):
-        place = existing_folder(folder)
-        before = _identity(place)
+        before = place, _ = _locate(folder)
         try:
             names = verify_files(place, groups)
             state = from_exact_json((place / STATE).read_bytes())
@@ -123,12 +122,12 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
             }
         # torch, too, opens the files, and tells of a failure by RuntimeError
         except (CheckpointError, SafetensorError, OSError, ValueError, RuntimeError) as error:
-            if _identity(place) != before:
+            if _locate(folder) != before:
                 continue
             if isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(f"{place}: damaged: {error}") from error
-        if _identity(place) == before:
+        if _locate(folder) == before:
             return Checkpoint(folder, tensors, state)
     raise CheckpointError(f"{folder}: is being replaced all the time; try again")
 
@@ -194,13 +193,14 @@ def _fingerprint(folder: Path) -> Fingerprint:
     return tuple(sorted((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in status))
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Which folder stands at this path: a replaced one differs in number or time."""
+def _locate(folder: Path) -> tuple[Path, tuple[int, int] | None]:
+    """Where the folder is now, and which one that is: another has another number or time."""
+    place = existing_folder(folder)
     try:
-        status = folder.stat()
+        status = place.stat()
     except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+        return place, None
+    return place, (status.st_ino, status.st_mtime_ns)
 
 
 def _write_error(folder: Path, needed: int, error: OSError) -> CheckpointError:
