@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,49 +27,21 @@ from hasten.training.checkpoint import Checkpoint, newest_checkpoint, read_check
 from hasten.training.device import prepare_torch, resolve_device
 from hasten.training.environment import describe_environment, peak_memory_bytes
 from hasten.training.journal import Journal
-from hasten.training.machine import allocator_report, tune_process
+from hasten.training.machine import tune_process
 from hasten.training.progress import Progress
+from hasten.training.resuming import (
+    changed,
+    drop_later,
+    initial_weights,
+    named_checkpoint,
+    refuse_changed_data,
+    requested_changes,
+    with_changes,
+)
 from hasten.training.run_folder import RunFolder
 from hasten.training.signals import StopSignals
+from hasten.training.summary import Summary, switches_in_effect
 from hasten.training.trainer import Trainer, phase_state
-
-#: what may change when a run goes on; anything else would make it another run
-RESUMABLE = frozenset(
-    {
-        "training.epochs",
-        "training.patience",
-        "training.max_time",
-        "checkpoint.every",
-        "checkpoint.every_steps",
-        "checkpoint.every_minutes",
-        "checkpoint.keep",
-        "device",
-        "threads",
-        "out",
-    }
-)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a run came to; ``to_json`` is what ``hasten train --json`` prints."""
-
-    run: Path
-    model: str
-    data: str
-    epochs: int
-    valid: dict[str, float]
-    test: dict[str, float]
-    protocol: str
-    seconds: dict[str, float]
-    examples_per_second: float
-    peak_memory_bytes: int
-    effective: dict[str, Any]
-    stopped_by: str
-    best_epoch: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "run": str(self.run)}
 
 
 @dataclass(frozen=True)
@@ -96,12 +67,14 @@ def train(
         if config.out is None:
             raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
         if RunFolder.holds_run(config.out):
-            return resume(config.out, changes=_changes(config), quiet=quiet)
+            return resume(config.out, changes=requested_changes(config), quiet=quiet)
     tune_process()
     begin = time.perf_counter()
     device = resolve_device(config.device)
+    if table is None:
+        config = _with_sample(config)
     dataset = _load(config, table)
-    weights = None if config.init_from is None else _initial_weights(Path(config.init_from))
+    weights = None if config.init_from is None else initial_weights(Path(config.init_from))
     prepare_torch(config, device)
     model = _build(config, dataset, device)
     if weights is not None:
@@ -130,9 +103,9 @@ def resume(
     tune_process()
     begin = time.perf_counter()
     with RunFolder.open(run, lock=True) as folder:
-        config = _with_changes(load_config(folder.path / "config.yaml"), changes or {})
+        config = with_changes(load_config(folder.path / "config.yaml"), changes or {})
         dataset = load_stored(folder.data)
-        _refuse_changed_data(folder, dataset)
+        refuse_changed_data(folder, dataset)
         device = resolve_device(config.device)
         prepare_torch(config, device)
         model = _build(config, dataset, device)
@@ -140,8 +113,8 @@ def resume(
         if checkpoint is None:
             found = newest_checkpoint(folder.checkpoints, warnings.append)
         else:
-            found = read_checkpoint(_named_checkpoint(folder, checkpoint))
-            _drop_later(folder, found)
+            found = read_checkpoint(named_checkpoint(folder, checkpoint))
+            drop_later(folder, found)
         folder.write_config(config)
         return _train(config, dataset, model, device, folder, found, quiet, begin, warnings)
 
@@ -152,12 +125,11 @@ def evaluate(
     changes: Mapping[str, Any] | None = None,
     checkpoint: str = "best",
     device: str | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Judge a finished run's checkpoint again, perhaps by another protocol."""
     begin = time.perf_counter()
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
-    config = _changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
+    config = changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
     parts = {}
     for name, part in (("valid", VALID), ("test", TEST)):
         task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
@@ -186,7 +158,7 @@ def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> Lo
         target = resolve_device(device)
         prepare_torch(config, target)
         model = _build(config, dataset, target)
-        found = read_checkpoint(_named_checkpoint(folder, checkpoint))
+        found = read_checkpoint(named_checkpoint(folder, checkpoint))
         _load_weights(model, found)
         _load_phases(model, dataset, config, found)
         return LoadedRun(folder.path, config, model.eval(), dataset, target)
@@ -265,7 +237,7 @@ def _train(
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
             peak_memory_bytes=peak_memory_bytes(),
-            effective=_effective(trainer, config, device),
+            effective=switches_in_effect(trainer, config, device),
             stopped_by=stopped_by,
             best_epoch=int(best.state["selection"]["best_epoch"]),
         )
@@ -278,13 +250,18 @@ def _train(
 
 
 def _load(config: RunConfig, table: object | None) -> Dataset:
-    """The data of a run: a table in memory, files, or the model's built-in sample."""
+    """The data of a run: a table in memory, or what the configuration names."""
     if table is not None:
         return load_table(table, config.data, config.seed)
-    if config.data.path is None and config.data.train is None:
-        sample = load_model(config.model.name).sample
-        return load_dataset(config.data.model_copy(update={"path": sample}), config.seed)
     return load_dataset(config.data, config.seed)
+
+
+def _with_sample(config: RunConfig) -> RunConfig:
+    """The configuration with the model's built-in sample where it names no data."""
+    if config.data.path is not None or config.data.train is not None:
+        return config
+    sample = load_model(config.model.name).sample
+    return config.model_copy(update={"data": config.data.model_copy(update={"path": sample})})
 
 
 def _build(config: RunConfig, dataset: Dataset, device: torch.device) -> nn.Module:
@@ -328,35 +305,6 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _refuse_changed_data(folder: RunFolder, dataset: Dataset) -> None:
-    recorded = folder.read_json("data.json")["fingerprint"]
-    if fingerprint(dataset) != recorded:
-        raise RunFolderError(
-            f"{folder.data}: the data of the run have changed since it began (fingerprint in "
-            "data.json); restore them, or start a new run with --init-from"
-        )
-
-
-def _effective(trainer: Trainer, config: RunConfig, device: torch.device) -> dict[str, Any]:
-    """The switches as they were in effect, not as they were asked for."""
-    options = config.training
-    return {
-        "device": str(device),
-        "devices": 1,
-        "threads": torch.get_num_threads(),
-        "precision": trainer.steps[0].precision.name if trainer.steps else "fp32",
-        "batch_size": options.batch_size,
-        "accumulate": options.accumulate,
-        "recompute": options.recompute,
-        "compile": [report.to_json() for report in trainer.compiled] or "off",
-        "optimizer": f"{options.optimizer} (fused)",
-        "eval_every": config.evaluation.every,
-        "clip_norm": options.clip_norm,
-        "bad_steps": sum(int(step.bad) for step in trainer.steps),
-        "allocator": allocator_report(),
-    }
-
-
 def _load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     try:
         model.load_state_dict(checkpoint.tensors["weights"])
@@ -374,72 +322,3 @@ def _load_phases(
         return
     for phase in cast(Model, model).phases(dataset, config):
         phase.load_state(phase_state(checkpoint, phase.name))
-
-
-def _initial_weights(source: Path) -> Checkpoint:
-    """The checkpoint that ``init_from`` names: a run (its best) or a checkpoint's folder."""
-    folder = source / "best" if RunFolder.holds_run(source) else source
-    return read_checkpoint(folder, groups={"weights"})
-
-
-def _named_checkpoint(folder: RunFolder, name: str) -> Path:
-    """``best``, ``final`` or a name under ``checkpoints``; refused with the names there are."""
-    if name in ("best", "final"):
-        return folder.path / name
-    names = sorted(p.name for p in folder.checkpoints.iterdir() if not p.name.startswith("."))
-    if name not in names:
-        raise CheckpointError(
-            f"{folder.path} has no checkpoint {name!r}; it has best, final, {', '.join(names)}"
-        )
-    return folder.checkpoints / name
-
-
-def _drop_later(folder: RunFolder, chosen: Checkpoint) -> None:
-    """Going on from an earlier checkpoint, what came after it is no longer this run's."""
-    step = int(chosen.state["position"]["step"])
-    for path in folder.checkpoints.iterdir():
-        try:
-            later = int(read_checkpoint(path, groups=()).state["position"]["step"]) > step
-        except CheckpointError:
-            later = True
-        if later:
-            shutil.rmtree(path)
-
-
-def _with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    return _changed(config, changes, lambda name: name in RESUMABLE)
-
-
-def _changed(
-    config: RunConfig, changes: Mapping[str, Any], permitted: Callable[[str], bool]
-) -> RunConfig:
-    """The configuration with dotted keys replaced; what is not permitted is refused by name."""
-    values = config.model_dump()
-    for name, value in changes.items():
-        if not permitted(name):
-            raise ConfigurationError(
-                f"{name} cannot change for a run that exists; only "
-                f"{', '.join(sorted(RESUMABLE))} can when it goes on, evaluation.* when it is "
-                "evaluated; start a new run for the rest (--init-from takes its weights)"
-            )
-        section, _, field = name.rpartition(".")
-        (values[section] if section else values)[field] = value
-    return type(config)(**{**values, "model": config.model})
-
-
-def _changes(config: RunConfig) -> dict[str, Any]:
-    """What ``--resume auto`` passes on: every permitted key, and a refusal of the others."""
-    assert config.out is not None
-    saved = _flat(load_config(config.out / "config.yaml").model_dump())
-    wanted = _flat(config.model_dump())
-    return {name: value for name, value in wanted.items() if value != saved.get(name)}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and name != "columns":
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat

@@ -43,7 +43,7 @@ def evaluate(
     changes = parse_changes(sets or [], given(metrics=metrics, topk=topk), configured)
     from hasten import run as flow  # noqa: PLC0415 - brings torch
 
-    found = flow.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, quiet=quiet)
+    found = flow.evaluate(run, changes=changes, checkpoint=checkpoint, device=device)
     if json:
         output.write_json(found)
     else:

@@ -97,13 +97,13 @@ class Block(nn.Module):
         parts = []
         # split, not slices: its backward is one concatenation
         sizes = [b.rows * b.length for b in buckets]
-        for b, part in zip(buckets, packed.split(sizes), strict=True):
+        for b, part in zip(buckets, torch.split(packed, sizes), strict=True):
             shape = (b.rows, b.length, 3, self.heads, width // self.heads)
             query, key, value = part.view(shape).permute(2, 0, 3, 1, 4).unbind(0)
             out = causal_attention(query, key, value, self.drop, self.training)
             parts.append(out.transpose(1, 2).reshape(b.rows * b.length, width))
-        out: Tensor = self.output(torch.cat(parts) if len(parts) > 1 else parts[0])
-        return out
+        attended: Tensor = self.output(torch.cat(parts) if len(parts) > 1 else parts[0])
+        return attended
 
     def transform(self, x_TD: Tensor) -> Tensor:
         """The point-wise feed-forward network."""
@@ -173,7 +173,7 @@ class SASRec(nn.Module):
             return sampled_loss_from_table(batch.at_targets(x_TD), self.items, ids, beta)
         # one gather for inputs, targets and negatives: one scatter in the backward pass
         every = self.items.rows(torch.cat([batch.tokens, ids.view(-1)]))
-        rows_TD, sampled = every.split([len(batch.tokens), ids.numel()])
+        rows_TD, sampled = torch.split(every, [len(batch.tokens), ids.numel()])
         x_TD = self.hidden(rows_TD, batch.places, batch.buckets)
         return sampled_loss(batch.at_targets(x_TD), sampled.view(*ids.shape, -1), beta)
 

@@ -44,7 +44,7 @@ def sampled_loss_from_table(x: Tensor, table: Table, ids: Tensor, beta: float = 
     size = max(1, CHUNK_BYTES // (4 * ids.shape[1] * x.shape[1]))
     if size >= len(x):
         return part(x, ids)
-    chunks = zip(x.split(size), ids.split(size), strict=True)
+    chunks = zip(torch.split(x, size), torch.split(ids, size), strict=True)
     return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]).sum()
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import BaseModel
 
 from hasten.errors import RunFolderError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from hasten.config import RunConfig
 
 # Texts that a reader with other rules than PyYAML's could take for a number or for nothing.
@@ -57,20 +56,21 @@ def _lines(section: BaseModel, values: dict[str, Any], indent: str) -> list[str]
     for key, field in type(section).model_fields.items():
         value = values[key]
         inner = getattr(section, key)
-        if hasattr(inner, "model_fields") and isinstance(value, dict):
+        if isinstance(inner, BaseModel) and isinstance(value, dict):
             lines += ["", f"{indent}{key}:", *_lines(inner, value, indent + "  ")]
             continue
         if field.description:
             lines.append(f"{indent}# {field.description}")
+        # lists and mappings of a key in one line: [a, b]
         text = yaml.dump(
-            {key: _finite(value)},
+            _finite(value),
             Dumper=_Dumper,
-            default_flow_style=None,
+            default_flow_style=True,
             allow_unicode=True,
             sort_keys=False,
-            width=1000,
+            width=1 << 20,
         )
-        lines += [indent + line for line in text.rstrip("\n").split("\n")]
+        lines.append(f"{indent}{key}: " + text.removesuffix("...\n").rstrip("\n"))
     return lines
 
 

@@ -31,9 +31,7 @@ def resolve_device(name: str) -> torch.device:
         raise ConfigurationError(
             f"device: {name} is not available here (hasten doctor lists the devices); use auto"
         )
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", 0)
-    return device
+    return torch.device("cuda", 0) if name == "cuda" else device
 
 
 def prepare_torch(config: RunConfig, device: torch.device) -> None:

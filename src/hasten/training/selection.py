@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hasten.evaluation.metrics import higher_is_better
-
 from hasten.config import Patience
+from hasten.evaluation.metrics import higher_is_better
 
 
 @dataclass

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from hasten.evaluation.ranker import Evaluation
 from torch import Tensor, nn
 
 from hasten.config import RunConfig
 from hasten.errors import CheckpointError, Interrupted, NonFiniteError
+from hasten.evaluation.ranker import Evaluation
 from hasten.training.checkpoint import (
     Checkpoint,
     checkpoint_name,

@@ -1,0 +1,33 @@
+"""hasten: fast training of recommender and knowledge-graph models, with receipts.
+
+``hasten.train(model="sasrec", data="events.csv")`` returns a :class:`hasten.api.Result`; the
+modules under ``hasten.models`` and ``hasten.ops`` are ordinary PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from hasten.api import Result, load, train
+    from hasten.errors import HastenError
+
+__all__ = ["HastenError", "Result", "__version__", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when something of it is asked for."""
+    if name in ("train", "load", "Result"):
+        from hasten.training.machine import tune_process  # noqa: PLC0415 - before torch
+
+        tune_process()
+        from hasten import api  # noqa: PLC0415
+
+        return getattr(api, name)
+    if name == "HastenError":
+        from hasten.errors import HastenError  # noqa: PLC0415
+
+        return HastenError
+    raise AttributeError(f"module 'hasten' has no attribute {name!r}")

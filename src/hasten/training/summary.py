@@ -1,0 +1,55 @@
+"""What a run came to: its metrics with their protocol, its costs, the switches in effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hasten.config import RunConfig
+from hasten.training.machine import allocator_report
+from hasten.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to; ``to_json`` is what ``hasten train --json`` prints."""
+
+    run: Path
+    model: str
+    data: str
+    epochs: int
+    valid: dict[str, float]
+    test: dict[str, float]
+    protocol: str
+    seconds: dict[str, float]
+    examples_per_second: float
+    peak_memory_bytes: int
+    effective: dict[str, Any]
+    stopped_by: str
+    best_epoch: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "run": str(self.run)}
+
+
+def switches_in_effect(trainer: Trainer, config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """The switches as they were in effect, not as they were asked for."""
+    options = config.training
+    return {
+        "device": str(device),
+        "devices": 1,
+        "threads": torch.get_num_threads(),
+        "precision": trainer.steps[0].precision.name if trainer.steps else "fp32",
+        "batch_size": options.batch_size,
+        "accumulate": options.accumulate,
+        "recompute": options.recompute,
+        "compile": [report.to_json() for report in trainer.compiled] or "off",
+        "optimizer": f"{options.optimizer} (fused)",
+        "eval_every": config.evaluation.every,
+        "clip_norm": options.clip_norm,
+        "bad_steps": sum(int(step.bad) for step in trainer.steps),
+        "allocator": allocator_report(),
+    }

@@ -1,0 +1,60 @@
+"""The models under contract: a new one passes the whole suite by adding a case here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A model with options small enough for tests.
+
+    settings: dotted configuration keys; without_dropout: what switches off all randomness that
+    depends on the layout of a batch; trains: whether it has gradient steps at all.
+    """
+
+    label: str
+    model: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    without_dropout: Mapping[str, Any] = field(default_factory=dict)
+    trains: bool = True
+
+
+_SMALL = {"model.width": 16, "model.max_length": 12}
+_NO_DROPOUT = {"model.dropout": 0.0}
+
+CASES = (
+    ModelCase("sasrec-ce", "sasrec", _SMALL, _NO_DROPOUT),
+    ModelCase(
+        "sasrec-bce-post",
+        "sasrec",
+        {**_SMALL, "model.loss": "bce", "model.norm": "post"},
+        _NO_DROPOUT,
+    ),
+    ModelCase(
+        "sasrec-gbce",
+        "sasrec",
+        {**_SMALL, "model.loss": "gbce", "model.negatives": 4, "model.heads": 2},
+        _NO_DROPOUT,
+    ),
+    ModelCase("pop", "pop", trains=False),
+)
+
+
+def sequences(users: int = 50, items: int = 30, seed: int = 0) -> dict[str, np.ndarray]:
+    """Events in which the next item mostly follows from the last: item + 1, sometimes a jump."""
+    generator = np.random.default_rng(seed)
+    rows: dict[str, list[int]] = {"user_id": [], "item_id": [], "timestamp": []}
+    for user in range(users):
+        item = int(generator.integers(items))
+        for time in range(int(generator.integers(3, 16))):
+            rows["user_id"].append(user)
+            rows["item_id"].append(item)
+            rows["timestamp"].append(1_000_000 + time * 60 + user)
+            jump = generator.random() < 0.1
+            item = int(generator.integers(items)) if jump else (item + 1) % items
+    return {name: np.array(values) for name, values in rows.items()}

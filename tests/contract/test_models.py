@@ -1,0 +1,190 @@
+"""What every model must do: one suite, run over every case of :mod:`tests.contract.cases`."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hasten import api, run
+from hasten.models.seam import RecommenderQueries
+from hasten.registry import load_model
+from hasten.training.checkpoint import read_checkpoint
+from tests.contract.cases import CASES, ModelCase, sequences
+
+TRAINED = [case for case in CASES if case.trains]
+each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+each_trained = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case.label)
+
+
+def train(case: ModelCase, out: Path, **settings: Any) -> api.Result:
+    """A short run: 50 users in batches of 8 are 7 steps an epoch."""
+    everyday = {"training.epochs": 2, "training.batch_size": 8, "device": "cpu", "threads": 1}
+    merged = {**everyday, **case.settings, **{k.replace("__", "."): v for k, v in settings.items()}}
+    return api.train(case.model, sequences(), settings=merged, out=str(out), quiet=True)
+
+
+def fingerprint(run_folder: Path, name: str = "final") -> str:
+    """sha256 over weights, optimiser state and phase state."""
+    tensors = read_checkpoint(run_folder / name).tensors
+    digest = hashlib.sha256()
+    for group in sorted(tensors):
+        for key in sorted(tensors[group]):
+            digest.update(f"{group}/{key}".encode())
+            digest.update(tensors[group][key].contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def records(run_folder: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without times and without the events of resuming."""
+    import json
+
+    lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    volatile = ("time", "seconds", "examples_per_second")
+    return [
+        {k: v for k, v in line.items() if k not in volatile}
+        for line in lines
+        if line["kind"] != "event"
+    ]
+
+
+@each
+def test_trains_and_reports(case, tmp_path):
+    result = train(case, tmp_path / "run")
+    assert set(result.metrics) == {"ndcg@10", "hr@10"}
+    assert all(0 <= value <= 1 for value in result.metrics.values())
+    assert "full ranking" in result.protocol
+    for name in ("config.yaml", "environment.json", "data.json", "metrics.json", "metrics.jsonl"):
+        assert (tmp_path / "run" / name).is_file(), name
+    for name in ("best", "final"):
+        assert (tmp_path / "run" / name / "manifest.json").is_file()
+
+
+@each_trained
+def test_learns_what_is_planted(case, tmp_path):
+    result = train(
+        case,
+        tmp_path / "run",
+        training__epochs=60,
+        training__lr=5e-3,
+        evaluation__every=60,
+        **{k.replace(".", "__"): v for k, v in case.without_dropout.items()},
+    )
+    lines = [r for r in records(tmp_path / "run") if r["kind"] == "train"]
+    assert lines[-1]["loss"] < 0.55 * lines[0]["loss"]
+    assert result.metrics["ndcg@10"] > 0.5
+
+
+@each
+def test_same_seed_same_result(case, tmp_path):
+    train(case, tmp_path / "a")
+    train(case, tmp_path / "b")
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
+    assert records(tmp_path / "a") == records(tmp_path / "b")
+
+
+@each_trained
+def test_another_seed_another_result(case, tmp_path):
+    train(case, tmp_path / "a")
+    train(case, tmp_path / "b", seed=1)
+    assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "b")
+
+
+@each_trained
+def test_resumes_exactly_at_any_step(case, tmp_path):
+    """200 steps straight = stopped at 5 random steps, in mid-epoch too, and resumed."""
+    settings = {
+        "training__epochs": 29,
+        "checkpoint__every_steps": 1,
+        "checkpoint__keep": 500,
+        "evaluation__every": 7,
+    }
+    train(case, tmp_path / "whole", **settings)
+    expected = fingerprint(tmp_path / "whole")
+    saved = sorted((tmp_path / "whole" / "checkpoints").iterdir())
+    assert len(saved) >= 200
+    for stop in np.random.default_rng(4).choice(len(saved) - 1, 5, replace=False):
+        copy = tmp_path / f"stopped-{stop}"
+        shutil.copytree(tmp_path / "whole", copy)
+        for later in saved[stop + 1 :]:
+            shutil.rmtree(copy / "checkpoints" / later.name)
+        run.resume(copy, quiet=True)
+        assert fingerprint(copy) == expected
+        assert records(copy) == records(tmp_path / "whole")
+
+
+@each_trained
+def test_micro_batches_change_nothing(case, tmp_path):
+    off = {k.replace(".", "__"): v for k, v in case.without_dropout.items()}
+    train(case, tmp_path / "1", **off)
+    whole = read_checkpoint(tmp_path / "1" / "final").tensors["weights"]
+    for parts in (2, 4):
+        train(case, tmp_path / str(parts), training__accumulate=parts, **off)
+        split = read_checkpoint(tmp_path / str(parts) / "final").tensors["weights"]
+        for name, tensor in whole.items():
+            torch.testing.assert_close(split[name], tensor, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@each
+def test_saves_and_reloads_to_the_same_scores(case, tmp_path):
+    result = train(case, tmp_path / "run")
+    dataset = result.loaded.dataset
+    queries = RecommenderQueries(np.arange(len(dataset.users)), dataset.histories(0, 1))
+    with torch.inference_mode():
+        first = result.loaded.model.scorer(queries).block(0, len(dataset.items))
+        again = api.load(tmp_path / "run").model.scorer(queries).block(0, len(dataset.items))
+    assert first.shape == (len(dataset.users), len(dataset.items))
+    assert torch.isfinite(first).all()
+    assert torch.equal(first, again)
+
+
+@each
+def test_evaluates_the_same_in_any_batch_size(case, tmp_path):
+    train(case, tmp_path / "run")
+    values = [
+        run.evaluate(tmp_path / "run", changes={"evaluation.batch_size": size})["test"]
+        for size in (1, 7, 4096)
+    ]
+    assert values[0] == values[1] == values[2]
+
+
+@each
+def test_recommends_from_the_folder_alone(case, tmp_path):
+    result = train(case, tmp_path / "run")
+    moved = tmp_path / "elsewhere"
+    (tmp_path / "run").rename(moved)
+    frame = api.recommend(api.load(moved), users=[3, 5], topk=4).to_table().to_pydict()
+    assert frame["user_id"] == [3] * 4 + [5] * 4
+    assert frame["rank"] == [1, 2, 3, 4] * 2
+    seen = sequences()
+    for user, item in zip(frame["user_id"], frame["item_id"], strict=True):
+        assert not ((seen["user_id"] == user) & (seen["item_id"] == item)).any()
+    assert result.summary.model == case.model
+
+
+@each
+def test_every_option_is_documented(case):
+    options = load_model(case.model).Options
+    for name, field in options.model_fields.items():
+        if name != "name":
+            assert field.description, f"{case.model}: option {name} has no description"
+
+
+@each_trained
+def test_recompute_changes_no_number(case, tmp_path):
+    train(case, tmp_path / "plain")
+    train(case, tmp_path / "recomputed", training__recompute=True)
+    assert fingerprint(tmp_path / "plain") == fingerprint(tmp_path / "recomputed")
+
+
+@each_trained
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_learns_too(case, precision, tmp_path):
+    train(case, tmp_path / "run", training__precision=precision, training__epochs=3)
+    lines = [r["loss"] for r in records(tmp_path / "run") if r["kind"] == "train"]
+    assert lines[-1] < lines[0]
