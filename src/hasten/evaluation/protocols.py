@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hasten.config import EvaluationOptions
-from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset, Histories, Int64
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset, Int64
 from hasten.errors import ConfigurationError, DataError
 from hasten.models.seam import RecommenderQueries
 from hasten.ops.csr import CSR
@@ -55,7 +55,8 @@ class Protocol:
             )
         words = f"{self.split}, {how}, {self.ties} ties"
         if self.left_out:
-            words += f", {self.left_out:,} users without a history left out"
+            who = "user" if self.left_out == 1 else "users"
+            words += f", {self.left_out:,} {who} without a history left out"
         return words
 
     def same_as(self, other: Protocol) -> bool:
@@ -124,7 +125,7 @@ def _sampled(dataset: Dataset, users: Int64, targets: CSR, base: int) -> Int64:
             "evaluation.candidates uni100 ranks one target a user, but this split gives some "
             f"users several ({dataset.split}): use full"
         )
-    met = CSR.of(_met(dataset)).take(users).distinct()
+    met = CSR.of(dataset.histories(TRAIN, VALID, TEST)).take(users).distinct()
     full = np.flatnonzero(met.lengths >= len(dataset.items))
     if len(full):
         label = dataset.users.take(users[full[:1]])[0].as_py()
@@ -136,7 +137,3 @@ def _sampled(dataset: Dataset, users: Int64, targets: CSR, base: int) -> Int64:
     rows = torch.arange(len(users))[:, None]
     others = negatives(known, rows, base, torch.from_numpy(users)[:, None], torch.arange(SAMPLED))
     return np.concatenate([targets.items[:, None], others.numpy()], axis=1)
-
-
-def _met(dataset: Dataset) -> Histories:
-    return dataset.histories(TRAIN, VALID, TEST)

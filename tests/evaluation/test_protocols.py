@@ -1,0 +1,138 @@
+"""Ranking tasks: who is asked, what is known, what competes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hasten.config import EvaluationOptions
+from hasten.data.tables import TEST, TRAIN, VALID, Dataset
+from hasten.errors import ConfigurationError, DataError
+from hasten.evaluation.protocols import Protocol, ranking_task
+
+Make = Callable[..., Dataset]
+FULL, MASKED = EvaluationOptions(), EvaluationOptions(mask_history=True)
+UNI100 = EvaluationOptions(candidates="uni100")
+
+#: user 0: items 1 2 | 3 | 4; user 1: 5 | - | 5; user 2: - | 6 | 7; user 3: train only
+EVENTS = [
+    (0, 1, TRAIN), (0, 2, TRAIN), (0, 3, VALID), (0, 4, TEST),
+    (1, 5, TRAIN), (1, 5, TEST),
+    (2, 6, VALID), (2, 7, TEST),
+    (3, 1, TRAIN), (3, 2, TRAIN),
+]  # fmt: skip
+
+
+@pytest.fixture
+def small(make_dataset: Make) -> Dataset:
+    return make_dataset(EVENTS, 4, 200, "given")
+
+
+def test_validation_knows_train_and_test_knows_train_and_valid(small: Dataset) -> None:
+    valid = ranking_task(small, VALID, FULL, 0)
+    assert valid.queries.user.tolist() == [0]
+    assert valid.queries.history.items.tolist() == [1, 2]
+    assert valid.targets.items.tolist() == [3]
+    test = ranking_task(small, TEST, FULL, 0)
+    assert test.queries.user.tolist() == [0, 1, 2]
+    assert [test.queries.history.take(np.array([q])).items.tolist() for q in range(3)] == [
+        [1, 2, 3],
+        [5],
+        [6],
+    ]
+    assert test.targets.items.tolist() == [4, 5, 7]
+    assert test.excluded is None
+    assert test.candidates is None
+    assert test.items == 200
+
+
+def test_users_without_a_history_are_left_out_and_counted(small: Dataset) -> None:
+    valid = ranking_task(small, VALID, FULL, 0).protocol
+    assert valid.left_out == 1
+    assert valid.text() == (
+        "given, full ranking of 200 items, history kept, realistic ties, "
+        "1 user without a history left out"
+    )
+
+
+def test_masking_takes_the_history_out(small: Dataset) -> None:
+    test = ranking_task(small, TEST, MASKED, 0)
+    assert test.excluded is not None
+    assert [test.excluded.row(q).tolist() for q in range(3)] == [[1, 2, 3], [5], [6]]
+    assert test.targets.row(1).tolist() == [5]
+
+
+def test_repeated_targets_count_once(make_dataset: Make) -> None:
+    events = [(0, 1, TRAIN), (0, 9, TEST), (0, 8, TEST), (0, 9, TEST)]
+    task = ranking_task(make_dataset(events, 1, 10, "given"), TEST, FULL, 0)
+    assert task.targets.items.tolist() == [8, 9]
+
+
+def test_an_empty_part_gives_no_queries(make_dataset: Make) -> None:
+    task = ranking_task(make_dataset([(0, 1, TRAIN)], 1, 10, "given"), VALID, FULL, 0)
+    assert len(task.queries) == len(task.targets) == 0
+
+
+def test_uni100_draws_others_that_the_user_never_met(dataset: Dataset) -> None:
+    task = ranking_task(dataset, TEST, UNI100, 0)
+    assert task.candidates is not None
+    assert task.candidates.shape == (700, 101)
+    assert task.candidates[:, 0].tolist() == task.targets.items.tolist()
+    met = dataset.histories(TRAIN, VALID, TEST)
+    for row, user in enumerate(task.queries.user):
+        own = met.items[met.offsets[user] : met.offsets[user + 1]]
+        assert not np.isin(task.candidates[row, 1:], own).any()
+    # uniform: an item is drawn for each user who never met it, with 100 / (300 - met) draws
+    distinct = [np.unique(met.items[a:b]) for a, b in pairwise(met.offsets)]
+    wanted = np.zeros(300)
+    for own in distinct:
+        wanted += 100 / (300 - len(own)) * ~np.isin(np.arange(300), own)
+    drawn = np.bincount(task.candidates[:, 1:].ravel(), minlength=300)
+    deviation = (drawn - wanted) / np.sqrt(np.maximum(wanted, 1))
+    assert np.abs(deviation).max() < 4.5
+    assert (deviation**2).mean() == pytest.approx(1, abs=0.25)
+
+
+def test_uni100_depends_on_seed_part_and_user_alone(dataset: Dataset, make_dataset: Make) -> None:
+    drawn = ranking_task(dataset, TEST, UNI100, 0).candidates
+    assert drawn is not None
+    np.testing.assert_array_equal(drawn, ranking_task(dataset, TEST, UNI100, 0).candidates)
+    assert not np.array_equal(drawn, ranking_task(dataset, TEST, UNI100, 1).candidates)
+    # without the other users' events in this part, a user's candidates stay what they were
+    events = np.stack([dataset.interactions.user, dataset.interactions.item, dataset.part], 1)
+    few = events[(events[:, 2] != TEST) | (events[:, 0] % 7 == 3)]
+    fewer = ranking_task(make_dataset(few, 700, 300, "leave-last-two-out"), TEST, UNI100, 0)
+    assert fewer.candidates is not None
+    np.testing.assert_array_equal(fewer.candidates, drawn[fewer.queries.user])
+
+
+def test_uni100_refuses_what_it_cannot_do(make_dataset: Make, dataset: Dataset) -> None:
+    several = make_dataset([(0, 1, TRAIN), (0, 2, TEST), (0, 3, TEST)], 1, 200, "ratio")
+    with pytest.raises(ConfigurationError, match="ranks one target a user"):
+        ranking_task(several, TEST, UNI100, 0)
+    everything = make_dataset([(0, 0, TRAIN), (0, 1, TRAIN), (0, 2, TEST)], 1, 3, "given")
+    with pytest.raises(DataError, match="user 'u0' has met all 3 items"):
+        ranking_task(everything, TEST, UNI100, 0)
+    both = EvaluationOptions(candidates="uni100", mask_history=True)
+    with pytest.raises(ConfigurationError, match=r"mask_history has no effect"):
+        ranking_task(dataset, TEST, both, 0)
+
+
+def test_protocols_compare_only_with_themselves() -> None:
+    full = Protocol("leave-last-two-out", "test", ("train", "valid"), "full", 12101, False)
+    assert full.text() == (
+        "leave-last-two-out, full ranking of 12,101 items, history kept, realistic ties"
+    )
+    assert full.same_as(replace(full))
+    others = [
+        replace(full, split="ratio"), replace(full, part="valid"), replace(full, known=("train",)),
+        replace(full, candidates="uni100"), replace(full, items=12100),
+        replace(full, mask_history=True), replace(full, left_out=3),
+    ]  # fmt: skip
+    assert not any(full.same_as(other) for other in others)
+    assert "masked" in replace(full, mask_history=True).text()
+    assert "100 uniform others of 12,101 items" in replace(full, candidates="uni100").text()

@@ -1,0 +1,156 @@
+"""The ranker: right numbers, whatever the sharing; the model left as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasten.config import EvaluationOptions
+from hasten.data.tables import TEST, VALID, Dataset
+from hasten.errors import ConfigurationError
+from hasten.evaluation.protocols import RankingTask, ranking_task
+from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
+from hasten.evaluation.tiles import TILE_ROWS, make_tiles
+from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer
+from hasten.ops.table import EmbeddingTable
+
+CPU = torch.device("cpu")
+METRICS = [
+    "ndcg@10", "hr@10", "recall@20", "precision@20", "map@20", "mrr", "mrr@10", "hits@10", "mr"
+]  # fmt: skip
+
+
+class Mean(nn.Module):
+    """Scores by the mean of the history's embeddings; dropout shows the mode it runs in."""
+
+    def __init__(self, items: int, width: int = 16) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.items = EmbeddingTable(items, width)
+        self.dropout = nn.Dropout(0.5)
+        self.rows: list[int] = []
+
+    def scorer(self, queries: RecommenderQueries) -> Scorer:
+        self.rows.append(len(queries))
+        assert torch.is_inference_mode_enabled()
+        return FactorScorer(self.vectors(queries), Catalogue(self.items))
+
+    def vectors(self, queries: RecommenderQueries) -> Tensor:
+        rows = self.items.rows(torch.from_numpy(queries.history.items))
+        user = torch.from_numpy(np.repeat(np.arange(len(queries)), queries.history.lengths))
+        total = torch.zeros(len(queries), rows.shape[1]).index_add_(0, user, rows)
+        mean: Tensor = self.dropout(total / torch.from_numpy(queries.history.lengths)[:, None])
+        return mean
+
+
+@pytest.fixture
+def model(dataset: Dataset) -> Mean:
+    return Mean(len(dataset.items))
+
+
+def task_of(dataset: Dataset, part: int = TEST, **options: object) -> RankingTask:
+    return ranking_task(dataset, part, EvaluationOptions.model_validate(options), 5)
+
+
+def rank_by_hand(model: Mean, task: RankingTask) -> list[float]:
+    """Realistic ranks of single targets from a dense score matrix, one user at a time."""
+    model.eval()
+    with torch.no_grad():
+        scores = (model.vectors(task.queries) @ model.items.weight.T).numpy()
+    ranks = []
+    for row, target in enumerate(task.targets.items):
+        rivals = np.ones(task.items, bool)
+        if task.excluded is not None:
+            rivals[task.excluded.row(row)] = False
+        rivals[target] = False
+        others = np.flatnonzero(rivals) if task.candidates is None else task.candidates[row, 1:]
+        gap = scores[row, others] - scores[row, target]
+        ranks.append(1 + (gap > 0).sum() + (gap == 0).sum() / 2)
+    return ranks
+
+
+@pytest.mark.parametrize("options", [{}, {"mask_history": True}, {"candidates": "uni100"}])
+@pytest.mark.parametrize("part", [VALID, TEST])
+def test_ranks_are_those_of_a_dense_matrix(
+    dataset: Dataset, model: Mean, part: int, options: dict[str, object]
+) -> None:
+    task = task_of(dataset, part, **options)
+    found = evaluate(model, task, ["mr", "hr@10", "mrr"], device=CPU)
+    ranks = np.array(rank_by_hand(model, task))
+    assert found.values["mr"] == pytest.approx(ranks.mean(), abs=0.01)
+    assert found.values["hr@10"] == pytest.approx((ranks <= 10).mean(), abs=0.003)
+    assert found.values["mrr"] == pytest.approx((1 / ranks).mean(), abs=0.001)
+    assert found.queries == 700
+    assert found.protocol == task.protocol.text()
+    assert found.seconds > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"mask_history": True}, {"candidates": "uni100"}])
+def test_one_two_and_three_parts_give_identical_metrics(
+    dataset: Dataset, model: Mean, options: dict[str, object]
+) -> None:
+    task = task_of(dataset, **options)
+    whole = evaluate(model, task, METRICS, device=CPU).values
+    for parts in (1, 2, 3, 5):
+        shares = []
+        for part in range(parts):
+            share = rank_queries(model, task, device=CPU, part=part, parts=parts)
+            assert share is not None
+            shares.append(share)
+        merged = per_query(task, merge_ranks(shares), METRICS)
+        assert {name: metric.mean() for name, metric in merged.items()} == whole
+
+
+def test_every_tile_has_the_same_number_of_rows(dataset: Dataset, model: Mean) -> None:
+    evaluate(model, task_of(dataset), ["mrr"], device=CPU)
+    assert model.rows == [TILE_ROWS] * 3
+    tiles = make_tiles(np.array([5, 1, 5, 2]))
+    assert [tile.rows.tolist() for tile in tiles] == [[1, 3, 0, 2]]
+    assert tiles[0].padded.tolist() == [1, 3, 0] + [2] * 253
+    lengths = np.random.default_rng(0).integers(0, 9, 1000)
+    rows = np.concatenate([tile.rows for tile in make_tiles(lengths)])
+    assert sorted(rows.tolist()) == list(range(1000))
+    assert (np.diff(lengths[rows]) >= 0).all()
+    assert make_tiles(np.empty(0, np.int64)) == []
+
+
+def test_the_mode_of_every_module_is_restored(dataset: Dataset, model: Mean) -> None:
+    task = task_of(dataset)
+    model.train()
+    model.items.eval()
+    first = evaluate(model, task, METRICS, device=CPU)
+    assert (model.training, model.dropout.training, model.items.training) == (True, True, False)
+    model.eval()
+    assert evaluate(model, task, METRICS, device=CPU).values == first.values
+    assert not model.training
+    model.train()
+    with pytest.raises(ConfigurationError, match="did you mean"):
+        evaluate(model, task, ["ncdg@10"], device=CPU)
+    assert model.training
+
+
+def test_a_stopped_evaluation_has_no_values(dataset: Dataset, model: Mean) -> None:
+    model.train()
+    seen: list[tuple[int, int]] = []
+    found = evaluate(
+        model,
+        task_of(dataset),
+        METRICS,
+        device=CPU,
+        stop=lambda: len(seen) == 2,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert found.values == {}
+    assert seen == [(256, 700), (512, 700)]
+    assert model.training
+
+
+def test_a_diverged_model_is_the_worst(dataset: Dataset, model: Mean) -> None:
+    with torch.no_grad():
+        model.items.weight.fill_(torch.nan)
+    found = evaluate(model, task_of(dataset), ["mr", "hr@10"], device=CPU).values
+    assert found == {"mr": 300.0, "hr@10": 0.0}
+    masked = evaluate(model, task_of(dataset, candidates="uni100"), ["mr"], device=CPU).values
+    assert masked == {"mr": 101.0}
