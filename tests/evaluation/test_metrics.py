@@ -50,7 +50,7 @@ def relevant() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def scores() -> np.ndarray:
-    # from 1: torchmetrics takes a score of exactly 0 for padding
+    # from 1: the oracle's recall leaves out targets that score 0 or less
     row = np.arange(1, ITEMS + 1, dtype=np.float32)
     return np.random.default_rng(4).permuted(np.tile(row, (QUERIES, 1)), axis=1)
 
