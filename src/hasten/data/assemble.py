@@ -121,9 +121,9 @@ def _columns(
     rating: NDArray[np.float32] | None = None
     if sources[0].rating is not None:
         ratings = [events.rating for events in sources if events.rating is not None]
-        rating = np.concatenate(ratings).astype(np.float32)
+        rating = times.joined(ratings)
     return clean.Columns(
-        np.concatenate(users.codes), np.concatenate(items.codes), rating, time, key, _part(read)
+        times.joined(users.codes), times.joined(items.codes), rating, time, key, _part(read)
     )
 
 

@@ -121,13 +121,35 @@ def core(events: Columns, k: int, users: int, items: int) -> Columns:
     raise DataError(f"data.k_core={k} leaves no event")
 
 
+def stable_order(key: Int64, limit: int) -> Int64:
+    """``np.argsort(key, kind="stable")`` of keys in [0, limit), several times faster.
+
+    numpy sorts whole 64-bit values much faster than it argsorts: so the bits of the key, as many
+    as there is room for, are sorted together with the position, the low ones first.
+    """
+    position_bits = max(1, (len(key) - 1).bit_length())
+    room = 63 - position_bits
+    positions = np.arange(len(key), dtype=np.int64)
+    order = positions
+    for shift in range(0, (limit - 1).bit_length(), room):
+        packed = (key if shift == 0 else key[order]) >> shift
+        packed &= (1 << room) - 1
+        packed <<= position_bits
+        packed |= positions
+        packed.sort()
+        packed &= (1 << position_bits) - 1
+        order = packed if shift == 0 else order[packed]
+    return order
+
+
 def ordered(events: Columns) -> tuple[Columns, bool]:
     """Sorted by user, then time, then file order; whether each user's times were in order."""
     time = events.time if events.key is None else events.key
     if time is None:
         if np.all(events.user[1:] >= events.user[:-1]):
             return events, True
-        return events.take(np.argsort(events.user, kind="stable")), True
+        users = events.user.astype(np.int64)
+        return events.take(stable_order(users, int(users.max()) + 1)), True
     low, high = int(time.min()), int(time.max())
     span = high - low + 1
     if span * (int(events.user.max()) + 1) < 2**63:
@@ -137,7 +159,7 @@ def ordered(events: Columns) -> tuple[Columns, bool]:
         key -= low
         if np.all(key[1:] >= key[:-1]):
             return events, True
-        order = np.argsort(key, kind="stable")
+        order = stable_order(key, span * (int(events.user.max()) + 1))
         del key
     else:
         order = np.lexsort((time, events.user))

@@ -38,13 +38,14 @@ class TextScan:
     """What one pass over a text file found.
 
     lines: line ends, plus one for a last line without; sha256, bytes: of the file as stored.
-    quotes, hexadecimal: whether ``"`` or ``0x`` occur anywhere (they need a closer look).
+    last_quote: offset of the last ``"`` in the text, -1 for none; hexadecimal: whether ``0x``
+    occurs anywhere. Both need a closer look.
     """
 
     sha256: str
     bytes: int
     lines: int
-    quotes: bool
+    last_quote: int
     hexadecimal: bool
 
     def source(self, path: Path) -> dict[str, Any]:
@@ -183,7 +184,8 @@ def scan(path: Path) -> TextScan:
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = newlines = 0
     last = b"\n"
-    quotes = hexadecimal = False
+    last_quote = -1
+    hexadecimal = False
     try:
         with io.BufferedReader(hashing, _BLOCK) as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if compressed else raw
@@ -194,7 +196,8 @@ def scan(path: Path) -> TextScan:
                     _refuse_byte(path, block, block.index(bad[0]), offset, newlines)
                 if b"\r" in block or last == b"\r":
                     _check_returns(path, last, block, offset, newlines)
-                quotes = quotes or b'"' in block
+                if (quote := block.rfind(b'"')) >= 0:
+                    last_quote = offset + quote
                 hexadecimal = hexadecimal or b"0x" in block or b"0X" in block
                 newlines += block.count(b"\n")
                 offset += len(block)
@@ -207,7 +210,7 @@ def scan(path: Path) -> TextScan:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: damaged or truncated gzip file ({error})") from error
     lines = newlines + (last != b"\n")
-    return TextScan(hashing.digest.hexdigest(), hashing.count, lines, quotes, hexadecimal)
+    return TextScan(hashing.digest.hexdigest(), hashing.count, lines, last_quote, hexadecimal)
 
 
 def _check_encoding(

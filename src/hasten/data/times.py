@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hasten.data.readers.seam import TimeColumn, TimeUnit
 from hasten.data.tables import Int64
@@ -16,6 +18,11 @@ _FINER: dict[TimeUnit, TimeUnit] = {"s": "ms", "ms": "us", "us": "ns"}
 #: later than any recorded event (the year 5138), earlier than 1973 counted in milliseconds
 _ABSURD = 1e11
 _YEAR = 365.25 * 86400
+
+
+def joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One column after the other; a single one as it is, uncopied."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def unite(columns: Sequence[TimeColumn], unit: TimeUnit) -> tuple[Int64, Int64 | None, list[str]]:
@@ -31,7 +38,7 @@ def unite(columns: Sequence[TimeColumn], unit: TimeUnit) -> tuple[Int64, Int64 |
         raise DataError("some files hold dates and others numbers as times: write them alike")
     own = units.pop()
     used = unit if own is None else own
-    values = np.concatenate([column.values for column in columns])
+    values = joined([column.values for column in columns])
     notes = []
     if own is not None and unit != "s":
         notes.append(f"data.time_unit={unit} has no effect: the times are dates")

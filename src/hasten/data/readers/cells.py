@@ -106,9 +106,9 @@ def read(path: Path, layout: Layout, lines: list[str]) -> Events:
         raise DataError(f"{path}: 0 rows, only a header ({', '.join(layout.header)})")
     kind = _time_kind(layout, lines)
     reader = _Reader(path, layout, kind)
-    if found.quotes and layout.quoted and not reader.quotes_pair_up():
+    if layout.quoted and not reader.quotes_pair_up(found.last_quote + 1):
         reader.refuse("a double quote that does not enclose a whole cell")
-    if found.quotes and not layout.quoted:
+    if found.last_quote >= 0 and not layout.quoted:
         reader.refuse("a double quote in a file whose cells are not quoted")
     table = reader.table()
     if found.lines - header_rows != table.num_rows:
@@ -212,21 +212,28 @@ class _Reader:
 
     def _pairs_up(self, lines: bytes) -> bool:
         """Whether every double quote in whole lines encloses a cell of one line."""
+        if b'"' not in lines:
+            return True
         mark = re.escape(self.layout.separator.encode())
         pattern = rb'(?:(?<=[\n%b])|\A)"(?:[^"\n]|"")*"(?=[\r\n%b]|\Z)' % (mark, mark)
         return b'"' not in re.sub(pattern, b"", lines)
 
-    def quotes_pair_up(self) -> bool:
-        """Whether every double quote of the file encloses a cell of one line."""
+    def quotes_pair_up(self, stop: int) -> bool:
+        """Whether every double quote before the offset ``stop`` encloses a cell of one line."""
+        if not stop:
+            return True
         with text.open_bytes(self.path) as file:
             first = file.read(3)
             rest = b"" if first == b"\xef\xbb\xbf" else first
-            while block := file.read(_BLOCK):
+            done = 3
+            while done < stop and (block := file.read(1 << 20)):
+                done += len(block)
                 block = rest + block
                 cut = block.rfind(b"\n") + 1
                 if not self._pairs_up(block[:cut]):
                     return False
                 rest = block[cut:]
+            rest += file.readline()
         return self._pairs_up(rest)
 
     def table(self) -> pa.Table:
@@ -258,8 +265,9 @@ class _Reader:
         if double:  # "a::b" is read as a, an empty column, b
             types |= {names[i]: pa.null() for i in range(1, width, 2)}
         with text.open_bytes(self.path) as file:
+            plain = self.path if not normalise and not text.is_gzip(self.path) else None
             return arrow_csv.read_csv(
-                io.BufferedReader(_SingleBlanks(file)) if normalise else file,
+                io.BufferedReader(_SingleBlanks(file)) if normalise else plain or file,
                 arrow_csv.ReadOptions(
                     column_names=names, skip_rows=self.layout.header_line, block_size=_BLOCK
                 ),
@@ -285,14 +293,14 @@ class _Reader:
         codes = [np.asarray(chunk.indices) for chunk in column.chunks]
         return IdColumn(np.concatenate(codes), column.chunk(0).dictionary)
 
-    def ratings(self, table: pa.Table) -> NDArray[np.float64] | None:
+    def ratings(self, table: pa.Table) -> NDArray[np.float32] | None:
         if "rating" not in self.layout.columns:
             return None
         column = self._column(table, "rating")
         values = column.to_numpy()
         if column.null_count or not np.all(np.abs(values) <= MAX_RATING):
             self.refuse("a rating that is not finite")
-        return np.asarray(values, np.float64)
+        return np.asarray(values, np.float32)
 
     def times(self, table: pa.Table) -> TimeColumn | None:
         if "time" not in self.layout.columns:
@@ -324,7 +332,7 @@ class _Reader:
 
 def _column_type(role: str, kind: str) -> pa.DataType:
     if role == "rating":
-        return pa.float64()
+        return pa.float32()
     if role == "time":
         return {"int": pa.int64(), "float": pa.float64()}.get(kind, pa.string())
     return pa.dictionary(pa.int32(), pa.string())

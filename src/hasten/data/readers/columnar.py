@@ -117,7 +117,7 @@ class _Columns:
         encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
         return IdColumn(np.asarray(encoded.indices, np.int32), encoded.dictionary)
 
-    def ratings(self) -> NDArray[np.float64] | None:
+    def ratings(self) -> NDArray[np.float32] | None:
         column = self.columns.get("rating")
         if column is None:
             return None
@@ -127,7 +127,7 @@ class _Columns:
             self.refuse(str(error))
         if column.null_count or not np.all(np.abs(values) <= MAX_RATING):
             self.refuse("a rating that is not finite")
-        return np.asarray(values, np.float64)
+        return np.asarray(values, np.float32)
 
     def times(self) -> TimeColumn | None:
         column = self.columns.get("time")

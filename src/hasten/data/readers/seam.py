@@ -55,7 +55,7 @@ class Events:
     source: str
     user: IdColumn
     item: IdColumn
-    rating: NDArray[np.float64] | None
+    rating: NDArray[np.float32] | None
     time: TimeColumn | None
     part: NDArray[np.int8] | None
     problems: Callable[[Rules], Iterator[Problem]]

@@ -99,7 +99,7 @@ class _Files:
         if self.times is not None:
             scans.append(text.scan(text.require_file(self.times)))
             time = self._times(rows, users)
-        if any(found.quotes for found in scans):
+        if any(found.last_quote >= 0 for found in scans):
             self.refuse("double quotes", Rules())
         if any(found.hexadecimal for found in scans) and next(self.problems(Rules()), None):
             self.refuse("", Rules())
