@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,11 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "'" if _AMBIGUOUS.fullmatch(text) else None
+    style = None
+    if not text.isprintable():
+        style = '"'  # the only style that escapes line ends and controls
+    elif _AMBIGUOUS.fullmatch(text):
+        style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -63,7 +66,7 @@ def _lines(section: BaseModel, values: dict[str, Any], indent: str) -> list[str]
             lines.append(f"{indent}# {field.description}")
         # lists and mappings of a key in one line: [a, b]
         text = yaml.dump(
-            _finite(value),
+            value,
             Dumper=_Dumper,
             default_flow_style=True,
             allow_unicode=True,
@@ -72,12 +75,3 @@ def _lines(section: BaseModel, values: dict[str, Any], indent: str) -> list[str]
         )
         lines.append(f"{indent}{key}: " + text.removesuffix("...\n").rstrip("\n"))
     return lines
-
-
-def _finite(value: Any) -> Any:
-    """YAML writes infinity as ``.inf``, which only a YAML reader takes for a number."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
