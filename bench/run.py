@@ -13,6 +13,7 @@ import sys
 from bench.entries import ENTRIES
 from bench.harness import MODES, SideFailedError, measure
 from bench.results import write_result
+from bench.table import main as write_tables
 
 
 def main() -> int:
@@ -46,6 +47,7 @@ def main() -> int:
         result["provisional"] = options.provisional
         result["repeat"] = f'make bench ARGS="{name} --blocks {options.blocks}"'
         print(write_result(result))
+        write_tables([])
     return 1 if failed else 0
 
 

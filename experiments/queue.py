@@ -3,7 +3,9 @@
     python -m experiments.queue list
     python -m experiments.queue run [--only PATTERN] [--max-time SECONDS] [--commit]
 
-Run folders are under ``runs/experiments`` (not in git), results under ``experiments/results``.
+Run folders are under ``runs/experiments`` (not in git), results under ``experiments/results``;
+after every run the page ``docs/experiments.md`` follows. With --commit the result and the page are
+committed, one commit a run.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import IO, Any
 
 from bench.data import plain_file
 from bench.machine import ROOT
+from experiments import summary
 from experiments.definitions import EXPERIMENTS, Experiment, select
 from experiments.record import make_record, write_record
 
@@ -40,7 +43,8 @@ class Queue:
     """Where runs and results go, and the command that trains."""
 
     runs: Path = ROOT / "runs" / "experiments"
-    results: Path = ROOT / "experiments" / "results"
+    results: Path = summary.RESULTS
+    docs: Path = summary.DOCS
     command: Sequence[str] = HASTEN
 
     def folder(self, experiment: Experiment) -> Path:
@@ -136,8 +140,9 @@ def run_queue(
                 path = queue.result(experiment)
                 write_record(path, make_record(experiment, result, queue.folder(experiment)))
                 say(f"{experiment.name}: test {result['test']}")
+                written = [path, *summary.write_pages(queue.results, queue.docs)]
                 if commit:
-                    commit_file(path, f"Result of {experiment.name}")
+                    commit_files(written, f"Result of {experiment.name}")
             elif code in INTERRUPTED or code == -signal.SIGTERM:
                 say(f"{experiment.name}: stopped; run the queue again to go on")
                 return INTERRUPTED[1]
@@ -147,10 +152,11 @@ def run_queue(
     return 1 if failed else 0
 
 
-def commit_file(path: Path, message: str) -> None:
-    """Commit this one file and nothing else."""
-    for arguments in (["add", "--", path.name], ["commit", "-q", "-m", message, "--", path.name]):
-        subprocess.run(["git", *arguments], cwd=path.parent, check=True)
+def commit_files(paths: Sequence[Path], message: str) -> None:
+    """Commit these files as they are, and nothing else."""
+    names = [str(path) for path in paths]
+    for arguments in (["add", "--", *names], ["commit", "-q", "-m", message, "--", *names]):
+        subprocess.run(["git", *arguments], cwd=paths[0].parent, check=True)
 
 
 def say(text: str) -> None:

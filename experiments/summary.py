@@ -112,18 +112,25 @@ def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
         pyplot.close(figure)
 
 
-def main(arguments: Sequence[str], results: Path = RESULTS, docs: Path = DOCS) -> int:
+def write_pages(results: Path = RESULTS, docs: Path = DOCS) -> list[Path]:
+    """Write the page and the pictures; the files that were written."""
     groups = load_groups(results)
-    text = document(groups)
     page = docs / "experiments.md"
-    if "--check" in arguments:
-        if not page.exists() or page.read_text() != text:
-            print("docs/experiments.md is stale: run make docs", file=sys.stderr)
-            return 1
+    page.write_text(document(groups))
+    pictures = [docs / "experiments" / f"{group}.svg" for group in groups]
+    for records, picture in zip(groups.values(), pictures, strict=True):
+        draw(records, picture)
+    return [page, *pictures]
+
+
+def main(arguments: Sequence[str], results: Path = RESULTS, docs: Path = DOCS) -> int:
+    if "--check" not in arguments:
+        write_pages(results, docs)
         return 0
-    page.write_text(text)
-    for group, records in groups.items():
-        draw(records, docs / "experiments" / f"{group}.svg")
+    page = docs / "experiments.md"
+    if not page.exists() or page.read_text() != document(load_groups(results)):
+        print("docs/experiments.md is stale: run make docs", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments import queue as queue_module
 from experiments.definitions import EXPERIMENTS, Experiment, seeds, select
-from experiments.queue import Queue, QueueBusyError, commit_file, locked, main, run_queue
+from experiments.queue import Queue, QueueBusyError, locked, main, run_queue
 from experiments.summary import main as summarise
 
 FAKE = """
@@ -46,7 +46,10 @@ def queue(tmp_path, monkeypatch):
     monkeypatch.setattr(queue_module, "plain_file", lambda name: tmp_path / f"{name}.csv")
     script = tmp_path / "fake.py"
     script.write_text(FAKE)
-    return Queue(tmp_path / "runs", tmp_path / "results", (sys.executable, str(script)))
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    command = (sys.executable, str(script))
+    return Queue(tmp_path / "runs", tmp_path / "results", docs, command)
 
 
 def test_a_run_leaves_one_result_and_is_not_repeated(queue, tmp_path):
@@ -106,7 +109,7 @@ def test_a_run_left_behind_by_a_killed_queue_still_counts(queue, tmp_path):
         "from experiments.definitions import seeds\n"
         f"q.plain_file = lambda name: Path({str(tmp_path)!r}) / name\n"
         f"it = q.Queue(Path({str(queue.runs)!r}), Path({str(queue.results)!r}), "
-        f"{tuple(queue.command)!r})\n"
+        f"Path({str(queue.docs)!r}), {tuple(queue.command)!r})\n"
         "q.run_queue(it, seeds('slow', 'sasrec', 'beauty', '--slow', count=1))\n"
     )
     left = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
@@ -132,25 +135,25 @@ def test_a_run_left_behind_by_a_killed_queue_still_counts(queue, tmp_path):
             time.sleep(0.02)
 
 
-def test_a_result_is_committed_alone(tmp_path):
+def test_a_result_is_committed_with_its_page_and_nothing_else(queue, tmp_path):
     def git(*arguments):
-        done = subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        command = ["git", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
         return done.stdout.split()
 
     git("init", "-q")
     git("config", "user.name", "a")
     git("config", "user.email", "a@b.c")
-    for name in ("one.json", "two.json"):
-        (tmp_path / name).write_text("{}")
-    git("add", "two.json")
-    commit_file(tmp_path / "one.json", "Result of one")
-    assert git("ls-tree", "--name-only", "HEAD") == ["one.json"]
+    (tmp_path / "other.json").write_text("{}")
+    git("add", "other.json")
+    assert run_queue(queue, seeds("toy", "sasrec", "beauty", "", count=2), commit=True) == 0
+    assert git("ls-tree", "-r", "--name-only", "HEAD") == [
+        "docs/experiments.md",
+        "docs/experiments/toy.svg",
+        "results/toy-seed0.json",
+        "results/toy-seed1.json",
+    ]
+    assert git("rev-list", "--count", "HEAD") == ["2"]
 
 
 def test_list_names_every_experiment(queue, capsys):
@@ -176,7 +179,7 @@ def test_sigterm_saves_the_run_and_ends_the_queue(queue, tmp_path):
         f"q.plain_file = lambda name: Path({str(tmp_path)!r}) / name\n"
         "q.EXPERIMENTS = seeds('slow', 'sasrec', 'beauty', '--slow', count=1)\n"
         f"sys.exit(q.main(['run'], q.Queue(Path({str(queue.runs)!r}), "
-        f"Path({str(queue.results)!r}), {tuple(queue.command)!r})))\n"
+        f"Path({str(queue.results)!r}), Path({str(queue.docs)!r}), {tuple(queue.command)!r})))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script])
     deadline = time.monotonic() + 60
@@ -189,14 +192,14 @@ def test_sigterm_saves_the_run_and_ends_the_queue(queue, tmp_path):
 
 
 def test_summary_gives_mean_and_deviation_and_says_when_it_is_stale(queue, tmp_path):
-    docs = tmp_path / "docs"
-    docs.mkdir()
+    docs = queue.docs
     assert summarise([], queue.results, docs) == 0
     assert "No result yet" in (docs / "experiments.md").read_text()
     assert run_queue(queue, seeds("toy", "sasrec", "beauty", "", count=3)) == 0
+    assert summarise(["--check"], queue.results, docs) == 0
+    (docs / "experiments.md").write_text("old")
     assert summarise(["--check"], queue.results, docs) == 1
     assert summarise([], queue.results, docs) == 0
-    assert summarise(["--check"], queue.results, docs) == 0
     page = (docs / "experiments.md").read_text()
     assert "ndcg@10 0.1100 ± 0.0100" in page
     picture = docs / "experiments" / "toy.svg"
