@@ -104,11 +104,13 @@ def test_without_pandas_the_remedy_is_named(make_run, monkeypatch):
         recommend(make_run(), topk=1).to_frame()
 
 
-@pytest.mark.parametrize("tile", [1, 2, 256])
-def test_the_tile_does_not_matter(make_run, monkeypatch, tile):
-    monkeypatch.setattr(module, "TILE", tile)
-    users = ["u1", "u2", "u3"]
-    assert by_user(recommend(make_run(), users, topk=2))["u2"] == ["=fox", "ant"]
+def test_more_askers_than_a_tile_holds(make_run):
+    histories = {f"n{i}": ["ant", "bee"][: 1 + i % 2] for i in range(600)}
+    found = recommend(make_run(), histories=histories, topk=2)
+    lists = by_user(found)
+    assert list(lists) == list(histories)
+    assert lists["n0"] == ["bee", "cat"]
+    assert lists["n599"] == ["cat", "dog"]
 
 
 def test_unknown_users_are_counted_and_the_nearest_named(make_run):

@@ -51,10 +51,11 @@ def examine() -> dict[str, Any]:
     import torch  # noqa: PLC0415 - slow to import
 
     from hasten.cli.selftest import run_checks  # noqa: PLC0415 - brings torch
+    from hasten.data.fetch import cache_folder  # noqa: PLC0415
     from hasten.training.environment import describe_environment  # noqa: PLC0415
     from hasten.training.machine import allocator_report  # noqa: PLC0415
 
-    checks = run_checks(Path.home() / ".cache" / "hasten")
+    checks = run_checks(cache_folder())
     environment = describe_environment()
     return {
         "ok": all(check.status != "fail" for check in checks),

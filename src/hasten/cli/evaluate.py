@@ -11,7 +11,6 @@ from hasten.cli.options import (
     DeviceOption,
     JsonOption,
     MetricsOption,
-    QuietOption,
     RunArgument,
     SetOption,
     TopkOption,
@@ -28,7 +27,6 @@ def evaluate(
     sets: SetOption = None,
     device: DeviceOption = None,
     json: JsonOption = False,
-    quiet: QuietOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Evaluate a checkpoint of RUN on its validation and test parts.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.cli.output import say
 
 if TYPE_CHECKING:
-    from hasten.run import Summary
+    from hasten.training.summary import Summary
 
 
 def announce(summary: Summary) -> None:

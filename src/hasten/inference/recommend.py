@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,10 @@ import torch
 
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, Int64, Vocabulary
 from hasten.errors import DataError, UsageError
+from hasten.evaluation.ranker import scoring
+from hasten.evaluation.tiles import make_tiles
 from hasten.inference.labels import indices_of
-from hasten.models.seam import RecommenderQueries
+from hasten.models.seam import Model, RecommenderQueries
 from hasten.ops.csr import CSR
 from hasten.ops.topk_all import topk_all
 
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hasten.run import LoadedRun
-
-#: queries ranked together
-TILE = 256
 
 Until = Literal["train", "valid", "test"]
 _PARTS: dict[str, tuple[int, ...]] = {
@@ -188,30 +187,21 @@ def _rank(
     exclude_seen: bool,
     allowed: Int64 | None,
 ) -> tuple[Int64, Int64, Any, Any]:
-    """asker, item, rank and score of every recommendation, by tiles of queries."""
-    model: Any = loaded.model
+    """asker, item, rank and score of every recommendation, each asker's best first."""
+    model = cast(Model, loaded.model)
     count = len(loaded.dataset.items)
     parts = []
-    for rows, padded in _tiles(len(queries)):
-        tile = queries.take(padded)
-        seen = CSR.of(tile.history) if exclude_seen else None
-        with torch.inference_mode():
-            scorer = model.scorer(tile)
-            ids, scores = topk_all(scorer, len(padded), count, min(topk, count), seen, allowed)
-        ids, scores = ids[: len(rows)].cpu(), scores[: len(rows)].cpu()
-        row, place = torch.nonzero(ids >= 0, as_tuple=True)
-        parts.append((rows[row.numpy()], ids[row, place], place + 1, scores[row, place]))
-    asker, item, rank, score = (
-        np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)
-    )
-    return asker, item, rank.astype(np.int32), score
-
-
-def _tiles(count: int) -> Iterator[tuple[Int64, Int64]]:
-    """(rows, rows padded to TILE) of each tile: every product has the same shape.
-
-    So a user's scores do not depend on who else is asked for in the same call.
-    """
-    for start in range(0, count, TILE):
-        rows = np.arange(start, min(start + TILE, count), dtype=np.int64)
-        yield rows, np.concatenate([rows, np.full(TILE - len(rows), rows[0])])
+    with scoring(model):
+        for tile in make_tiles(queries.history.lengths):
+            asked = queries.take(tile.padded)
+            seen = CSR.of(asked.history) if exclude_seen else None
+            scorer = model.scorer(asked)
+            ids, scores = topk_all(scorer, len(asked), count, min(topk, count), seen, allowed)
+            ids, scores = ids[: tile.count].cpu(), scores[: tile.count].cpu()
+            row, place = (found.numpy() for found in torch.nonzero(ids >= 0, as_tuple=True))
+            parts.append(
+                (tile.rows[row], ids.numpy()[row, place], place, scores.numpy()[row, place])
+            )
+    asker, item, place, score = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((place, asker))
+    return asker[order], item[order], (place[order] + 1).astype(np.int32), score[order]
