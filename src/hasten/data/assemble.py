@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hasten.config import DataOptions
 from hasten.data import clean, ids, names, splits, times
-from hasten.data.checks import Rules, refusal
+from hasten.data.checks import Rules, counted, refusal
 from hasten.data.readers import Events
 from hasten.data.tables import (
     PART_NAMES,
@@ -46,6 +46,24 @@ def assemble(
     Raises:
         DataError: ids, times or the split do not work out.
     """
+    try:
+        return _assemble(name, path, form, read, labels, options, seed, notes, files)
+    except DataError as error:
+        where = path or name
+        raise error if where in str(error) else DataError(f"{where}: {error}") from error
+
+
+def _assemble(
+    name: str,
+    path: str | None,
+    form: str,
+    read: list[tuple[Events, int | None]],
+    labels: dict[str, str],
+    options: DataOptions,
+    seed: int,
+    notes: Iterable[str],
+    files: tuple[dict[str, Any], ...],
+) -> Dataset:
     sources = [events for events, _ in read]
     said = [*notes, *chain.from_iterable(events.notes for events in sources)]
     counts: dict[str, Any] = {"read": sum(len(events) for events in sources)}
@@ -150,17 +168,23 @@ def _cleaned(
         before = len(events)
         events = clean.rated_at_least(events, options.min_rating)
         counts["below_min_rating"] = before - len(events)
-        said.append(f"{before - len(events)} events rated below {options.min_rating:g} left out")
+        said.append(
+            f"{counted(before - len(events), 'event')} rated below {options.min_rating:g} left out"
+        )
     events, duplicates = clean.without_duplicates(events, options.duplicates)
     counts["duplicates"] = duplicates
     if duplicates:
         did = "left out" if options.duplicates == "drop" else "kept"
-        said.append(f"{duplicates} duplicate events (user, item, time) {did} (data.duplicates)")
+        said.append(
+            f"{counted(duplicates, 'duplicate event')} (user, item, time) {did} (data.duplicates)"
+        )
     if options.k_core > 1:
         before = len(events)
         events = clean.core(events, options.k_core, users, items)
         counts["outside_core"] = before - len(events)
-        said.append(f"{before - len(events)} events outside the {options.k_core}-core left out")
+        said.append(
+            f"{counted(before - len(events), 'event')} outside the {options.k_core}-core left out"
+        )
     return events
 
 
@@ -200,14 +224,15 @@ def _counts(dataset: Dataset, said: list[str], was_given: bool) -> dict[str, Any
     counts |= {"users_with_1_event": short[1], "users_with_2_events": short[2]}
     if sum(short.values()) and not was_given:
         said.append(
-            f"{short[1]} users with 1 event and {short[2]} with 2: in train only, never tested"
+            f"{counted(short[1], 'user')} with 1 event, {counted(short[2], 'user')} with 2: "
+            "in train only, never tested"
         )
     trained = np.zeros(len(dataset.items), bool)
     trained[item[dataset.part == TRAIN]] = True
     cold = int(np.sum(~trained))
     counts["items_not_in_train"] = cold
     if cold:
-        said.append(f"{cold} items occur only in valid or test: they are not trained on")
+        said.append(f"{counted(cold, 'item')} only in valid or test: not trained on")
     if was_given:
         counts |= _overlaps(dataset, said)
     return counts
@@ -223,12 +248,12 @@ def _overlaps(dataset: Dataset, said: list[str]) -> dict[str, int]:
         what = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
         counts[f"pairs_in_{what.replace(' ', '_')}"] = count
         if count:
-            said.append(f"overlap: {count} (user, item) pairs are in both {what}")
+            said.append(f"overlap: {counted(count, 'pair')} of user and item in both {what}")
     users = [np.unique(dataset.interactions.user[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
     unseen = int(np.sum(~np.isin(np.union1d(users[VALID], users[TEST]), users[TRAIN])))
     counts["users_not_in_train"] = unseen
     if unseen:
-        said.append(f"{unseen} users occur only in valid or test")
+        said.append(f"{counted(unseen, 'user')} only in valid or test")
     empty = [PART_NAMES[p] for p in (VALID, TEST) if not len(in_part[p])]
     said += [f"the given split has no {name} part" for name in empty]
     return counts

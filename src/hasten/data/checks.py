@@ -160,6 +160,11 @@ def looks_numeric(text: str) -> bool:
     return _NUMBER.match(text.strip()) is not None
 
 
+def counted(count: int, noun: str) -> str:
+    """The number and its noun: "1 event", "2,000 events"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def printable(text: str, limit: int = 80) -> str:
     """The text in quotes, control characters escaped, cut at ``limit`` characters."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
@@ -182,8 +187,7 @@ def refusal(
     if not shown:
         return DataError(f"{name}: {cause}\nexpected: {expected}")
     rows = "row" if shown[0].where.startswith("row") else "line"
-    plural = "" if total == 1 else "s"
-    lines = [f"{name}: {total} {rows}{plural} cannot be used:"]
+    lines = [f"{name}: {counted(total, rows)} cannot be used:"]
     lines += [f"  {p.where}: {p.reason}: {printable(p.text)}" for p in shown]
     if total > len(shown):
         lines.append(f"  ... and {total - len(shown)} more")

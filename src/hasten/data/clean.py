@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hasten.data.checks import counted
 from hasten.data.counter import mix
 from hasten.data.tables import Int64
 from hasten.errors import DataError
@@ -99,7 +100,7 @@ def without_duplicates(
         return events, count
     if policy == "error":
         raise DataError(
-            f"{count} events repeat an earlier (user, item, time); "
+            f"{counted(count, 'duplicate event')}: repeating an earlier (user, item, time); "
             "--set data.duplicates=drop or keep"
         )
     return events.take(~mask), count

@@ -132,12 +132,17 @@ def _whole(role: str, texts: pa.Array) -> tuple[pa.Array, tuple[str, ...]] | Bad
         numbers = digits.cast(pa.int64())
     except pa.ArrowInvalid:
         return BadIds("numbers", f"{role} ids that are too large")
-    distinct, spellings = len(pc.unique(numbers)), len(pc.unique(texts))
-    if distinct < spellings:
-        return BadIds(
-            "numbers", f"{role} ids: {spellings} texts stand for {distinct} numbers (07 and 7?)"
-        )
+    if len(pc.unique(numbers)) < len(pc.unique(texts)):
+        return BadIds("numbers", f"{role} ids: {_two_spellings(texts, numbers)} are one number")
     return numbers, (f"{role} ids such as {_unusual(texts)!r} are read as whole numbers",)
+
+
+def _two_spellings(texts: pa.Array, numbers: pa.Array) -> str:
+    seen: dict[int, str] = {}
+    for text, number in zip(texts.to_pylist(), numbers.to_pylist(), strict=True):
+        if seen.setdefault(number, text) != text:
+            return f"{seen[number]!r} and {text!r}"
+    raise AssertionError("no number is written in two ways")
 
 
 def _unusual(texts: pa.Array) -> str:

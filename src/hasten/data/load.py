@@ -35,6 +35,9 @@ def load_dataset(options: DataOptions, seed: int) -> Dataset:
         options = catalogue.resolve(entry, options)
         encoding, name = entry.names_encoding, entry.name
     place = locate(options)
+    notes = place.notes
+    if options.path in catalogue.CATALOGUE and name is None:
+        notes = (f"read from the path {options.path}, not the registered set of that name", *notes)
     if place.times is not None:
         options = options.model_copy(update={"times": str(place.times)})
     read = [(*read_file(path, options), part) for path, part in place.parts]
@@ -49,7 +52,7 @@ def load_dataset(options: DataOptions, seed: int) -> Dataset:
         {} if place.names is None else read_names(place.names, encoding),
         options,
         seed,
-        notes=place.notes,
+        notes=notes,
         files=() if place.names is None else (file_digest(place.names),),
     )
 

@@ -10,13 +10,17 @@ generator and exact arithmetic are used: the bytes do not depend on the version 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
 from hasten.data import counter
-from hasten.errors import DataError
+from hasten.errors import DataError, UsageError
 
 GENRES = (
     "Jazz", "Blues", "Folk", "Soul", "Rock", "Techno",
@@ -160,3 +164,54 @@ def _names(label: NDArray[np.int64], genres: int) -> dict[str, str]:
         for i, name in enumerate(label.tolist())
     }
     return dict(sorted(names.items(), key=lambda pair: int(pair[0])))
+
+
+SAMPLES = {"sequences": make_sequences}
+
+
+def write_sample(
+    kind: str,
+    out: Path,
+    users: int | None = None,
+    items: int | None = None,
+    events: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Write a sample as CSV, and its items' names beside it as ``X.names.csv``.
+
+    out: a .csv file, or a folder for ``KIND.csv``. Returns what was written, for ``--json``.
+
+    Raises:
+        DataError: no such kind, or sizes that do not go together.
+        UsageError: a file is there already.
+    """
+    if kind not in SAMPLES:
+        raise DataError(f"no sample {kind!r} can be made (known: {', '.join(SAMPLES)})")
+    data = out if out.suffix == ".csv" else out / f"{kind}.csv"
+    names = data.with_name(data.name.removesuffix(".csv") + ".names.csv")
+    for path in (data, names):
+        if path.exists():
+            raise UsageError(f"{path} exists already")
+    made = SAMPLES[kind](users, items, events, seed)
+    data.parent.mkdir(parents=True, exist_ok=True)
+    named = pa.table({"item_id": list(made.names), "name": list(made.names.values())})
+    for table, path in ((named, names), (made.table, data)):
+        aside = path.with_name(f".{path.name}.new")
+        try:
+            with aside.open("wb") as file:
+                file.write((",".join(table.column_names) + "\n").encode())
+                options = arrow_csv.WriteOptions(include_header=False, quoting_style="none")
+                arrow_csv.write_csv(table, file, options)
+            aside.rename(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    item = made.table.column("item_id")
+    return {
+        "kind": kind,
+        "data": str(data),
+        "names": str(names),
+        "users": len(pc.unique(made.table.column("user_id"))),
+        "items": len(pc.unique(item)),
+        "events": made.table.num_rows,
+        "seed": seed,
+    }

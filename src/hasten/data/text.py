@@ -106,8 +106,8 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """(number from 1, text without its end) of every line, blank ones too."""
     with open_bytes(path) as file:
-        for number, line in enumerate(io.TextIOWrapper(file, "utf-8-sig", newline="\n"), 1):
-            yield number, line.rstrip("\r\n")
+        for number, line in enumerate(file, 1):
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
 
 
 def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:

@@ -53,9 +53,6 @@ def read_arrow(
     )
 
 
-_NUMBERS = {"user": Rules(user="numbers"), "item": Rules(item="numbers")}
-
-
 class _Columns:
     """The used columns of a table by role."""
 
@@ -99,15 +96,12 @@ class _Columns:
             self.refuse(f"a {role} id is missing")
         if types.is_floating(column.type):  # pandas makes floats of whole numbers
             values = column.to_numpy()
-            whole = np.isfinite(values) & (values == np.floor(values))
-            if not np.all(whole & (values >= 0) & (values <= MAX_ID)):
-                self.refuse(f"a {role} id is not whole", _NUMBERS[role])
-            column = column.cast(pa.int64())
+            whole = np.abs(values) <= MAX_ID
+            whole &= values == np.floor(values)
+            column = column.cast(pa.int64() if whole.all() else pa.string())
         elif types.is_integer(column.type):
-            try:
-                column = column.cast(pa.int64())
-            except pa.ArrowInvalid:
-                self.refuse(f"a {role} id is too large", _NUMBERS[role])
+            large = types.is_uint64(column.type)  # may not fit; the text is judged like any other
+            column = column.cast(pa.string() if large else pa.int64())
         elif not types.is_string(column.type):
             raise DataError(
                 f"{self.source}: the {role} column is of type {column.type}; "

@@ -52,7 +52,7 @@ def find_roles(
                 found = "twice" if wanted in known else "no"
                 raise DataError(
                     f"{source}: data.columns.{role}={wanted!r}, but the header has {found} such "
-                    f"column{hint} It has: {', '.join(known)}"
+                    f"column{hint} (it has {', '.join(known)})"
                 )
             roles[role] = known.index(wanted)
             continue

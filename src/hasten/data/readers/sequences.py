@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from hasten.config import DataOptions
 from hasten.data import text
-from hasten.data.checks import MAX_TIME, Problem, Rules, looks_numeric, refusal, time_problem
+from hasten.data.checks import (
+    MAX_TIME,
+    Problem,
+    Rules,
+    counted,
+    looks_numeric,
+    refusal,
+    time_problem,
+)
 from hasten.data.readers import cells
 from hasten.data.readers.lines import rows_of
 from hasten.data.readers.seam import Claim, Events, IdColumn, TimeColumn
@@ -107,7 +115,7 @@ class _Files:
             raise DataError(f"{self.path}: 0 events, no user has an item")
         notes = []
         if empty := int(np.count_nonzero(rows.counts == 0)):
-            notes.append(f"{empty} users without items: left out")
+            notes.append(f"{counted(empty, 'user')} without items: left out")
         files = [self.path] if self.times is None else [self.path, self.times]
         return Events(
             source=str(self.path),

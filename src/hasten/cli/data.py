@@ -1,0 +1,254 @@
+"""``hasten data``: list, inspect, check, fetch and make data sets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hasten.cli import output
+from hasten.cli.options import DebugOption, JsonOption, SetOption
+from hasten.errors import UsageError
+
+if TYPE_CHECKING:
+    from hasten.config import DataOptions
+
+app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
+
+PathArgument = Annotated[
+    str | None, typer.Argument(metavar="PATH", help="A file, a folder or a registered name.")
+]
+FormatOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The format, where it is not recognised.")
+]
+
+
+def _options(path: str | None, form: str | None, sets: list[str] | None) -> DataOptions:
+    from hasten.cli.configuration import data_options  # noqa: PLC0415 - slow to import
+
+    options = data_options(path, form, sets or [])
+    if options.path is None and options.train is None:
+        raise UsageError("no data are named: give PATH, or --set data.train=FILE ...")
+    return options
+
+
+@app.command("list")
+def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
+    """Registered data sets, and the formats that can be read."""
+    from hasten.data.catalogue import CATALOGUE, Remote  # noqa: PLC0415 - slow to import
+    from hasten.data.fetch import cached  # noqa: PLC0415
+    from hasten.data.readers import READERS  # noqa: PLC0415
+
+    sets: list[dict[str, Any]] = []
+    for entry in CATALOGUE.values():
+        found: dict[str, Any] = {"name": entry.name, "summary": entry.summary}
+        if isinstance(entry, Remote):
+            found |= {
+                "kind": "fetched",
+                "cached": cached(entry.name, entry.sha256) is not None,
+                "url": entry.url,
+                "sha256": entry.sha256,
+                "bytes": entry.bytes,
+                "licence": entry.licence,
+            }
+        else:
+            found |= {"kind": "built-in sample"}
+        sets.append(found)
+    formats = [{"name": r.name, "summary": r.summary} for r in READERS.values()]
+    output.say("Data sets, by name:")
+    for found in sets:
+        output.say(f"  {found['name']:<12} {found['summary']}")
+        if found["kind"] == "fetched":
+            state = "in the cache" if found["cached"] else f"hasten data fetch {found['name']}"
+            output.say(f"  {'':<12} {state}; {found['licence']}")
+    output.say("Formats, for --format:")
+    for form in formats:
+        output.say(f"  {form['name']:<12} {form['summary']}")
+    if json:
+        output.write_json({"datasets": sets, "formats": formats})
+
+
+@app.command()
+def inspect(
+    path: PathArgument = None,
+    format: FormatOption = None,
+    sets: SetOption = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the configuration there, as YAML.")
+    ] = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+) -> None:
+    """Guess format, columns and separator; say what the data hold and which options read them."""
+    options = _options(path, format, sets)
+    if write is not None and write.exists():
+        raise UsageError(f"{write} exists already")
+    from hasten.data.overview import inspect as look  # noqa: PLC0415 - slow to import
+
+    found = look(options)
+    for file in found.files:
+        _show_file(file)
+    _show_counts(found.counts, found.notes, found.split)
+    spread = {"events per user": found.events_per_user, "events per item": found.events_per_item}
+    for what, quantiles in spread.items():
+        output.say(f"{what}: " + ", ".join(f"{q} {n:,}" for q, n in quantiles.items()))
+    if found.ratings is not None:
+        output.say("ratings: " + ", ".join(f"{k} {v:.4g}" for k, v in found.ratings.items()))
+    if found.times is not None:
+        output.say(f"times: {found.times['first']} to {found.times['last']}")
+    if found.settings:
+        output.say("The same without guessing:")
+        output.say("  hasten train MODEL " + " ".join(_quoted(found.settings, found.options)))
+    if write is not None:
+        import yaml  # noqa: PLC0415 - only where it is needed
+
+        text = yaml.safe_dump({"data": found.settings}, sort_keys=False, allow_unicode=True)
+        write.write_text(text, encoding="utf-8")
+        output.say(f"written: {write} (hasten train MODEL --config {write})")
+    if json:
+        output.write_json(found.to_json())
+
+
+def _quoted(settings: Mapping[str, Any], options: list[str]) -> list[str]:
+    import shlex  # noqa: PLC0415 - only where it is needed
+
+    said = [shlex.quote(str(settings["path"]))] if "path" in settings else []
+    for option in options:
+        flag, value = option.split(" ", 1)
+        said.append(f"{flag} {shlex.quote(value)}")
+    return said
+
+
+def _show_file(file: Mapping[str, Any]) -> None:
+    part = f" ({file['part']})" if file["part"] else ""
+    output.say(f"{file['file']}{part}")
+    output.say(f"  format {file['format']}: {file['reason']}")
+    if "separator" in file:
+        output.say(f"  separator {file['separator']!r}")
+    if "columns" in file:
+        output.say("  columns " + ", ".join(f"{r} = {n}" for r, n in file["columns"].items()))
+    for line in file["first_lines"]:
+        output.say(f"  | {line}")
+
+
+def _show_counts(counts: Mapping[str, Any], notes: list[str], split: str) -> None:
+    output.say(", ".join(f"{n:,} {k}" for k, n in counts.items() if k in _SAID and n is not None))
+    output.say(f"split: {split}")
+    for note in notes:
+        output.say(f"note: {note}")
+
+
+_SAID = ("users", "items", "interactions", "train", "valid", "test")
+
+
+@app.command()
+def check(
+    path: PathArgument = None,
+    format: FormatOption = None,
+    sets: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+) -> None:
+    """Read everything and apply every rule; exit code 2 with the lines where one is broken."""
+    options = _options(path, format, sets)
+    from hasten.data.load import load_dataset  # noqa: PLC0415 - slow to import
+    from hasten.data.store import fingerprint  # noqa: PLC0415
+
+    started = time.perf_counter()
+    dataset = load_dataset(options, 0)
+    seconds = time.perf_counter() - started
+    source = dataset.source
+    _show_counts(source.counts, list(source.notes), dataset.split)
+    output.say(f"ok: {source.counts['read']:,} events checked in {seconds:.1f} s")
+    if json:
+        output.write_json(
+            {
+                "ok": True,
+                "name": dataset.name,
+                "format": source.format,
+                "path": source.path,
+                "files": list(source.files),
+                "counts": source.counts,
+                "split": dataset.split,
+                "notes": list(source.notes),
+                "fingerprint": fingerprint(dataset),
+                "seconds": seconds,
+            }
+        )
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A registered name, or an address.")],
+    sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Required for an address.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="None: HASTEN_CACHE or ~/.cache/hasten.")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Only what is in the cache.")] = False,
+    max_bytes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Refuse a larger download (4 GiB).")
+    ] = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+) -> None:
+    """Download a registered data set into the cache: https, checked by sha256."""
+    from hasten.cli.downloads import bar  # noqa: PLC0415 - slow to import
+    from hasten.data.catalogue import CATALOGUE, Remote  # noqa: PLC0415
+    from hasten.data.fetch import DEFAULT_CAP  # noqa: PLC0415
+    from hasten.data.fetch import fetch as download  # noqa: PLC0415
+
+    entry = CATALOGUE.get(name)
+    if isinstance(entry, Remote):
+        output.say(f"{entry.summary}\n{entry.licence}")
+    with bar() as report:
+        folder = download(
+            name,
+            sha256=sha256,
+            cache=cache,
+            offline=True if offline else None,
+            cap=DEFAULT_CAP if max_bytes is None else max_bytes,
+            report=report,
+        )
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
+    known = isinstance(entry, Remote)
+    output.say(f"in {folder}: {len(files)} files")
+    output.say(
+        f"next: hasten train sasrec {name}" if known else f"next: hasten data inspect {folder}"
+    )
+    if json:
+        output.write_json(
+            {
+                "name": name,
+                "folder": str(folder),
+                "files": [{"file": str(p), "bytes": p.stat().st_size} for p in files],
+            }
+        )
+
+
+@app.command()
+def make(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="sequences.")],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="A .csv file, or a folder for it.")],
+    users: Annotated[int | None, typer.Option(metavar="N", help="1200.")] = None,
+    items: Annotated[int | None, typer.Option(metavar="N", help="400.")] = None,
+    events: Annotated[int | None, typer.Option(metavar="N", help="24000.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Everything follows from it.")] = 0,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+) -> None:
+    """Make a data set with planted structure, of any size: a CSV file and the items' names."""
+    from hasten.data.samples import write_sample  # noqa: PLC0415 - slow to import
+
+    written = write_sample(kind, out, users, items, events, seed)
+    output.say(
+        f"{written['data']}: {written['users']:,} users, {written['items']:,} items, "
+        f"{written['events']:,} events\n{written['names']}: the items' names"
+    )
+    output.say(f"next: hasten train sasrec {written['data']}")
+    if json:
+        output.write_json(written)

@@ -1,0 +1,154 @@
+"""What ``hasten data inspect`` says: the format guessed, what the data hold, the options to use."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hasten.config import DataOptions
+from hasten.data.load import load_dataset
+from hasten.data.places import Place, locate
+from hasten.data.readers import Claim, recognise
+from hasten.data.tables import PART_NAMES, Dataset, Int64
+from hasten.data.times import show
+
+_QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
+_SHOWN = 5
+_WORDS = {"\t": "tab", " ": "blank"}
+
+
+@dataclass(frozen=True)
+class Overview:
+    """An inspected data set.
+
+    files: one dict a file (file, part, format, reason, separator, columns, first_lines).
+    settings: the ``data`` part of a configuration that reads the same without guessing.
+    """
+
+    name: str
+    path: str | None
+    files: list[dict[str, Any]]
+    counts: dict[str, Any]
+    events_per_user: dict[str, int]
+    events_per_item: dict[str, int]
+    ratings: dict[str, float] | None
+    times: dict[str, str] | None
+    split: str
+    notes: list[str]
+    settings: dict[str, Any]
+
+    @property
+    def options(self) -> list[str]:
+        """The settings as options of the command line."""
+        said = []
+        for key, value in self.settings.items():
+            if isinstance(value, dict):
+                said += [f"--set data.{key}.{k}={v}" for k, v in value.items()]
+            elif key != "path":
+                said.append(f"--set data.{key}={value}")
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "options": self.options}
+
+
+def inspect(options: DataOptions, seed: int = 0) -> Overview:
+    """Recognise, read, check and describe.
+
+    Raises:
+        DataError: the data cannot be used; with file, line and text.
+    """
+    files: list[dict[str, Any]] = []
+    settings = options.model_dump(exclude_defaults=True)
+    if options.path is None or Path(options.path).exists():
+        place = locate(options)
+        guesses = [(path, part, *_guess(path, options)) for path, part in place.parts]
+        files = [_describe(*guess) for guess in guesses]
+        settings |= _settings(place, [(form, claim) for _, _, form, claim in guesses])
+    dataset = load_dataset(options, seed)
+    return Overview(
+        name=dataset.name,
+        path=dataset.source.path,
+        files=files,
+        counts=dataset.source.counts,
+        events_per_user=_quantiles(dataset.interactions.user),
+        events_per_item=_quantiles(dataset.interactions.item),
+        ratings=_ratings(dataset),
+        times=_times(dataset),
+        split=dataset.split,
+        notes=list(dataset.source.notes),
+        settings=settings,
+    )
+
+
+def _guess(path: Path, options: DataOptions) -> tuple[str, Claim]:
+    reader, _, claim = recognise(path, options)
+    return reader.name, claim
+
+
+def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "part": None if part is None else PART_NAMES[part],
+        "format": form,
+        "reason": claim.reason,
+        **claim.details,
+        "first_lines": [] if form == "parquet" else _first_lines(path),
+    }
+
+
+def _first_lines(path: Path) -> list[str]:
+    from hasten.data.text import lines_of  # noqa: PLC0415
+
+    return [line[:200] for _, line in islice(lines_of(path), _SHOWN)]
+
+
+def _settings(place: Place, guesses: list[tuple[str, Claim]]) -> dict[str, Any]:
+    """What was found out, as options; only what all files agree on."""
+    settings: dict[str, Any] = {}
+    if len(place.parts) == 1:
+        settings["path"] = str(place.parts[0][0])
+    else:
+        settings |= {PART_NAMES[part]: str(path) for path, part in place.parts if part is not None}
+    if place.times is not None:
+        settings["times"] = str(place.times)
+    if place.names is not None:
+        settings["names"] = str(place.names)
+    formats = {form for form, _ in guesses}
+    if len(formats) == 1:
+        settings["format"] = formats.pop()
+        details = guesses[0][1].details
+        if all(claim.details == details for _, claim in guesses):
+            if "separator" in details:
+                settings["separator"] = _WORDS.get(details["separator"], details["separator"])
+            if "columns" in details:
+                settings["columns"] = dict(details["columns"])
+    return settings
+
+
+def _quantiles(codes: Int64) -> dict[str, int]:
+    counts = np.bincount(codes)
+    values = np.quantile(counts, list(_QUANTILES.values()), method="nearest")
+    return {name: int(value) for name, value in zip(_QUANTILES, values, strict=True)}
+
+
+def _ratings(dataset: Dataset) -> dict[str, float] | None:
+    rating = dataset.interactions.rating
+    if rating is None:
+        return None
+    return {
+        "min": float(rating.min()),
+        "mean": float(rating.mean(dtype=np.float64)),
+        "max": float(rating.max()),
+    }
+
+
+def _times(dataset: Dataset) -> dict[str, str] | None:
+    time = dataset.interactions.time
+    if time is None:
+        return None
+    return {"first": show(int(time.min())), "last": show(int(time.max()))}
