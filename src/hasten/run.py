@@ -181,7 +181,9 @@ def _train(
     test = ranking_task(dataset, TEST, config.evaluation, config.seed)
     resume_step = None
     if checkpoint is not None:
-        resume_step = int(checkpoint.state["position"]["step"])
+        position = checkpoint.state["position"]
+        # records are made when an epoch is finished: in mid-epoch, none of this step is kept
+        resume_step = position["step"] - (position["step_of_epoch"] > 0)
     generator_state = torch.get_rng_state()
     with (
         Journal(folder, quiet, resume_step=resume_step) as journal,

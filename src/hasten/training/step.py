@@ -67,9 +67,13 @@ class OptimiserStep:
         self.bad = torch.zeros((), dtype=torch.int64, device=device)
 
     def __call__(self, batch: Batch, lr: float) -> dict[str, Tensor]:
-        """Take the step; returns the loss terms of this process's share, detached."""
+        """Take the step; returns the loss terms of this process's share, detached.
+
+        "steps" among them is 1; a step that was left out counts 0 in all of them.
+        """
         self.optimiser.zero_grad()
         losses = self.accumulate(batch)
+        losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimiser)
         norm = gradient_norm(self.parameters)
         finite = torch.isfinite(norm)

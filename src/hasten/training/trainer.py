@@ -54,7 +54,8 @@ class Position:
 class Totals:
     """Sums of the running epoch (reset each epoch) and of the run (kept)."""
 
-    losses: dict[str, float] = field(default_factory=dict)
+    #: phase -> loss term -> sum over the steps that were taken; "steps" counts those
+    losses: dict[str, dict[str, float]] = field(default_factory=dict)
     epoch_seconds: float = 0.0
     train_seconds: float = 0.0
     evaluate_seconds: float = 0.0
@@ -149,7 +150,7 @@ class Trainer:
             if position.step % self.look_every == 0:
                 self.settle(step.phase, losses)
                 self.guard(step, batch)
-                shown = self.running_loss()
+                shown = sum(self.mean_losses().values())
             self.progress.advance(shown)
             late = self.late
             if late or self.signals.received is not None or self.due:
@@ -164,20 +165,24 @@ class Trainer:
 
     def settle(self, phase: Phase, losses: dict[str, Tensor]) -> None:
         """Bring the losses summed on the device, and the time they took, into the totals."""
-        prefix = f"{phase.name}." if len(self.phases) > 1 else ""
         for name, value in losses.items():
-            mean = float(value) / phase.steps()
-            self.totals.losses[prefix + name] = self.totals.losses.get(prefix + name, 0.0) + mean
+            sums = self.totals.losses.setdefault(phase.name, {})
+            sums[name] = sums.get(name, 0.0) + float(value)
         losses.clear()
         now = time.perf_counter()
         self.totals.epoch_seconds += now - self.clock
         self.totals.train_seconds += now - self.clock
         self.clock = now
 
-    def running_loss(self) -> float:
-        """Mean loss of the steps of this epoch so far."""
-        done = self.position.step_of_epoch / self.steps_per_epoch
-        return sum(self.totals.losses.values()) / max(done, 1e-9)
+    def mean_losses(self) -> dict[str, float]:
+        """The epoch's loss terms so far, each a mean over the steps that were taken."""
+        means = {}
+        for phase, sums in sorted(self.totals.losses.items()):
+            prefix = f"{phase}." if len(self.phases) > 1 else ""
+            for name, value in sorted(sums.items()):
+                if name != "steps":
+                    means[prefix + name] = value / max(sums["steps"], 1.0)
+        return means
 
     @property
     def elapsed(self) -> float:
@@ -238,7 +243,7 @@ class Trainer:
         position, totals = self.position, self.totals
         self.raise_if_interrupted_in_evaluation()
         number = position.epoch + 1
-        values = dict(sorted(totals.losses.items()))
+        values = self.mean_losses()
         last = number >= self.epochs
         best = False
         evaluation: Evaluation | None = None
