@@ -17,6 +17,8 @@ from hasten.data.readers.seam import IdColumn
 
 Mode = Literal["auto", "numbers", "labels"]
 _ZEROS = r"^0[0-9]+$"
+#: with more numbers than this among the ids, the others are taken for damage
+_NEARLY_ALL = 0.99
 REMEDY = "if they are labels, not numbers: --set data.ids=labels"
 
 
@@ -46,7 +48,8 @@ def unite(
     """The ids of all files as one sorted vocabulary.
 
     auto: ids are numbers where all of them are written as numbers without leading zeros (and are
-    then held to 0..2^31-1), labels otherwise. Numbers sort ascending, labels by code point.
+    then held to 0..2^31-1), labels otherwise; nearly all of them being numbers is refused.
+    Numbers sort ascending, labels by code point.
     """
     values = [_values(column.values, mode) for column in columns]
     if any(not types.is_integer(v.type) for v in values):
@@ -90,6 +93,9 @@ def _judge(
         zeros = _count(pc.match_substring_regex(texts, _ZEROS))
         if mode == "numbers" or (numeric == len(texts) and not zeros):
             return _whole(role, texts)
+        if _NEARLY_ALL * len(texts) < numeric < len(texts):
+            strange = len(texts) - numeric
+            return BadIds("numbers", f"{strange} of {len(texts)} {role} ids are no numbers")
     bad = _label_problem(role, texts, mode, header)
     if bad is not None:
         return bad

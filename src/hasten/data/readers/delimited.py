@@ -6,7 +6,7 @@ import csv
 
 from hasten.config import DataOptions
 from hasten.data.checks import looks_numeric, part_of
-from hasten.data.readers import cells
+from hasten.data.readers import cells, separated
 from hasten.data.readers.columns import find_roles
 from hasten.data.readers.seam import Claim, Events
 from hasten.data.text import Sample
@@ -73,7 +73,7 @@ class Delimited:
         )
 
     def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
-        return cells.read(sample.path, claim.layout, sample.texts[1:])
+        return separated.read(sample.path, claim.layout, sample.texts[1:])
 
 
 def _holds_parts(sample: Sample, separator: str, width: int, position: int) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 
 from hasten.config import DataOptions
 from hasten.data.checks import looks_numeric, time_rule
-from hasten.data.readers import cells
+from hasten.data.readers import cells, separated
 from hasten.data.readers.columns import SYNONYMS, plain, positional_roles
 from hasten.data.readers.seam import Claim, Events
 from hasten.data.text import Sample
@@ -133,7 +133,7 @@ class Lines:
         return roles | {role: 2}, (note,)
 
     def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
-        return cells.read(sample.path, claim.layout, sample.texts)
+        return separated.read(sample.path, claim.layout, sample.texts)
 
 
 def _header_like(row: list[str]) -> bool:

@@ -24,7 +24,7 @@ class Parquet:
             return "it does not start as Parquet does"
         try:
             names = pq.read_schema(sample.path).names
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise DataError(f"{sample.path}: damaged Parquet file ({error})") from error
         roles = find_roles(str(sample.path), names, options.columns)
         if isinstance(roles, str):
@@ -44,7 +44,7 @@ class Parquet:
         columns: dict[str, str] = claim.layout
         try:
             table = pq.read_table(sample.path, columns=list(columns.values()), partitioning=None)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise DataError(f"{sample.path}: damaged Parquet file ({error})") from error
         roles = {role: table.column_names.index(name) for role, name in columns.items()}
         source = str(sample.path)

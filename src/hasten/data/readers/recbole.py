@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hasten.config import DataOptions
-from hasten.data.readers import cells
+from hasten.data.readers import cells, separated
 from hasten.data.readers.columns import find_roles
 from hasten.data.readers.seam import Claim, Events
 from hasten.data.text import Sample
@@ -65,4 +65,4 @@ class RecBole:
         )
 
     def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
-        return cells.read(sample.path, claim.layout, sample.texts[1:])
+        return separated.read(sample.path, claim.layout, sample.texts[1:])
