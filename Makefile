@@ -15,7 +15,7 @@ RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 RECBOLE := .venvs/recbole
 RECBOLE_READY := $(RECBOLE)/.installed
-PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check $(PIP_FLAGS)
+PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS)
 
 .PHONY: help demo test test-slow check format bench bench-env gpu-check docs experiments clean
 
