@@ -111,11 +111,24 @@ def test_a_folder_with_other_things_is_refused_untouched(tmp_path):
 
 def test_what_a_start_killed_early_left_is_taken_over(tmp_path):
     left = RunFolder.create(tmp_path / "run", "sasrec", "beauty")
-    left.close()
+    left.write_json("environment.json", {})
+    (left.data / "old.parquet").touch()
     (tmp_path / "run" / ".config.yaml.123.new").touch()
+    left.close()
     again = begin(tmp_path / "run")
     assert again.read_config()["seed"] == 0
+    assert list(again.data.iterdir()) == []
     again.close()
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        begin(tmp_path / "run")
+
+
+def test_a_run_whose_configuration_was_lost_is_not_taken_over(tmp_path):
+    begin(tmp_path / "run").close()
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "config.yaml").unlink()
+    with pytest.raises(RunFolderError, match="not empty and not a run"):
+        begin(tmp_path / "run")
 
 
 def test_a_file_or_a_place_without_permission(tmp_path):

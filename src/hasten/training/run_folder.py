@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hasten.config import RunConfig
 
 CONFIG, DATA = "config.yaml", "data"
+STARTING = ".starting"  # from create() to the first write_config()
 NAME_LENGTH = 64
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_LENGTH - 1}}}")
@@ -28,7 +29,8 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_LENGTH - 1}}}")
 class RunFolder:
     """A run's folder and, where it is held for writing, its lock.
 
-    ``config.yaml`` makes a folder a run: it is to be written first, right after :meth:`create`.
+    ``config.yaml`` makes a folder a run: it is written last, when all that a run needs is there.
+    A start that is killed before leaves a folder that :meth:`create` takes over.
     """
 
     def __init__(self, path: Path, lock: RunLock | None, made: tuple[Path, ...] = ()) -> None:
@@ -66,10 +68,15 @@ class RunFolder:
                 path, made = out, _make(out)
                 _refuse_occupied(path)
             lock = RunLock(path)
-            if cls.holds_run(path):  # another process was faster
+            try:
+                _refuse_occupied(path)  # again: another process may have been faster
+                if (path / STARTING).exists():
+                    remove_tree(path / DATA)
+                (path / STARTING).touch()
+                (path / DATA).mkdir()
+            except BaseException:
                 lock.release()
-                _refuse_occupied(path)
-            (path / DATA).mkdir(exist_ok=True)
+                raise
         except OSError as error:
             where = error.filename or out
             raise RunFolderError(f"{where}: no run folder can be made: {error.strerror}") from error
@@ -102,6 +109,7 @@ class RunFolder:
     def write_config(self, config: RunConfig) -> None:
         """Write ``config.yaml``; ``hasten train --config`` on it repeats the run elsewhere."""
         self._write(CONFIG, config_text(config).encode())
+        (self.path / STARTING).unlink(missing_ok=True)
 
     def read_config(self) -> dict[str, Any]:
         """The keys of ``config.yaml``. Raises RunFolderError naming the file."""
@@ -211,15 +219,9 @@ def _refuse_occupied(path: Path) -> None:
             f"{path}: holds a run already; go on with it (hasten resume, or --resume auto), or "
             "name another folder"
         )
-    if not all(map(_left_by_killed_start, path.iterdir())):
+    left_by_killed_start = (path / STARTING).exists()
+    if not left_by_killed_start and any(entry.name != LOCK_FILE for entry in path.iterdir()):
         raise RunFolderError(f"{path}: not empty and not a run; name a new or an empty folder")
-
-
-def _left_by_killed_start(entry: Path) -> bool:
-    """Whether a run that was killed before its ``config.yaml`` was there could have left this."""
-    if entry.name == DATA:
-        return entry.is_dir() and not any(entry.iterdir())
-    return entry.name == LOCK_FILE or entry.name.startswith(f".{CONFIG}.")
 
 
 def _why_no_run(path: Path) -> str:

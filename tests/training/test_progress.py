@@ -1,0 +1,150 @@
+"""A bar on a terminal only, with what one wants to know, that costs nothing to speak of."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from hasten.training import progress as module
+from hasten.training.progress import Progress
+
+
+class Terminal(io.StringIO):
+    # pytest puts its own stderr in place when a test begins: later than fixtures
+    attach: Callable[[], None]
+
+    def isatty(self) -> bool:
+        return True
+
+    def frames(self) -> list[str]:
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
+        return [frame.strip() for frame in re.split(r"[\r\n]+", plain) if frame.strip()]
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Terminal:
+    stream = Terminal()
+    stream.attach = lambda: monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """A clock that stands still unless it is set."""
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_it_tells_what_one_wants_to_know(terminal, clock):
+    terminal.attach()
+    with Progress(3, quiet=False) as progress:
+        progress.start_epoch(2, 10)
+        for _ in range(10):
+            progress.advance(0.5)
+        clock[0] += 30
+        progress.note(**{"ndcg@10": 0.0312, "examples_per_second": 12345.6})
+    last = terminal.frames()[-1]
+    for text in (
+        "epoch 2/3",
+        "10/10",
+        "loss 0.5000",
+        "ndcg@10 0.0312",
+        "12,346 examples/s",
+        "0:30 left",
+    ):
+        assert text in last
+
+
+@pytest.mark.parametrize("why", ["quiet", "no terminal", "dumb terminal"])
+def test_it_is_silent_otherwise(monkeypatch, terminal, why):
+    terminal.attach()
+    if why == "no terminal":
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    if why == "dumb terminal":
+        monkeypatch.setenv("TERM", "dumb")
+    progress = Progress(3, quiet=why == "quiet")
+    assert not progress.enabled
+    with progress:
+        progress.start_epoch(1, 10)
+        progress.advance(0.5)
+        progress.note(ndcg=0.5)
+    assert terminal.getvalue() == ""
+
+
+def test_lines_printed_meanwhile_stand_on_their_own(terminal):
+    terminal.attach()
+    with Progress(1, quiet=False) as progress:
+        progress.start_epoch(1, 5)
+        print("epoch 1 [red]done[/red]", file=sys.stderr)
+        progress.advance()
+    assert "epoch 1 [red]done[/red]" in terminal.frames()
+
+
+def test_names_are_not_taken_for_markup(terminal):
+    terminal.attach()
+    with Progress(1, quiet=False) as progress:
+        progress.note(**{"[bold]x[/]": 1.0})
+    assert "[bold]x[/] 1.0000" in terminal.frames()[-1]
+
+
+def test_time_left_is_of_the_whole_run(terminal, clock):
+    terminal.attach()
+    with Progress(12, quiet=False) as progress:
+        progress.start_epoch(3, 100)  # resumed: two epochs were done before
+        for _ in range(50):
+            clock[0] += 1.0
+            progress.advance()
+        progress.note()
+    # 50 steps took 50 s; 50 of this epoch and 9 epochs are left
+    assert "15:50 left" in terminal.frames()[-1]
+
+
+def test_drawing_takes_less_than_a_hundredth_of_the_time(terminal):
+    terminal.attach()
+    # the processor's time, which other programs do not disturb
+    spent = 0.0
+    with Progress(1, quiet=False) as progress:
+        progress.start_epoch(1, 2500)
+        begin = time.thread_time()
+        for step in range(2500):
+            until = time.thread_time() + 0.001
+            while time.thread_time() < until:
+                pass
+            before = time.thread_time()
+            progress.advance(1.0 if step % 50 == 0 else None)
+            spent += time.thread_time() - before
+        total = time.thread_time() - begin
+    assert len(terminal.frames()) > 1
+    assert spent / total < 0.01, f"{100 * spent / total:.2f} % of {total:.2f} s"
+
+
+def test_it_is_drawn_at_most_ten_times_a_second(terminal, monkeypatch):
+    terminal.attach()
+    draws: list[float] = []
+    with Progress(1, quiet=False) as progress:
+        original = progress._draw
+
+        def draw() -> None:
+            draws.append(time.monotonic())
+            original()
+
+        monkeypatch.setattr(progress, "_draw", draw)
+        progress.start_epoch(1, 10**6)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            progress.advance()
+    assert 2 <= len(draws) <= 7
+    gaps = [b - a for a, b in pairwise(draws[1:])]
+    assert all(gap >= 0.1 for gap in gaps)
