@@ -1,0 +1,216 @@
+"""Runs as a whole: stopping, signals, time, compile, refusals on resume, damaged checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from hasten import api, run
+from hasten.errors import (
+    CheckpointError,
+    ConfigurationError,
+    Interrupted,
+    NonFiniteError,
+    RunFolderError,
+)
+from hasten.models.sasrec import SASRec
+from hasten.training.checkpoint import read_checkpoint
+from tests.contract.cases import sequences
+from tests.contract.test_models import fingerprint, records
+
+SMALL = {
+    "model.width": 16,
+    "model.max_length": 12,
+    "training.batch_size": 8,
+    "device": "cpu",
+    "threads": 1,
+}
+
+
+def train(out: Path, **settings):
+    merged = {**SMALL, **{k.replace("__", "."): v for k, v in settings.items()}}
+    return api.train("sasrec", sequences(), settings=merged, out=str(out), quiet=True)
+
+
+def test_patience_ends_the_run_and_best_is_selected_on_validation(tmp_path):
+    result = train(tmp_path / "run", training__epochs=40, training__lr=1e-9, training__patience=2)
+    assert result.summary.stopped_by == "no improvement for 2 evaluations"
+    valid = [r for r in records(tmp_path / "run") if r["kind"] == "valid"]
+    best = max(range(len(valid)), key=lambda i: (valid[i]["ndcg@10"], -i))
+    assert result.summary.best_epoch == valid[best]["epoch"]
+    assert len(valid) == best + 3
+    assert result.valid_metrics["ndcg@10"] == valid[best]["ndcg@10"]
+
+
+def test_evaluation_interval_and_last_epoch(tmp_path):
+    train(tmp_path / "run", training__epochs=5, evaluation__every=2)
+    lines = records(tmp_path / "run")
+    assert [r["epoch"] for r in lines if r["kind"] == "valid"] == [2, 4, 5]
+
+
+def test_checkpoints_are_kept_as_asked(tmp_path):
+    train(tmp_path / "run", training__epochs=7, checkpoint__every=2, checkpoint__keep=2)
+    kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["epoch-0006", "epoch-0007"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_run_goes_on_exactly(number, tmp_path):
+    train(tmp_path / "whole", training__epochs=30)
+    timer = threading.Timer(0.6, os.kill, (os.getpid(), number))
+    timer.start()
+    with pytest.raises(Interrupted) as stopped:
+        train(tmp_path / "run", training__epochs=30)
+    timer.cancel()
+    assert stopped.value.exit_code == 128 + number
+    run.resume(tmp_path / "run", quiet=True)
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+    assert records(tmp_path / "run") == records(tmp_path / "whole")
+
+
+def test_time_out_saves_finishes_and_goes_on(tmp_path):
+    result = train(tmp_path / "run", training__epochs=400, training__max_time=0.5)
+    assert result.summary.stopped_by == "max_time"
+    assert result.summary.epochs < 400
+    assert 0 <= result.metrics["ndcg@10"] <= 1
+    position = read_checkpoint(tmp_path / "run" / "final").state["position"]
+    again = run.resume(
+        tmp_path / "run",
+        changes={"training.max_time": None, "training.epochs": position["epoch"] + 1},
+        quiet=True,
+    )
+    assert again.epochs == position["epoch"] + 1
+
+
+def test_more_epochs_after_the_end_equal_a_longer_run(tmp_path):
+    train(tmp_path / "long", training__epochs=4)
+    train(tmp_path / "short", training__epochs=2)
+    run.resume(tmp_path / "short", changes={"training.epochs": 4}, quiet=True)
+    assert fingerprint(tmp_path / "short") == fingerprint(tmp_path / "long")
+
+
+def test_resume_from_a_named_checkpoint_forgets_what_came_later(tmp_path):
+    train(tmp_path / "run", training__epochs=4, checkpoint__keep=9)
+    expected = fingerprint(tmp_path / "run")
+    run.resume(tmp_path / "run", checkpoint="epoch-0002", quiet=True)
+    assert fingerprint(tmp_path / "run") == expected
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0009'.*epoch-0002"):
+        run.resume(tmp_path / "run", checkpoint="epoch-0009", quiet=True)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
+    train(tmp_path / "run", training__epochs=3, checkpoint__keep=9)
+    expected = fingerprint(tmp_path / "run")
+    weights = tmp_path / "run" / "checkpoints" / "epoch-0003" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-40])
+    run.resume(tmp_path / "run", quiet=True)
+    assert fingerprint(tmp_path / "run") == expected
+    assert "epoch-0003" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_only_listed_keys_change_on_resume(tmp_path):
+    train(tmp_path / "run", training__epochs=1)
+    with pytest.raises(ConfigurationError, match=r"training\.lr cannot change"):
+        run.resume(tmp_path / "run", changes={"training.lr": 0.1}, quiet=True)
+    with pytest.raises(ConfigurationError, match=r"model\.width cannot change"):
+        run.resume(tmp_path / "run", changes={"model.width": 32}, quiet=True)
+
+
+def test_changed_data_are_refused_on_resume(tmp_path):
+    train(tmp_path / "run", training__epochs=1)
+    described = tmp_path / "run" / "data.json"
+    values = json.loads(described.read_text())
+    described.write_text(json.dumps({**values, "fingerprint": "0" * 64}))
+    with pytest.raises(RunFolderError, match="have changed"):
+        run.resume(tmp_path / "run", quiet=True)
+
+
+def test_resume_auto_starts_then_goes_on(tmp_path):
+    settings = {**SMALL, "training.epochs": 2}
+    config = api.build_config("sasrec", None, None, (), {**settings, "out": str(tmp_path / "run")})
+    first = run.train(config, table=sequences(), quiet=True, resume_auto=True)
+    assert first.epochs == 2
+    longer = config.model_copy(
+        update={"training": config.training.model_copy(update={"epochs": 3})}
+    )
+    assert run.train(longer, table=sequences(), quiet=True, resume_auto=True).epochs == 3
+    other = config.model_copy(update={"seed": 5})
+    with pytest.raises(ConfigurationError, match="seed cannot change"):
+        run.train(other, table=sequences(), quiet=True, resume_auto=True)
+
+
+def test_weights_start_another_run(tmp_path):
+    first = train(tmp_path / "a", training__epochs=3)
+    second = train(tmp_path / "b", training__epochs=0, init_from=str(tmp_path / "a"))
+    ours = second.loaded.model.state_dict()
+    for name, tensor in first.loaded.model.state_dict().items():
+        assert torch.equal(ours[name], tensor)
+    with pytest.raises(CheckpointError, match="do not fit"):
+        train(tmp_path / "c", init_from=str(tmp_path / "a"), model__width=8)
+    assert not (tmp_path / "c").exists()
+
+
+def _poison(monkeypatch, kind, only_low=False):
+    """Make the loss NaN, always or only under autocast."""
+    original = SASRec.next_item_loss
+
+    def poisoned(self, batch):
+        loss = original(self, batch)
+        if not only_low or torch.is_autocast_enabled("cpu"):
+            loss = loss * kind
+        return loss
+
+    monkeypatch.setattr(SASRec, "next_item_loss", poisoned)
+
+
+def test_persistent_nan_stops_the_run_and_names_the_culprit(tmp_path, monkeypatch):
+    _poison(monkeypatch, math.nan)
+    with pytest.raises(NonFiniteError, match=r"4 steps in a row.*loss term loss"):
+        train(tmp_path / "run", training__bad_steps=4)
+
+
+def test_precision_that_does_not_hold_is_lowered(tmp_path, monkeypatch):
+    _poison(monkeypatch, math.inf, only_low=True)
+    result = train(
+        tmp_path / "run", training__bad_steps=3, training__precision="fp16", training__epochs=3
+    )
+    assert result.summary.effective["precision"] == "fp32"
+    assert result.summary.effective["bad_steps"] == 6
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "going on in bf16" in log
+    assert "going on in fp32" in log
+
+
+def test_training_leaves_torchs_generator_alone(tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    train(tmp_path / "run", training__epochs=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_log_says_what_happened(tmp_path):
+    train(tmp_path / "run", training__epochs=2)
+    assert "epoch 2  loss" in (tmp_path / "run" / "train.log").read_text()
+    assert "best so far" in (tmp_path / "run" / "val.log").read_text()
+    assert "full ranking" in (tmp_path / "run" / "val.log").read_text()
+    assert list((tmp_path / "run").glob("events.out.tfevents*"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("mode", ["default", "auto"])
+def test_compile_compiles_what_is_called_and_reports_it(mode, tmp_path):
+    result = train(tmp_path / "run", training__epochs=1, training__compile=mode)
+    (report,) = result.summary.effective["compile"]
+    assert report["graphs"] >= 1
+    assert report["in_effect"] or mode == "auto"
+    if mode == "auto":
+        assert report["in_effect"] == (report["compiled_ms"] < 0.97 * report["eager_ms"])
