@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from hasten.training.device import prepare_torch, resolve_device
 from hasten.training.environment import describe_environment, peak_memory_bytes
 from hasten.training.journal import Journal
 from hasten.training.machine import tune_process
+from hasten.training.phase import Phase
 from hasten.training.progress import Progress
 from hasten.training.resuming import (
     changed,
@@ -79,6 +80,8 @@ def train(
     model = _build(config, dataset, device)
     if weights is not None:
         _load_weights(model, weights)
+    # data that a model cannot learn from are refused here, before there is a folder
+    phases = cast(Model, model).phases(dataset, config)
     folder = RunFolder.create(config.out, config.model.name, dataset.name)
     try:
         folder.write_json("environment.json", describe_environment())
@@ -89,7 +92,7 @@ def train(
         folder.discard()
         raise
     with folder:
-        return _train(config, dataset, model, device, folder, None, quiet, begin)
+        return _train(config, dataset, model, phases, device, folder, None, quiet, begin)
 
 
 def resume(
@@ -116,7 +119,8 @@ def resume(
             found = read_checkpoint(named_checkpoint(folder, checkpoint))
             drop_later(folder, found)
         folder.write_config(config)
-        return _train(config, dataset, model, device, folder, found, quiet, begin, warnings)
+        phases = cast(Model, model).phases(dataset, config)
+        return _train(config, dataset, model, phases, device, folder, found, quiet, begin, warnings)
 
 
 def evaluate(
@@ -168,6 +172,7 @@ def _train(
     config: RunConfig,
     dataset: Dataset,
     model: nn.Module,
+    phases: Sequence[Phase],
     device: torch.device,
     folder: RunFolder,
     checkpoint: Checkpoint | None,
@@ -176,7 +181,6 @@ def _train(
     warnings: list[str] | None = None,
 ) -> Summary:
     """Everything from the first step to the summary, in a locked run folder."""
-    scored = cast(Model, model)
     valid = ranking_task(dataset, VALID, config.evaluation, config.seed)
     test = ranking_task(dataset, TEST, config.evaluation, config.seed)
     resume_step = None
@@ -198,7 +202,7 @@ def _train(
 
         trainer = Trainer(
             model,
-            scored.phases(dataset, config),
+            phases,
             config,
             folder=folder,
             journal=journal,
