@@ -207,3 +207,25 @@ def test_summary_gives_mean_and_deviation_and_says_when_it_is_stale(queue, tmp_p
     assert len(first) < 60_000
     assert summarise([], queue.results, docs) == 0
     assert picture.read_bytes() == first
+
+
+@pytest.mark.slow
+def test_hasten_goes_on_where_a_killed_queue_left_it(tmp_path, monkeypatch):
+    data = tmp_path / "ring.csv"
+    rows = [f"{u},{(u + place) % 50},{place}" for u in range(300) for place in range(12)]
+    data.write_text("user_id,item_id,timestamp\n" + "\n".join(rows) + "\n")
+    monkeypatch.setattr(queue_module, "plain_file", lambda name: data)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    queue = Queue(tmp_path / "runs", tmp_path / "results", docs)
+    options = "--epochs 150 --set model.width=16 --eval-every 50"
+    (run,) = seeds("ring", "sasrec", "ring", options, count=1)
+    assert run_queue(queue, [run], max_time=5.0) == 143
+    assert queue.state(run) == "started"
+    assert run_queue(queue, [run]) == 0
+    text = queue.result(run).read_text()
+    record = json.loads(text)
+    assert record["epochs"] == 150
+    assert [entry["epoch"] for entry in record["curve"]] == list(range(1, 151))
+    assert record["test"]["ndcg@10"] > 0.3
+    assert str(tmp_path) not in text
