@@ -36,6 +36,11 @@ class CompileReport:
         return asdict(self)
 
 
+def forget_compiled() -> None:
+    """Start from no compiled code, so that the graphs of this run are counted."""
+    torch._dynamo.reset()
+
+
 def _probe(step: OptimiserStep, seed: int) -> float:
     """Milliseconds of forward and backward per batch, over the first batches of the first epoch."""
     count = min(_PROBE_BATCHES, step.phase.steps())

@@ -23,7 +23,7 @@ from hasten.training.checkpoint import (
     prune_checkpoints,
     write_checkpoint,
 )
-from hasten.training.compile import CompileReport, compile_step
+from hasten.training.compile import CompileReport, compile_step, forget_compiled
 from hasten.training.journal import Journal
 from hasten.training.phase import Batch, Phase
 from hasten.training.precision import Precision, resolve_precision
@@ -115,6 +115,7 @@ class Trainer:
         """Compile every phase's hot function, as configured; the decision stays with the run."""
         mode = self.config.training.compile
         if mode != "off":
+            forget_compiled()
             self.compiled = [compile_step(step, mode, self.config.seed) for step in self.steps]
             for report in self.compiled:
                 self.journal.train(f"compile: {report.to_json()}")
@@ -354,6 +355,8 @@ class Trainer:
         for step in self.steps:
             self.restore_step(step, checkpoint)
         self.compiled = [CompileReport(**report) for report in state["compiled"]]
+        if any(report.in_effect for report in self.compiled):
+            forget_compiled()
         for step, report in zip(self.steps, self.compiled, strict=False):
             if report.in_effect:
                 compile_step(step, _forced(report.requested), self.config.seed)

@@ -1,0 +1,75 @@
+"""kill -9 at random moments: every resume works and the end is that of an unbroken run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from tests.contract.cases import sequences
+from tests.contract.test_models import fingerprint, records
+
+
+def _command(data: Path, out: Path) -> list[str]:
+    sets = [
+        "model.width=16",
+        "model.max_length=12",
+        "checkpoint.every_steps=3",
+        "checkpoint.keep=3",
+    ]
+    return [
+        *(sys.executable, "-m", "hasten", "train", "sasrec", str(data), "--out", str(out)),
+        *("--resume", "auto", "--epochs", "30", "--batch-size", "16", "--device", "cpu"),
+        *("--threads", "1", "--quiet"),
+        *(part for each in sets for part in ("--set", each)),
+    ]
+
+
+def _survive(kills: int, tmp_path: Path) -> None:
+    data = tmp_path / "events.csv"
+    pyarrow.csv.write_csv(pa.table(sequences(users=120)), data)
+    begin = time.monotonic()
+    subprocess.run(_command(data, tmp_path / "whole"), check=True, stderr=subprocess.DEVNULL)
+    duration = time.monotonic() - begin
+    generator = random.Random(1)
+    done = 0
+    for attempt in range(10 * kills):
+        process = subprocess.Popen(
+            _command(data, tmp_path / "killed"), stderr=subprocess.PIPE, start_new_session=True
+        )
+        # imports take the first part of a run: strike after them, and sometimes within
+        wait = duration * generator.uniform(0.2, 0.9)
+        try:
+            code = process.wait(timeout=wait if done < kills else None)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            done += 1
+            continue
+        stderr = process.communicate()[1].decode()
+        assert code == 0, f"attempt {attempt}: {stderr}"
+        if done >= kills:
+            break
+        (tmp_path / "killed").rename(tmp_path / f"finished-{attempt}")
+    assert done == kills
+    assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
+    assert records(tmp_path / "killed") == records(tmp_path / "whole")
+    for finished in tmp_path.glob("finished-*"):
+        assert fingerprint(finished) == fingerprint(tmp_path / "whole")
+
+
+def test_killed_twice(tmp_path):
+    _survive(2, tmp_path)
+
+
+@pytest.mark.slow
+def test_killed_thirty_times(tmp_path):
+    _survive(30, tmp_path)
