@@ -1,0 +1,131 @@
+"""The built-in sample is always the same, predictable by its structure, and can be made large."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hasten.config import DataOptions
+from hasten.data import counter
+from hasten.data.load import load_dataset
+from hasten.data.samples import make_sequences, write_sample
+from hasten.data.store import fingerprint
+from hasten.data.tables import TEST, TRAIN, VALID
+from hasten.errors import DataError, UsageError
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return load_dataset(DataOptions(path="sequences"), seed=0)
+
+
+def test_the_sample_is_always_the_same(sample):
+    """The bytes may not change: documented results stand on them."""
+    assert fingerprint(sample) == (
+        "50db38e4f7e2c59cc5ae489906a830be4ead2e3ac4bd8bcf4c0e2ce8ce41c315"
+    )
+
+
+def test_the_seed_of_the_run_does_not_change_the_sample(sample):
+    assert fingerprint(load_dataset(DataOptions(path="sequences"), seed=7)) == fingerprint(sample)
+
+
+def test_sizes_and_names(sample):
+    assert (len(sample.users), len(sample.items)) == (1200, 400)
+    assert len(sample.interactions) == 24_000
+    assert sample.items.names is not None
+    assert sample.items.names[0].as_py() == "Folk record 15"
+    assert sample.items.names.null_count == 0
+    assert (np.bincount(sample.interactions.user) >= 3).all()
+    assert sample.interactions.time is not None
+    assert (np.diff(sample.interactions.time)[np.diff(sample.interactions.user) == 0] > 0).all()
+
+
+def ndcg_at_10(scores, targets) -> float:
+    mine = scores[np.arange(len(targets)), targets][:, None]
+    rank = (scores > mine).sum(1)
+    return float(np.where(rank < 10, 1 / np.log2(rank + 2), 0).mean())
+
+
+def test_the_next_item_can_be_predicted_far_better_than_by_popularity(sample):
+    """Counts of which item follows which, from the training part, against popularity."""
+    items = len(sample.items)
+    train = sample.histories(TRAIN)
+    known = sample.histories(TRAIN, VALID)
+    target = sample.interactions.item[sample.part == TEST]
+    last = known.items[known.offsets[1:] - 1]
+    follows = np.ones(len(train.items), bool)
+    follows[train.offsets[:-1]] = False
+    second = np.flatnonzero(follows)
+    counts = np.zeros((items, items))
+    np.add.at(counts, (train.items[second - 1], train.items[second]), 1)
+    popular = np.bincount(train.items, minlength=items) / 1e6
+    by_popularity = ndcg_at_10(np.tile(popular, (len(target), 1)), target)
+    by_structure = ndcg_at_10(counts[last] + popular, target)
+    assert by_popularity < 0.08
+    assert by_structure > 0.5
+    top_tenth = np.sort(np.bincount(train.items))[-items // 10 :].sum()
+    assert top_tenth > 0.25 * len(train.items)  # popularity is skewed
+
+
+@pytest.mark.parametrize(
+    ("users", "items", "events"), [(1, 8, 3), (7, 50, 22), (300, 12, 900), (50, 5000, 4000)]
+)
+def test_any_size_can_be_made(users, items, events):
+    made = make_sequences(users, items, events, seed=3)
+    assert made.table.num_rows == events
+    assert len(made.names) == items
+    user, item = np.asarray(made.table["user_id"]), np.asarray(made.table["item_id"])
+    assert set(user) == set(range(1, users + 1))
+    assert 1 <= item.min() <= item.max() <= items
+    assert (np.bincount(user)[1:] >= 3).all()
+
+
+def test_sizes_that_are_left_out_follow_from_the_others():
+    assert make_sequences(events=48_000).table["user_id"].to_numpy().max() == 2400
+    assert make_sequences(users=100).table.num_rows == 2000
+
+
+def test_the_seed_makes_another_set():
+    assert not make_sequences(seed=1).table.equals(make_sequences(seed=2).table)
+
+
+@pytest.mark.parametrize("sizes", [(0, 8, 3), (1, 7, 3), (5, 8, 14)])
+def test_impossible_sizes_are_refused(sizes):
+    with pytest.raises(DataError, match="at least"):
+        make_sequences(*sizes)
+
+
+def test_a_written_sample_is_read_with_its_names(tmp_path):
+    written = write_sample("sequences", tmp_path / "demo.csv", users=30, items=20, events=200)
+    assert written["data"] == str(tmp_path / "demo.csv")
+    dataset = load_dataset(DataOptions(path=str(tmp_path / "demo.csv")), seed=0)
+    assert len(dataset.interactions) == 200
+    assert dataset.items.names is not None
+    assert dataset.items.names.null_count == 0
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(UsageError, match="exists already"):
+        write_sample("sequences", tmp_path / "demo.csv")
+    with pytest.raises(DataError, match="known: sequences"):
+        write_sample("kgat", tmp_path / "x.csv")
+
+
+def test_the_counter_is_that_of_the_operations():
+    torch = pytest.importorskip("torch")
+    from hasten.ops import random as operations
+
+    base = counter.key(5, counter.STREAM_SAMPLE, 2)
+    assert base == operations.key(5, operations.Stream.SAMPLE, 2)
+    assert counter.STREAM_SPLIT == operations.Stream.SPLIT
+    places = torch.arange(1000)
+    theirs = operations.bits(base if base < 2**63 else base - 2**64, places).numpy()
+    assert np.array_equal(counter.bits(base, 1000).view(np.int64), theirs)
+    assert np.array_equal(counter.bits(base, 10, start=90), counter.bits(base, 100)[90:])
+
+
+def test_the_counter_is_uniform():
+    drawn = counter.uniform(counter.key(1), 100_000)
+    assert 0 <= drawn.min() < drawn.max() < 1
+    assert np.abs(np.histogram(drawn, 20, (0, 1))[0] - 5000).max() < 400
+    whole = counter.integers(7, counter.key(2), 70_000)
+    assert np.abs(np.bincount(whole, minlength=7) - 10_000).max() < 500

@@ -1,0 +1,106 @@
+"""Tables in memory: every kind is read alike; what is no table is refused."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from hasten.config import DataOptions
+from hasten.data.load import load_table
+from hasten.data.store import fingerprint
+from hasten.errors import DataError, UsageError
+
+COLUMNS = {
+    "user_id": [3, 3, 3, 5, 5, 5],
+    "item_id": [1, 2, 9, 9, 2, 1],
+    "rating": [1.0, 2.0, 3.5, 4.0, 5.0, 0.5],
+    "timestamp": [10, 11, 12, 30, 20, 10],
+}
+
+
+class Foreign:
+    """A table that only speaks Arrow, as polars and others do."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def tables() -> dict[str, object]:
+    arrow = pa.table(COLUMNS)
+    frame = pd.DataFrame(COLUMNS)
+    return {
+        "dict of lists": COLUMNS,
+        "dict of arrays": {name: np.array(values) for name, values in COLUMNS.items()},
+        "arrow": arrow,
+        "pandas": frame,
+        "pandas with an index": frame.set_index(pd.Index(list("abcdef"))),
+        "foreign": Foreign(arrow),
+        "dates": {
+            **COLUMNS,
+            "timestamp": np.array(COLUMNS["timestamp"]).astype("datetime64[s]"),
+        },
+    }
+
+
+@pytest.mark.parametrize("kind", tables())
+def test_every_kind_of_table_is_the_same_dataset(kind):
+    dataset = load_table(tables()[kind], DataOptions(), seed=0, name="mine")
+    assert dataset.name == "mine"
+    assert fingerprint(dataset) == fingerprint(load_table(COLUMNS, DataOptions(), seed=0))
+    assert dataset.interactions.time is not None
+    assert dataset.interactions.time.tolist() == [10, 11, 12, 10, 20, 30]
+    assert dataset.part.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_labels_dates_and_categories_of_pandas():
+    frame = pd.DataFrame(
+        {
+            "user": pd.Categorical(["b", "b", "b", "a", "a", "a"]),
+            "item": ["x", "y", "z"] * 2,
+            "time": [datetime.datetime(2020, 1, day, tzinfo=datetime.UTC) for day in range(1, 7)],
+        }
+    )
+    dataset = load_table(frame, DataOptions(), seed=0)
+    assert dataset.users.labels.to_pylist() == ["a", "b"]
+    assert dataset.interactions.time is not None
+    assert dataset.interactions.time[0] == 1577836800 + 3 * 86400
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (7, "a int is no table"),
+        ([1, 2], "a list is no table"),
+        ({"user": [1], "item": [1, 2]}, "cannot be read"),
+        ({"user": [[1]], "item": [1]}, "2 dimensions"),
+        ({"user": [object()], "item": [1]}, "cannot be read"),
+        ({"user": [1], "thing": [1]}, "recognised as the item"),
+        ({"user": [], "item": []}, "0 rows"),
+        ({"user": [1, None], "item": [1, 2]}, "row 2: the user id is empty"),
+        ({"user": [1.0, np.nan], "item": [1, 2]}, "row 2"),
+        ({"user": [1, 10**18], "item": [1, 2]}, "row 2"),
+        ({"user": [1, 2], "item": [1, 2], "time": [0.0, np.inf]}, "row 2"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(table, says):
+    with pytest.raises(DataError, match=says):
+        load_table(table, DataOptions(), seed=0)
+
+
+def test_large_numbers_can_be_labels():
+    table = {"user": np.array([2**64 - 1] * 3, np.uint64), "item": [10**18, 2, 3]}
+    dataset = load_table(table, DataOptions(ids="labels"), seed=0)
+    assert dataset.users.labels.to_pylist() == [str(2**64 - 1)]
+    assert dataset.items.labels.to_pylist() == ["1000000000000000000", "2", "3"]
+
+
+def test_options_of_files_have_no_effect_and_are_refused():
+    with pytest.raises(UsageError, match=r"data\.separator has no effect on a table in memory"):
+        load_table(COLUMNS, DataOptions(separator=","), seed=0)
