@@ -75,7 +75,7 @@ class Progress:
                 auto_refresh=False,
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=None, head="", tail="")
+            self._task = self._bar.add_task("", total=None, visible=False, head="", tail="")
             self._bar.start()
         return self
 
@@ -100,6 +100,7 @@ class Progress:
         self._bar.update(
             self._task,
             completed=self._step,
+            visible=True,
             head=f"epoch {self._epoch}/{self._epochs}",
             tail=self._tail(begin),
         )
