@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import stat
@@ -87,14 +88,14 @@ def _write(
         if count > caps.members:
             raise DataError(f"{archive.name}: more than {caps.members} members")
         target = _inside(archive, root, name)
-        if content is None:
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
         try:
+            if content is None:
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
             out = target.open("xb")
-        except FileExistsError as error:
-            raise DataError(f"{archive.name}: {name!r} occurs twice") from error
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DataError(f"{archive.name}: the place of {name!r} is taken already") from error
         with out:
             while block := content.read(_BLOCK):
                 written += len(block)
@@ -104,6 +105,8 @@ def _write(
                         f"{caps.bytes}, and {caps.ratio} times the archive's size)"
                     )
                 out.write(block)
+            out.flush()
+            os.fsync(out.fileno())
 
 
 def _inside(archive: Path, root: Path, name: str) -> Path:

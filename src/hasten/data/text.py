@@ -122,7 +122,7 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
             raise DataError(f"{path} is {what}")
     with open_bytes(path) as file:
         head = file.read(size)
-        while head and b"\n" not in head[-size:] and (more := file.read(size)):
+        while not head[: head.rfind(b"\n") + 1].strip() and (more := file.read(size)):
             head += more
         whole = not file.read(1)
     if not whole:
