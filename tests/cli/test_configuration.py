@@ -90,6 +90,11 @@ def test_lists_mappings_and_none_by_set():
     assert config.model.hidden == 8
 
 
+def test_data_called_none_are_data():
+    assert build_config("toy", "none").data.path == "none"
+    assert data_options("null").path == "null"
+
+
 def test_none_is_a_value_from_python():
     config = build_config("toy", sets=["training.clip_norm=3"], flags={"clip_norm": None})
     assert config.training.clip_norm is None

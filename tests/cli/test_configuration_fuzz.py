@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hasten.cli.configuration import build_config
+from hasten.cli.configuration import build_config, load_config
 from hasten.config import RunConfig
 from hasten.errors import ConfigurationError
+from hasten.training.config_text import config_text
 
 pytestmark = pytest.mark.usefixtures("toy")
 
@@ -99,3 +100,17 @@ def test_any_setting(pieces):
 )
 def test_any_value(key, value):
     refused_or_built(sets=[f"{key}={value}"])
+
+
+@lenient
+@given(
+    path=st.none() | st.text(min_size=1, max_size=12),
+    columns=st.dictionaries(st.sampled_from(["user", "item"]), st.text(min_size=1, max_size=6)),
+    lr=st.floats(1e-12, 1e12),
+)
+def test_a_saved_configuration_is_read_back(tmp_path, path, columns, lr):
+    flags = {"data.path": path, "data.columns": columns, "lr": lr, "data.separator": "\t"}
+    config = build_config("toy", flags=flags)
+    file = tmp_path / "config.yaml"
+    file.write_text(config_text(config), encoding="utf-8", newline="")
+    assert load_config(file) == config

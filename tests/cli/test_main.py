@@ -200,6 +200,7 @@ def test_control_characters_do_not_reach_the_terminal(run, capsys):
         (["resume", "x", "--epochs", "x"], "must be a whole number"),
         (["evaluate", "x", "--topk", "0"], "--topk 0"),
         (["recommend", "x"], "for whom?"),
+        (["recommend", "x", "--users", "all", "--until", "now"], "must be one of train, valid, te"),
         (["recommend", "x", "--users", "all", "--history", "a"], "for whom?"),
         (["train", "toy", "--devices", "2"], "--devices 2 is not available in this version"),
         (["train", "toy", "--backend", "gloo"], "--backend gloo is not available"),

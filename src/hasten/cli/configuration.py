@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from hasten.cli.draft import Draft
 from hasten.cli.keys import known_keys
-from hasten.cli.yaml_file import Entry, read_entries
+from hasten.cli.yaml_file import Entry, Quoted, read_entries
 from hasten.config import DataOptions, EvaluationOptions, ModelOptions, RunConfig
 from hasten.errors import ConfigurationError
 from hasten.registry import load_model
@@ -67,7 +67,7 @@ def build_config(
     for entry in entries:
         draft.put(entry)
     if data is not None:
-        draft.put(Entry("data.path", data, "DATA"))
+        draft.put(Entry("data.path", Quoted(data), "DATA"))
     for entry in flag_entries(flags or {}, draft.values.get("evaluation.metrics")):
         draft.put(entry)
     return draft.build(chosen)
@@ -87,7 +87,7 @@ def data_options(
         draft.put(entry)
     for name, value in (("path", path), ("format", format)):
         if value is not None:
-            draft.put(Entry(f"data.{name}", value, f"--{name}"))
+            draft.put(Entry(f"data.{name}", Quoted(value), name.upper()))
     return draft.section(DataOptions, "data")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -22,6 +22,8 @@ from hasten.errors import UsageError
 if TYPE_CHECKING:
     from hasten.inference.recommend import Recommendations
 
+Until = Literal["train", "valid", "test"]
+PARTS = ("train", "valid", "test")
 #: users shown on a terminal; a file or a pipe gets all of them
 SHOWN = 20
 _LONGEST = 48
@@ -43,8 +45,8 @@ def recommend(
         typer.Option(metavar="FILE", help="For new histories: user_id,item_id[,timestamp]."),
     ] = None,
     until: Annotated[
-        Literal["train", "valid", "test"],
-        typer.Option(help="The last part of the data that counts as history; test: everything."),
+        str,
+        typer.Option(metavar="PART", help="The last part that counts as history: train, valid."),
     ] = "test",
     include_seen: Annotated[
         bool, typer.Option("--include-seen", help="Items of the history may appear again.")
@@ -75,6 +77,8 @@ def recommend(
         raise UsageError(
             "for whom? give one of --users FILE|a,b,c|all, --history a,b,c, --history-file FILE"
         )
+    if until not in PARTS:
+        raise UsageError(f"--until {until}: must be one of {', '.join(PARTS)}")
     if format is not None and out is None:
         raise UsageError("--format is the format of --out FILE, which is not given")
     prepare_process()
@@ -102,7 +106,7 @@ def recommend(
         exclude_seen=not include_seen,
         allow=allowed,
         block=blocked,
-        until=until,
+        until=cast(Until, until),
     )
     table = found.to_table()
     if out is not None:
