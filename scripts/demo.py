@@ -20,7 +20,7 @@ SETTINGS = {"training.epochs": 30, "training.lr": 3e-3, "training.patience": "6 
 
 def say(text: str = "") -> None:
     """Print a line at once."""
-    print(text, flush=True)  # noqa: T201 - this is what the demonstration is for
+    print(text, flush=True)
 
 
 def names_of(loaded: LoadedRun, items: list[int]) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.cli.configuration import build_config
 from hasten.inference.recommend import Recommendations, recommend
-from hasten.run import LoadedRun, Summary, load_run
+from hasten.run import LoadedRun, load_run
 from hasten.run import train as train_run
+from hasten.training.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,49 +1,92 @@
-"""Causal attention against the equation, forward and backward."""
+"""Causal attention against the equation, forward and backward, on ragged buckets."""
 
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from hasten.ops import causal_attention as module
+from hasten.ops.buckets import Bucket
 from hasten.ops.causal_attention import causal_attention, causal_attention_reference
 
+BUCKETS = [Bucket(0, 2, 9), Bucket(18, 3, 4), Bucket(30, 1, 1)]
 
-def _inputs(dtype=torch.float64, shape=(3, 2, 7, 4)):
+
+def _packed(width=6, dtype=torch.float64, tokens=31):
     torch.manual_seed(0)
-    return [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
+    return torch.randn(tokens, 3 * width, dtype=dtype, requires_grad=True)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_equals_the_equation(training, monkeypatch):
-    # with dropout the fast path is another one: give it a mask that drops nothing
-    monkeypatch.setattr(module, "dropout", lambda x, p, t: x)
-    q, k, v = _inputs()
-    out = causal_attention(q, k, v, 0.3, training)
-    expected = causal_attention_reference(q, k, v)
-    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-7)
+def _keep_all(monkeypatch, chunk=64):
+    """With dropout the CPU takes its own path: give it a mask that drops nothing."""
+    monkeypatch.setattr(module, "keep_mask", lambda shape, p: torch.ones(shape))
+    monkeypatch.setattr(module, "CHUNK", chunk)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [1, 3, 4, 64])
+@pytest.mark.parametrize("drop", [0.0, 0.3])
+def test_equals_the_equation(heads, chunk, drop, monkeypatch):
+    _keep_all(monkeypatch, chunk)
+    packed = _packed()
+    out = causal_attention(packed, BUCKETS, heads, drop, True)
+    expected = causal_attention_reference(packed, BUCKETS, heads)
+    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-8)
     weight = torch.randn_like(out)
-    grads = torch.autograd.grad((out * weight).sum(), (q, k, v))
-    references = torch.autograd.grad((expected * weight).sum(), (q, k, v))
-    for ours, reference in zip(grads, references, strict=True):
-        torch.testing.assert_close(ours, reference, rtol=1e-5, atol=1e-6)
+    (ours,) = torch.autograd.grad((out * weight).sum(), packed)
+    (reference,) = torch.autograd.grad((expected * weight).sum(), packed)
+    torch.testing.assert_close(ours, reference, rtol=1e-6, atol=1e-8)
 
 
-def test_gradients_against_finite_differences():
-    inputs = _inputs(shape=(1, 1, 3, 2))
-    assert gradcheck(causal_attention_reference, inputs)
-    assert gradcheck(lambda q, k, v: causal_attention(q, k, v, 0.0, True), inputs)
+def test_gradients_against_finite_differences(monkeypatch):
+    _keep_all(monkeypatch, 2)
+    buckets = [Bucket(0, 1, 3), Bucket(3, 2, 1)]
+    packed = _packed(2, tokens=5)
+    assert gradcheck(lambda x: causal_attention_reference(x, buckets, 1), packed)
+    assert gradcheck(lambda x: causal_attention(x, buckets, 1, 0.5, True), packed)
+
+
+@pytest.mark.parametrize("chunk", [2, 64])
+def test_gradients_with_dropout_against_finite_differences(chunk, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", chunk)
+
+    def attend(x):
+        torch.manual_seed(7)
+        return causal_attention(x, BUCKETS, 2, 0.4, True)
+
+    assert gradcheck(attend, _packed(2))
 
 
 def test_dropped_weights_keep_their_expectation():
-    q, k, v = (t.detach() for t in _inputs(torch.float32, (2, 1, 6, 4)))
+    packed = _packed(4, torch.float32).detach()
     torch.manual_seed(1)
-    mean = torch.stack([causal_attention(q, k, v, 0.5, True) for _ in range(4000)]).mean(0)
-    torch.testing.assert_close(mean, causal_attention_reference(q, k, v), rtol=0.2, atol=0.1)
+    mean = torch.stack([causal_attention(packed, BUCKETS, 1, 0.5, True) for _ in range(4000)])
+    expected = causal_attention_reference(packed, BUCKETS, 1)
+    torch.testing.assert_close(mean.mean(0), expected, rtol=0.2, atol=0.1)
 
 
-def test_later_positions_change_nothing_earlier():
-    q, k, v = (t.detach() for t in _inputs(torch.float32))
-    first = causal_attention(q, k, v, 0.0, False)
-    k[:, :, 5:] = 9.0
-    v[:, :, 5:] = 9.0
-    assert torch.equal(first[:, :, :5], causal_attention(q, k, v, 0.0, False)[:, :, :5])
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_later_positions_change_nothing_earlier(drop):
+    packed = _packed(4, torch.float32).detach()
+    torch.manual_seed(2)
+    first = causal_attention(packed, BUCKETS, 1, drop, True)
+    packed[5:9] = 9.0  # the end of the first sequence
+    torch.manual_seed(2)
+    second = causal_attention(packed, BUCKETS, 1, drop, True)
+    assert torch.equal(first[:5], second[:5])
+    assert torch.equal(first[9:], second[9:])
+    assert not torch.equal(first[5:9], second[5:9])
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_bf16_autocast_stays_near(drop, monkeypatch):
+    _keep_all(monkeypatch, 4)
+    packed = _packed(8, torch.float32)
+    low = packed.detach().bfloat16().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = causal_attention(low, BUCKETS, 2, drop, True)
+    assert out.dtype == torch.bfloat16
+    expected = causal_attention_reference(packed, BUCKETS, 2)
+    torch.testing.assert_close(out.float(), expected, rtol=0.05, atol=0.05)
+    out.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(low.grad.float(), packed.grad, rtol=0.1, atol=0.1)

@@ -34,7 +34,6 @@ from hasten.ops.table import EmbeddingTable, Table
 from hasten.training.next_item import NextItemBatch, NextItemPhase
 from hasten.training.phase import Phase
 
-
 #: sampled rows up to which inputs, targets and negatives are gathered together
 FEW_ROWS = 1 << 17
 
@@ -94,16 +93,9 @@ class Block(nn.Module):
         width = x_TD.shape[1]
         bias = nn.functional.pad(self.query_bias, (0, 2 * width))
         packed = nn.functional.linear(x_TD, self.query_key_value, bias)
-        parts = []
-        # split, not slices: its backward is one concatenation
-        sizes = [b.rows * b.length for b in buckets]
-        for b, part in zip(buckets, torch.split(packed, sizes), strict=True):
-            shape = (b.rows, b.length, 3, self.heads, width // self.heads)
-            query, key, value = part.view(shape).permute(2, 0, 3, 1, 4).unbind(0)
-            out = causal_attention(query, key, value, self.drop, self.training)
-            parts.append(out.transpose(1, 2).reshape(b.rows * b.length, width))
-        attended: Tensor = self.output(torch.cat(parts) if len(parts) > 1 else parts[0])
-        return attended
+        attended = causal_attention(packed, buckets, self.heads, self.drop, self.training)
+        out: Tensor = self.output(attended)
+        return out
 
     def transform(self, x_TD: Tensor) -> Tensor:
         """The point-wise feed-forward network."""

@@ -2,8 +2,8 @@
 
 Rows sorted by falling length are cut into buckets; each bucket is a dense [rows, length] rectangle
 and all buckets lie behind one another in one flat token array. Token-wise layers run on the flat
-array, attention on each rectangle (a view). A new bucket is begun when the padding within the bucket would
-cost more than what a bucket costs by itself (its kernel launches).
+array, attention on each rectangle (a view). A new bucket is begun when the padding within this one
+would cost more than what a bucket costs by itself (its kernel launches).
 """
 
 from __future__ import annotations

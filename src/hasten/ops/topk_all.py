@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hasten.data.tables import Int64
 from hasten.models.seam import Scorer
-from hasten.ops.blocks import Blocks, Positions
+from hasten.ops.blocks import COLUMNS, WHOLE, Blocks, Positions
 from hasten.ops.csr import CSR
 
 _LOWER = 2**32 - 1
@@ -39,12 +39,14 @@ def topk_all(
     scorer: scores of ``queries`` queries against catalogue rows 0..count-1.
     excluded: one row a query, ids that it must not get. allowed: the only ids anyone may get
     (blocks without one are not scored); None: all. Where fewer than k candidates exist the rest
-    is -1 with a score of -inf. columns: as in ``rank_all``.
+    is -1 with a score of -inf. columns: the width of a block; None: as wide as memory allows.
     """
     assert k > 0
     assert count < _LOWER
     assert excluded is None or len(excluded) == queries
-    blocks = Blocks.choose(queries, count, columns)
+    # wide blocks: each costs a selection and a merge, and no block is computed twice
+    wide = min(count, max(COLUMNS, WHOLE // max(queries, 1)))
+    blocks = Blocks.choose(queries, count, columns or wide)
     hidden = None
     if excluded is not None:
         hidden = Positions.build(excluded.rows, excluded.items, blocks)
