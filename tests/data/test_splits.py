@@ -19,21 +19,21 @@ lengths_lists = st.lists(st.integers(1, 12), min_size=1, max_size=8).filter(lamb
 @given(lengths_lists)
 def test_leave_last_two_out(lengths):
     user = np.repeat(np.arange(len(lengths)), lengths)
-    part, words = splits.leave_last_two_out(user, len(lengths))
+    part, words = splits.leave_last_two_out(user, len(lengths), timed=True)
     expected = []
     for n in lengths:
         expected += [TRAIN] * n if n < 3 else [TRAIN] * (n - 2) + [VALID, TEST]
     assert part.tolist() == expected
-    assert "leave-last-two-out" in words
+    assert words == "leave-last-two-out, by time"
 
 
 @given(lengths_lists, st.sampled_from(["time", "random"]), st.integers(0, 2**62))
 def test_ratio_gives_each_user_its_shares(lengths, order, seed):
     user = np.repeat(np.arange(len(lengths)), lengths)
     shares = (0.5, 0.25, 0.25)
-    part, words = splits.ratio(user, len(lengths), shares, order, seed)
+    part, words = splits.ratio(user, len(lengths), shares, order, seed, False)
     assert "0.5/0.25/0.25" in words
-    assert ("seed" in words) == (order == "random")
+    assert words.endswith("in file order" if order == "time" else f"at random (seed {seed})")
     for u, n in enumerate(lengths):
         mine = part[user == u]
         test = int(n * 0.25 + 0.5) if n >= 3 else 0
@@ -45,8 +45,8 @@ def test_ratio_gives_each_user_its_shares(lengths, order, seed):
 
 def test_a_random_ratio_follows_the_seed():
     user = np.repeat(np.arange(50), 20)
-    first, again = (splits.ratio(user, 50, (0.8, 0.1, 0.1), "random", 1)[0] for _ in range(2))
-    other = splits.ratio(user, 50, (0.8, 0.1, 0.1), "random", 2)[0]
+    first, again = (splits.ratio(user, 50, (0.8, 0.1, 0.1), "random", 1, True)[0] for _ in range(2))
+    other = splits.ratio(user, 50, (0.8, 0.1, 0.1), "random", 2, True)[0]
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     places = np.flatnonzero(first == TEST) % 20
@@ -55,10 +55,18 @@ def test_a_random_ratio_follows_the_seed():
 
 def test_a_share_of_nothing_is_empty_and_an_impossible_one_is_refused():
     user = np.repeat(np.arange(3), 4)
-    part, _ = splits.ratio(user, 3, (0.75, 0.0, 0.25), "time", 0)
+    part, _ = splits.ratio(user, 3, (0.75, 0.0, 0.25), "time", 0, True)
     assert not (part == VALID).any()
     with pytest.raises(DataError, match=r"valid share of 0\.05"):
-        splits.ratio(user, 3, (0.7, 0.05, 0.25), "time", 0)
+        splits.ratio(user, 3, (0.7, 0.05, 0.25), "time", 0, True)
+
+
+def test_switches_without_effect_are_noted():
+    table = {"user": [1, 1, 1], "item": [1, 2, 3]}
+    options = DataOptions(ratios=(0.5, 0.25, 0.25), time_unit="ms")
+    notes = load_table(table, options, seed=0).source.notes
+    assert "no effect without data.split=ratio: ratios" in notes
+    assert "data.time_unit=ms has no effect: there are no times" in notes
 
 
 def test_users_with_few_events_are_counted():

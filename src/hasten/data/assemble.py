@@ -23,6 +23,8 @@ from hasten.data.tables import (
 )
 from hasten.errors import DataError
 
+_OF_RATIO = {key: DataOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
+
 
 def assemble(
     name: str,
@@ -75,9 +77,14 @@ def _assemble(
         said.append("times are not in the order of the file: events sorted by time (stably)")
     if events.time is None:
         said.append("no times: the order of the file is taken as the order in time")
+        if options.time_unit != "s":
+            said.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
     user, user_vocabulary = _vocabulary(events.user, users)
     item, item_vocabulary = _vocabulary(events.item, items)
-    part, split = _split(user, len(user_vocabulary), events.part, options, seed)
+    part, split = _split(user, len(user_vocabulary), events, options, seed)
+    changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
+    if changed and not split.startswith("ratio"):
+        said.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
     if labels:
         item_vocabulary, more = names.with_names(item_vocabulary, labels)
         said += more
@@ -195,13 +202,14 @@ def _vocabulary(codes: NDArray[np.int32], found: ids.Ids) -> tuple[Int64, Vocabu
 
 
 def _split(
-    user: Int64, users: int, part: NDArray[np.int8] | None, options: DataOptions, seed: int
+    user: Int64, users: int, events: clean.Columns, options: DataOptions, seed: int
 ) -> tuple[NDArray[np.int8], str]:
+    part, timed = events.part, events.time is not None
     chosen = options.split
     if chosen == "auto":
         chosen = "leave-last-two-out" if part is None else "given"
     if chosen == "given":
         return splits.given(part)
     if chosen == "ratio":
-        return splits.ratio(user, users, options.ratios, options.ratio_order, seed)
-    return splits.leave_last_two_out(user, users)
+        return splits.ratio(user, users, options.ratios, options.ratio_order, seed, timed)
+    return splits.leave_last_two_out(user, users, timed)

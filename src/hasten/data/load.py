@@ -63,8 +63,7 @@ def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> Dataset
     made = entry.make()
     events = read_table(made.table, options, entry.name)
     return assemble(
-        entry.name, entry.name, "sample", [(events, None)], made.names, options, seed,
-        notes=(f"built-in sample: {entry.summary}",),
+        entry.name, entry.name, "sample", [(events, None)], made.names, options, seed
     )  # fmt: skip
 
 

@@ -16,8 +16,10 @@ Parts = NDArray[np.int8]
 MIN_EVENTS = 3
 
 
-def leave_last_two_out(user: Int64, users: int) -> tuple[Parts, str]:
+def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
     """Each user's last event is the test, the one before the validation.
+
+    timed: whether the order of the events is that of their times, or only that of the file.
 
     Raises:
         DataError: no user has three events.
@@ -32,10 +34,7 @@ def leave_last_two_out(user: Int64, users: int) -> tuple[Parts, str]:
     asked = ends[counts >= MIN_EVENTS]
     part[asked - 1] = TEST
     part[asked - 2] = VALID
-    return (
-        part,
-        "leave-last-two-out (each user's last event is the test, the one before the validation)",
-    )
+    return part, f"leave-last-two-out, {_order(timed)}"
 
 
 def ratio(
@@ -44,6 +43,7 @@ def ratio(
     shares: tuple[float, float, float],
     order: Literal["time", "random"],
     seed: int,
+    timed: bool,
 ) -> tuple[Parts, str]:
     """Shares of each user's events: the last ones in time, or drawn at random from the seed.
 
@@ -77,7 +77,7 @@ def ratio(
     part = np.empty(len(user), np.int8)
     part[places] = sorted_part
     words = "/".join(f"{share:g}" for share in shares)
-    how = "in time" if order == "time" else f"at random (seed {seed})"
+    how = _order(timed) if order == "time" else f"at random (seed {seed})"
     return part, f"ratio {words} of each user's events, {how}"
 
 
@@ -99,7 +99,11 @@ def given(part: Parts | None) -> tuple[Parts, str]:
         for name, p in (("train", TRAIN), ("valid", VALID), ("test", TEST))
         if (part == p).any()
     ]
-    return part, f"given ({', '.join(names)} as the data name them)"
+    return part, f"given parts ({', '.join(names)})"
+
+
+def _order(timed: bool) -> str:
+    return "by time" if timed else "in file order"
 
 
 def _counts(user: Int64, users: int) -> tuple[Int64, Int64]:
