@@ -26,12 +26,14 @@ class Blocks:
     columns: int
 
     @classmethod
-    def choose(cls, queries: int, count: int, columns: int | None = None) -> Blocks:
-        """One block where ``WHOLE`` allows, unless a width is asked for."""
+    def choose(
+        cls, queries: int, count: int, columns: int | None, otherwise: int = COLUMNS
+    ) -> Blocks:
+        """Blocks of the width asked for; None: one block where ``WHOLE`` allows, or ``otherwise``."""
         assert count > 0
         assert columns is None or columns > 0
         if columns is None:
-            columns = count if queries * count <= WHOLE else COLUMNS
+            columns = count if queries * count <= WHOLE else otherwise
         return cls(count, min(columns, count))
 
     def __len__(self) -> int:

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from hasten.data.tables import Int64
 from hasten.models.seam import Scorer
-from hasten.ops.blocks import COLUMNS, WHOLE, Blocks, Positions
+from hasten.ops.blocks import Blocks, Positions
 from hasten.ops.csr import CSR
 
+#: columns of a block where not all fit; each costs a selection and a merge, so wider than ranking's
+_COLUMNS = 8192
 _LOWER = 2**32 - 1
 
 
@@ -39,14 +41,12 @@ def topk_all(
     scorer: scores of ``queries`` queries against catalogue rows 0..count-1.
     excluded: one row a query, ids that it must not get. allowed: the only ids anyone may get
     (blocks without one are not scored); None: all. Where fewer than k candidates exist the rest
-    is -1 with a score of -inf. columns: the width of a block; None: as wide as memory allows.
+    is -1 with a score of -inf. columns: the width of a block; None: as in ``rank_all``.
     """
     assert k > 0
     assert count < _LOWER
     assert excluded is None or len(excluded) == queries
-    # wide blocks: each costs a selection and a merge, and no block is computed twice
-    wide = min(count, max(COLUMNS, WHOLE // max(queries, 1)))
-    blocks = Blocks.choose(queries, count, columns or wide)
+    blocks = Blocks.choose(queries, count, columns, _COLUMNS)
     hidden = None
     if excluded is not None:
         hidden = Positions.build(excluded.rows, excluded.items, blocks)
