@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
 from hasten.models.seam import Catalogue, FactorScorer
+from hasten.ops.buckets import Bucket
 from hasten.ops.catalogue_loss import (
     catalogue_cross_entropy,
     catalogue_cross_entropy_reference,
@@ -51,13 +52,17 @@ def random_numbers(device: torch.device) -> dict[str, Any]:
 
 
 def attention(device: torch.device) -> dict[str, Any]:
-    """Causal attention, value and gradients, against the equation in float64."""
+    """Causal attention over buckets, value and gradients, against the equation in float64."""
+    buckets = [Bucket(0, 4, 50), Bucket(200, 9, 11), Bucket(299, 1, 1)]
 
-    def fast(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return causal_attention(q, k, v, 0.0, training=True)
+    def fast(packed: Tensor) -> Tensor:
+        return causal_attention(packed, buckets, 2, 0.0, training=True)
 
-    inputs = [torch.randn(4, 2, 50, 32, generator=_generator(i)) for i in range(3)]
-    return _compare(fast, causal_attention_reference, inputs, device)
+    def reference(packed: Tensor) -> Tensor:
+        return causal_attention_reference(packed, buckets, 2)
+
+    packed = torch.randn(300, 3 * 64, generator=_generator(0))
+    return _compare(fast, reference, [packed], device)
 
 
 def catalogue_loss(device: torch.device) -> dict[str, Any]:

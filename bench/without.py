@@ -32,12 +32,17 @@ def fused_adam() -> None:
 
 def dropout() -> None:
     """Torch's own dropout everywhere."""
+    import torch
+
     from hasten.models import sasrec
     from hasten.ops import causal_attention
     from hasten.ops.dropout import dropout_reference
 
+    def keep_mask(shape: torch.Size, probability: float) -> torch.Tensor:
+        return torch.nn.functional.dropout(torch.ones(shape), probability)
+
     _replace(sasrec, "dropout", dropout_reference)
-    _replace(causal_attention, "dropout", dropout_reference)
+    _replace(causal_attention, "keep_mask", keep_mask)
 
 
 def packing() -> None:
