@@ -27,13 +27,13 @@ class Blocks:
 
     @classmethod
     def choose(
-        cls, queries: int, count: int, columns: int | None, otherwise: int = COLUMNS
+        cls, queries: int, count: int, columns: int | None, otherwise: int | None = None
     ) -> Blocks:
-        """Blocks of the width asked for; None: one block where ``WHOLE`` allows, or ``otherwise``."""
+        """Blocks of the width asked for; None: one where ``WHOLE`` allows, else ``otherwise``."""
         assert count > 0
         assert columns is None or columns > 0
         if columns is None:
-            columns = count if queries * count <= WHOLE else otherwise
+            columns = count if queries * count <= WHOLE else otherwise or COLUMNS
         return cls(count, min(columns, count))
 
     def __len__(self) -> int:
