@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.config import DataOptions
@@ -26,52 +27,42 @@ from hasten.errors import DataError
 _OF_RATIO = {key: DataOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
 
 
-def assemble(
-    name: str,
-    path: str | None,
-    form: str,
-    read: list[tuple[Events, int | None]],
-    labels: dict[str, str],
-    options: DataOptions,
-    seed: int,
-    notes: Iterable[str] = (),
-    files: tuple[dict[str, Any], ...] = (),
-) -> Dataset:
-    """The dataset of the events of one or more files, given in order (train, valid, test).
+@dataclass(eq=False)
+class Read:
+    """What was read, in order (train, valid, test).
 
-    read: events of each file with its part (None: not said); labels: item id text -> name;
-    files: further files to record (names).
+    events: each file's, with its part (None: not said); they are let go of as soon as they are
+    joined. names: item id text -> name; files: further files to record; format: for people.
+    """
+
+    name: str
+    path: str | None
+    format: str
+    events: list[tuple[Events, int | None]]
+    names: dict[str, str] = field(default_factory=dict)
+    files: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def assemble(read: Read, options: DataOptions, seed: int) -> Dataset:
+    """The dataset of what was read.
 
     Raises:
         DataError: ids, times or the split do not work out.
     """
     try:
-        return _assemble(name, path, form, read, labels, options, seed, notes, files)
+        return _assemble(read, options, seed)
     except DataError as error:
-        where = path or name
+        where = read.path or read.name
         raise error if where in str(error) else DataError(f"{where}: {error}") from error
 
 
-def _assemble(
-    name: str,
-    path: str | None,
-    form: str,
-    read: list[tuple[Events, int | None]],
-    labels: dict[str, str],
-    options: DataOptions,
-    seed: int,
-    notes: Iterable[str],
-    files: tuple[dict[str, Any], ...],
-) -> Dataset:
-    sources = [events for events, _ in read]
-    said = [*notes, *chain.from_iterable(events.notes for events in sources)]
-    counts: dict[str, Any] = {"read": sum(len(events) for events in sources)}
-    users = _ids("user", sources, options)
-    items = _ids("item", sources, options)
-    said += [*users.notes, *items.notes]
-    events = _columns(read, users, items, options, said)
-    del read
-    events = _cleaned(events, len(users.labels), len(items.labels), options, counts, said)
+def _assemble(read: Read, options: DataOptions, seed: int) -> Dataset:
+    counts: dict[str, Any] = {"read": sum(len(events) for events, _ in read.events)}
+    files = (*chain.from_iterable(events.files for events, _ in read.events), *read.files)
+    said = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
+    events, users, items = _join(read, options, said)
+    events = _cleaned(events, len(users), len(items), options, counts, said)
     events, in_order = clean.ordered(events)
     if not in_order:
         said.append("times are not in the order of the file: events sorted by time (stably)")
@@ -85,17 +76,29 @@ def _assemble(
     changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
     if changed and not split.startswith("ratio"):
         said.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
-    if labels:
-        item_vocabulary, more = names.with_names(item_vocabulary, labels)
+    if read.names:
+        item_vocabulary, more = names.with_names(item_vocabulary, read.names)
         said += more
     interactions = Interactions(user, item, events.rating, events.time)
+    source = Source(read.format, read.path, files)
     dataset = Dataset(
-        name, user_vocabulary, item_vocabulary, interactions, part, split, Source(form)
+        read.name, user_vocabulary, item_vocabulary, interactions, part, split, source
     )
     counts |= count(dataset, said, split.startswith("given"))
-    own = tuple(chain.from_iterable(events.files for events in sources))
-    source = Source(form, path, (*own, *files), counts, tuple(dict.fromkeys(said)))
-    return Dataset(name, user_vocabulary, item_vocabulary, interactions, part, split, source)
+    return replace(dataset, source=replace(source, counts=counts, notes=tuple(dict.fromkeys(said))))
+
+
+def _join(
+    read: Read, options: DataOptions, said: list[str]
+) -> tuple[clean.Columns, pa.Array, pa.Array]:
+    """The events of all files as codes into the labels of users and items; empties ``read``."""
+    sources = [events for events, _ in read.events]
+    users = _ids("user", sources, options)
+    items = _ids("item", sources, options)
+    said += [*users.notes, *items.notes]
+    events = _columns(read.events, users, items, options, said)
+    read.events.clear()
+    return events, users.labels, items.labels
 
 
 def _ids(role: str, sources: list[Events], options: DataOptions) -> ids.Ids:
@@ -192,13 +195,13 @@ def _cleaned(
     return events
 
 
-def _vocabulary(codes: NDArray[np.int32], found: ids.Ids) -> tuple[Int64, Vocabulary]:
+def _vocabulary(codes: NDArray[np.int32], labels: pa.Array) -> tuple[Int64, Vocabulary]:
     """The vocabulary of the codes that still occur, and the codes counted anew."""
-    used = np.bincount(codes, minlength=len(found.labels)) > 0
+    used = np.bincount(codes, minlength=len(labels)) > 0
     if used.all():
-        return codes.astype(np.int64), Vocabulary(found.labels)
+        return codes.astype(np.int64), Vocabulary(labels)
     new = np.cumsum(used) - 1
-    return new[codes], Vocabulary(found.labels.take(np.flatnonzero(used)))
+    return new[codes], Vocabulary(labels.take(np.flatnonzero(used)))
 
 
 def _split(

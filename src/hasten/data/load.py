@@ -7,7 +7,7 @@ from typing import Any
 
 from hasten.config import DataOptions
 from hasten.data import catalogue
-from hasten.data.assemble import assemble
+from hasten.data.assemble import Read, assemble
 from hasten.data.names import read_names
 from hasten.data.places import locate
 from hasten.data.readers import read_file
@@ -40,21 +40,19 @@ def load_dataset(options: DataOptions, seed: int) -> Dataset:
         notes = (f"read from the path {options.path}, not the registered set of that name", *notes)
     if place.times is not None:
         options = options.model_copy(update={"times": str(place.times)})
-    read = [(*read_file(path, options), part) for path, part in place.parts]
-    formats = sorted({form for form, _, _ in read})
-    if place.times is not None and formats != ["sequences"]:
-        raise UsageError(f"data.times goes with sequences, but the data are {'+'.join(formats)}")
-    return assemble(
-        name or place.name,
-        place.path,
-        "+".join(formats),
-        [(events, part) for _, events, part in read],
-        {} if place.names is None else read_names(place.names, encoding),
-        options,
-        seed,
-        notes=notes,
-        files=() if place.names is None else (file_digest(place.names),),
-    )
+    formats, events = set(), []
+    for path, part in place.parts:
+        form, found = read_file(path, options)
+        formats.add(form)
+        events.append((found, part))
+    if place.times is not None and formats != {"sequences"}:
+        raise UsageError(f"data.times goes with sequences, not with {'+'.join(sorted(formats))}")
+    read = Read(name or place.name, place.path, "+".join(sorted(formats)), events, notes=notes)
+    del events, found  # what is read is let go of when it is joined
+    if place.names is not None:
+        read.names = read_names(place.names, encoding)
+        read.files = (file_digest(place.names),)
+    return assemble(read, options, seed)
 
 
 def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> Dataset:
@@ -62,9 +60,8 @@ def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> Dataset
     _refuse(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
     events = read_table(made.table, options, entry.name)
-    return assemble(
-        entry.name, entry.name, "sample", [(events, None)], made.names, options, seed
-    )  # fmt: skip
+    read = Read(entry.name, entry.name, "sample", [(events, None)], made.names)
+    return assemble(read, options, seed)
 
 
 def load_table(table: Any, options: DataOptions, seed: int, name: str = "table") -> Dataset:
@@ -74,13 +71,11 @@ def load_table(table: Any, options: DataOptions, seed: int, name: str = "table")
         DataError: what is wrong, with row and text.
     """
     _refuse("a table in memory", options, ("path", *_OF_FILES))
-    events = read_table(table, options, name)
-    path = None if options.names is None else Path(options.names)
-    return assemble(
-        name, None, "table", [(events, None)],
-        {} if path is None else read_names(path), options, seed,
-        files=() if path is None else (file_digest(path),),
-    )  # fmt: skip
+    read = Read(name, None, "table", [(read_table(table, options, name), None)])
+    if options.names is not None:
+        path = Path(options.names)
+        read.names, read.files = read_names(path), (file_digest(path),)
+    return assemble(read, options, seed)
 
 
 def _refuse(what: str, options: DataOptions, keys: tuple[str, ...]) -> None:
