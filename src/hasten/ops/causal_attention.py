@@ -97,22 +97,26 @@ class _BucketedAttention(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for bucket in buckets:
                 query, key, value = _views(packed, bucket, heads)
-                attended = query.new_empty(query.shape)
+                query = query * scale
+                per_head = out[bucket.start : bucket.stop].view(
+                    bucket.rows, -1, heads, query.shape[2]
+                )
+                per_head = per_head.transpose(1, 2)
+                # with one head the products are written where they belong
+                attended = per_head[:, 0] if heads == 1 else torch.empty_like(query)
                 for start, stop in _chunks(bucket.length):
                     scores = torch.baddbmm(
                         _future_mask(start, stop, query),
                         query[:, start:stop],
                         key[:, :stop].transpose(1, 2),
-                        alpha=scale,
                     )
                     weights = torch.softmax(scores, dim=-1, dtype=_wide(scores))
                     mask = keep_mask(weights.shape, drop).to(weights.dtype)
                     dropped = (weights * mask).to(value.dtype)
-                    attended[:, start:stop] = torch.bmm(dropped, value[:, :stop])
+                    torch.bmm(dropped, value[:, :stop], out=attended[:, start:stop])
                     kept += [weights, mask]
-                shape = (bucket.rows, heads, bucket.length, width // heads)
-                target = out[bucket.start : bucket.stop].view(bucket.rows, bucket.length, heads, -1)
-                target.copy_(attended.view(shape).transpose(1, 2))
+                if heads > 1:
+                    per_head.copy_(attended.view(per_head.shape))
         ctx.buckets, ctx.heads, ctx.scale = buckets, heads, scale
         ctx.save_for_backward(packed, *kept)
         return out
@@ -121,37 +125,39 @@ class _BucketedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         packed, *kept = ctx.saved_tensors
         heads, scale = ctx.heads, ctx.scale
-        width = packed.shape[1] // 3
         grad = torch.empty_like(packed)
         pairs = iter(zip(kept[::2], kept[1::2], strict=True))
         for bucket in ctx.buckets:
             query, key, value = _views(packed, bucket, heads)
-            shape = (bucket.rows, bucket.length, heads, width // heads)
-            upper = grad_out[bucket.start : bucket.stop].view(shape).transpose(1, 2)
-            upper = upper.reshape(query.shape)
+            query = query * scale
+            upper = grad_out[bucket.start : bucket.stop].view(
+                bucket.rows, -1, heads, query.shape[2]
+            )
+            upper = upper.transpose(1, 2).reshape(query.shape)
             grad_query, grad_key, grad_value = (torch.empty_like(query) for _ in range(3))
             for number, (start, stop) in enumerate(_chunks(bucket.length)):
                 weights, mask = next(pairs)
                 here = upper[:, start:stop]
-                dropped = (weights * mask).to(value.dtype)
                 grad_weights = torch.bmm(here, value[:, :stop].transpose(1, 2)).to(mask.dtype)
                 grad_scores = torch._softmax_backward_data(
                     grad_weights.mul_(mask), weights, -1, weights.dtype
                 ).to(query.dtype)
-                grad_query[:, start:stop] = torch.bmm(grad_scores, key[:, :stop]).mul_(scale)
-                new_value = torch.bmm(dropped.transpose(1, 2), here)
-                new_key = torch.bmm(grad_scores.transpose(1, 2), query[:, start:stop]).mul_(scale)
-                if number == 0:
-                    grad_value.copy_(new_value)
-                    grad_key.copy_(new_key)
-                else:
-                    grad_value[:, :stop] += new_value
-                    grad_key[:, :stop] += new_key
-            target = grad[bucket.start : bucket.stop]
-            target = target.view(bucket.rows, bucket.length, 3, heads, -1)
-            for index, part in enumerate((grad_query, grad_key, grad_value)):
-                per_head = part.view(bucket.rows, heads, bucket.length, -1)
-                target[:, :, index] = per_head.transpose(1, 2)
+                dropped = (weights * mask).to(value.dtype)
+                torch.bmm(grad_scores, key[:, :stop], out=grad_query[:, start:stop])
+                # the last chunk comes first and sees all keys: it begins, the others add
+                begin = 0 if number == 0 else 1
+                for total, left, right in (
+                    (grad_value, dropped, here),
+                    (grad_key, grad_scores, query[:, start:stop]),
+                ):
+                    total[:, :stop].baddbmm_(left.transpose(1, 2), right, beta=begin)
+            target = grad[bucket.start : bucket.stop].view(
+                bucket.rows, -1, 3, heads, query.shape[2]
+            )
+            for index, part in enumerate((grad_query.mul_(scale), grad_key, grad_value)):
+                target[:, :, index] = part.view(bucket.rows, heads, bucket.length, -1).transpose(
+                    1, 2
+                )
         return grad, None, None, None
 
 
