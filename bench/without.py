@@ -22,10 +22,15 @@ def fused_adam() -> None:
 
     from hasten.training import step
 
+    class Loop(torch.optim.Adam):
+        """What only the fused kernel understands is ignored; the norm is still looked at."""
+
+        def step(self, closure: Any = None) -> Any:
+            self.grad_scale = self.found_inf = None
+            return super().step(closure)
+
     def plain(parameters: Sequence[torch.nn.Parameter], options: Any) -> torch.optim.Optimizer:
-        return torch.optim.Adam(
-            parameters, lr=options.lr, betas=options.betas, eps=options.eps, foreach=False
-        )
+        return Loop(parameters, lr=options.lr, betas=options.betas, eps=options.eps, foreach=False)
 
     _replace(step, "make_optimiser", plain)
 
