@@ -64,6 +64,8 @@ def train(
     resume_auto: bool = False,
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``."""
+    if table is None:
+        config = _with_sample(config)
     if resume_auto:
         if config.out is None:
             raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
@@ -72,8 +74,6 @@ def train(
     tune_process()
     begin = time.perf_counter()
     device = resolve_device(config.device)
-    if table is None:
-        config = _with_sample(config)
     dataset = _load(config, table)
     weights = None if config.init_from is None else initial_weights(Path(config.init_from))
     prepare_torch(config, device)
@@ -115,6 +115,11 @@ def resume(
         warnings: list[str] = []
         if checkpoint is None:
             found = newest_checkpoint(folder.checkpoints, warnings.append)
+            if found is None and warnings:
+                raise CheckpointError(
+                    f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(warnings)}); "
+                    "name best or final by --checkpoint, or start a new run"
+                )
         else:
             found = read_checkpoint(named_checkpoint(folder, checkpoint))
             drop_later(folder, found)
@@ -194,7 +199,9 @@ def _train(
         Progress(config.training.epochs, quiet) as progress,
         StopSignals() as signals,
     ):
-        for text in (*dataset.source.notes, *(warnings or [])):
+        for note in dataset.source.notes if checkpoint is None else ():
+            journal.train(f"data: {note}")
+        for text in warnings or ():
             journal.warn(text)
 
         def judge(task: RankingTask) -> Evaluation:

@@ -101,7 +101,7 @@ def test_resume_from_a_named_checkpoint_forgets_what_came_later(tmp_path):
     expected = fingerprint(tmp_path / "run")
     run.resume(tmp_path / "run", checkpoint="epoch-0002", quiet=True)
     assert fingerprint(tmp_path / "run") == expected
-    with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0009'.*epoch-0002"):
+    with pytest.raises(RunFolderError, match=r"no checkpoint 'epoch-0009'.*epoch-0002"):
         run.resume(tmp_path / "run", checkpoint="epoch-0009", quiet=True)
 
 

@@ -86,16 +86,16 @@ class Journal:
             raise self._failure(error) from error
 
     def train(self, text: str) -> None:
-        """A line for people in ``train.log``."""
-        self._log(self._train, text)
+        """A line for people in ``train.log``, shown on stderr too unless quiet."""
+        self._log(self._train, text, shown=not self._quiet)
 
     def valid(self, text: str) -> None:
         """A line for people in ``val.log``."""
-        self._log(self._valid, text)
+        self._log(self._valid, text, shown=False)
 
     def warn(self, text: str) -> None:
         """A warning in ``train.log``, shown even when quiet."""
-        self._log(self._train, f"warning: {text}", always=True)
+        self._log(self._train, f"warning: {text}", shown=True)
 
     def close(self) -> None:
         """Flush and close all files."""
@@ -115,14 +115,14 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _log(self, file: Any, text: str, always: bool = False) -> None:
+    def _log(self, file: Any, text: str, shown: bool) -> None:
         line = escape_controls(text)
         try:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
             file.flush()
         except OSError as error:
             raise self._failure(error) from error
-        if always or not self._quiet:
+        if shown:
             print(line, file=sys.stderr, flush=True)  # noqa: T201 - what people read while it runs
 
     def _failure(self, error: OSError) -> HastenError:

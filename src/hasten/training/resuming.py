@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hasten.data.store import fingerprint
 from hasten.data.tables import Dataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
 from hasten.training.checkpoint import Checkpoint, read_checkpoint
+from hasten.training.durable import drop_folder
 from hasten.training.run_folder import RunFolder
 
 #: what may change when a run goes on; anything else would make it another run
@@ -54,7 +54,7 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
         return folder.path / name
     names = sorted(p.name for p in folder.checkpoints.iterdir() if not p.name.startswith("."))
     if name not in names:
-        raise CheckpointError(
+        raise RunFolderError(
             f"{folder.path} has no checkpoint {name!r}; it has best, final, {', '.join(names)}"
         )
     return folder.checkpoints / name
@@ -63,13 +63,15 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
 def drop_later(folder: RunFolder, chosen: Checkpoint) -> None:
     """Going on from an earlier checkpoint, what came after it is no longer this run's."""
     step = int(chosen.state["position"]["step"])
-    for path in folder.checkpoints.iterdir():
+    for path in list(folder.checkpoints.iterdir()):
+        if path.name.startswith("."):
+            continue
         try:
             later = int(read_checkpoint(path, groups=()).state["position"]["step"]) > step
         except CheckpointError:
             later = True
         if later:
-            shutil.rmtree(path)
+            drop_folder(path)
 
 
 def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:

@@ -24,6 +24,7 @@ from hasten.training.checkpoint import (
     write_checkpoint,
 )
 from hasten.training.compile import CompileReport, compile_step, forget_compiled
+from hasten.training.environment import peak_memory_bytes
 from hasten.training.journal import Journal
 from hasten.training.phase import Batch, Phase
 from hasten.training.precision import Precision, resolve_precision
@@ -278,14 +279,18 @@ class Trainer:
         seconds = {"seconds": round(totals.epoch_seconds, 4), "examples_per_second": round(rate, 1)}
         self.journal.record("train", number, step, {**losses, "lr": lr, **seconds})
         text = " ".join(f"{name} {value:.4f}" for name, value in losses.items())
+        memory = peak_memory_bytes() / 2**20
         line = f"epoch {number}  {text}  {totals.epoch_seconds:.1f} s  {rate:,.0f} examples/s"
-        self.journal.train(line)
+        line += f"  {memory:,.0f} MB"
         if evaluation is not None:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in evaluation.values.items())
-            mark = "  best so far" if best else ""
+            shown += "  best so far" if best else ""
             self.journal.record("valid", number, step, evaluation.values)
-            self.journal.valid(f"epoch {number}  {shown}{mark}")
+            self.journal.valid(f"epoch {number}  {shown}")
             self.progress.note(**{self.selection.metric: evaluation.values[self.selection.metric]})
+            line += f"  valid {shown}"
+        self.progress.note(examples_per_second=rate)
+        self.journal.train(line)
 
     def examples_per_epoch(self) -> int:
         return self.totals.examples // max(1, self.position.epoch)
