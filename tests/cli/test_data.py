@@ -84,6 +84,19 @@ def test_inspect_of_parts_and_of_a_sample(tmp_path, monkeypatch, capsys):
     assert found["counts"]["users"] == 1200
 
 
+def test_inspect_finds_times_and_names_beside_the_data(tmp_path, capsys):
+    (tmp_path / "x_item.txt").write_text("1 2 3 4 5\n2 3 4\n")
+    (tmp_path / "x_time.txt").write_text("1 1 2 3 4\n2 7 8\n")
+    (tmp_path / "x_item.names.csv").write_text("2,Tea\n3,Milk\n4,Oil\n5,Ink\n")
+    code, found, _ = run(capsys, "inspect", str(tmp_path))
+    assert code == 0
+    assert found["settings"]["times"] == str(tmp_path / "x_time.txt")
+    assert found["settings"]["names"] == str(tmp_path / "x_item.names.csv")
+    same = load_dataset(DataOptions(**found["settings"]), 0)
+    assert same.interactions.time is not None
+    assert same.items.names is not None
+
+
 def test_check_counts_and_notes(ratings, capsys):
     code, found, said = run(capsys, "check", ratings, "--set", "data.min_rating=1")
     assert code == 0

@@ -15,6 +15,7 @@ import pytest
 
 from hasten.config import DataOptions
 from hasten.data.load import load_dataset
+from hasten.data.readers import separated
 from hasten.errors import HastenError
 
 HEAD = "user_id,item_id,rating,timestamp\n"
@@ -117,6 +118,8 @@ CORPUS = [
     bad("empty time", "a.csv", CSV + "3,1,4.0,\n", "line 8: the time is empty"),
     bad("NaN time", "a.csv", CSV + "3,1,4.0,nan\n", "line 8", "'nan' is not a number"),
     bad("hexadecimal time", "a.csv", CSV + "3,1,4.0,0x3b9aca00\n", "line 8", "not a number"),
+    bad("hexadecimal time late", "a.csv", HEAD + GOOD * 200 + "3,1,4.0,0x3b9aca00\n", "line 1202", "not a number"),
+    bad("hexadecimal time in sequences", "a.txt", SEQUENCES, "line 2", "0x3", times="t.txt", others={"t.txt": b"1 1 2 3 4\n2 2 0x3 4\n3 5 6 7 8 9 10\n"}),
     bad("time out of range", "a.csv", CSV + "3,1,4.0,99999999999999999999\n", "line 8", "out of range"),
     bad("date among numbers", "a.csv", HEAD + GOOD * 200 + "3,1,4.0,2014-07-01\n", "line 1202", "'2014-07-01'"),
     bad("no such day", "a.csv", HEAD + "1,1,4,2014-02-28\n1,2,4,2014-02-30\n", "line 3", "no date of the calendar"),
@@ -235,6 +238,14 @@ def test_a_missing_path_is_a_clear_error(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(HastenError, match="no such file or folder"):
         load_dataset(DataOptions(path=name), seed=0)
+
+
+def test_swallowed_lines_are_noticed_by_their_number_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(separated._Reader, "quotes_pair_up", lambda *_: True)
+    path = tmp_path / "a.csv"
+    path.write_text("user,item,note\na,x,n\na,y,n\na,z,n\n" + 'b,x,"n\nb,y,n"\n' + "b,z,n\n")
+    with pytest.raises(HastenError, match="line 5"):
+        load_dataset(DataOptions(path=str(path)), seed=0)
 
 
 def test_control_characters_are_escaped_in_messages(tmp_path):
