@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run: ``options`` go to ``hasten train`` as they are; ``data`` is a name of bench.data."""
+    """One run: ``options`` go to ``hasten train`` as they are; ``data`` is a name of bench.data.
+
+    also: options of ``hasten evaluate``, one text a further judgement of the finished run.
+    """
 
     group: str
     model: str
     data: str
     options: tuple[str, ...]
     seed: int
+    also: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -30,36 +34,42 @@ class Experiment:
 
 
 def seeds(
-    group: str, model: str, data: str, options: str, count: int = 3
+    group: str, model: str, data: str, options: str, *, count: int = 3, also: tuple[str, ...] = ()
 ) -> tuple[Experiment, ...]:
     """The same experiment with seeds 0, 1, ..."""
     return tuple(
-        Experiment(group, model, data, tuple(options.split()), seed) for seed in range(count)
+        Experiment(group, model, data, tuple(options.split()), seed, also) for seed in range(count)
     )
 
 
-_COMMON = "--eval-every 1 --metrics ndcg,hr --topk 10"
+_COMMON = "--metrics ndcg,hr --topk 10"
 _BEAUTY = f"{_COMMON} --set model.max_length=50 --set model.dropout=0.5"
 _ML1M = f"{_COMMON} --set model.max_length=200 --set model.dropout=0.2"
+#: the papers on Beauty take the items of the history out of the ranking
+_MASKED = "--set evaluation.mask_history=true"
+_SAMPLED = "--set evaluation.candidates=uni100"
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *seeds(
         "sasrec-beauty-ce",
         "sasrec",
         "beauty",
-        f"{_BEAUTY} --set model.loss=ce --lr 2e-3 --epochs 100 --patience 10",
+        f"{_BEAUTY} --set model.loss=ce --lr 2e-3 --epochs 60 --patience 6",
+        also=(_MASKED, _SAMPLED),
     ),
     *seeds(
         "sasrec-ml-1m-ce",
         "sasrec",
         "ml-1m",
-        f"{_ML1M} --set model.loss=ce --epochs 200 --patience 20",
+        f"{_ML1M} --set model.loss=ce --epochs 200 --eval-every 2 --patience 8",
+        also=(_SAMPLED,),
     ),
     *seeds(
         "sasrec-ml-1m-bce",
         "sasrec",
         "ml-1m",
-        f"{_ML1M} --set model.loss=bce --epochs 400 --patience 20",
+        f"{_ML1M} --set model.loss=bce --epochs 400 --eval-every 5 --patience 8",
+        also=(_SAMPLED,),
     ),
 )
 

@@ -118,6 +118,18 @@ def run_one(
     return 0, result
 
 
+def judge_also(queue: Queue, experiment: Experiment) -> list[dict[str, Any]]:
+    """The finished run judged by further protocols: their words and test metrics."""
+    found = []
+    for options in experiment.also:
+        folder = str(queue.folder(experiment))
+        command = [*queue.command, "evaluate", folder, *options.split(), "--json"]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        result = json.loads(printed.splitlines()[-1])
+        found.append({"protocol": result["protocol"], "test": result["test"]})
+    return found
+
+
 def run_queue(
     queue: Queue,
     experiments: Sequence[Experiment],
@@ -138,7 +150,8 @@ def run_queue(
             code, result = run_one(queue, experiment, lock, deadline)
             if result is not None:
                 path = queue.result(experiment)
-                write_record(path, make_record(experiment, result, queue.folder(experiment)))
+                record = make_record(experiment, result, queue.folder(experiment))
+                write_record(path, {**record, "also": judge_also(queue, experiment)})
                 say(f"{experiment.name}: test {result['test']}")
                 written = [path, *summary.write_pages(queue.results, queue.docs)]
                 if commit:

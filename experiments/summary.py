@@ -74,10 +74,25 @@ def document(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             + ", ".join(str(record["seed"]) for record in records),
             f"- {first['date']}, commit {first['commit']}, {first['machine']['cpu']}, "
             f"{first['machine']['cores']} cores, torch {first['versions']['torch']}",
+            *also_judged(records),
             "",
             f"![learning curves of {group}](experiments/{group}.svg)",
         ]
     return "\n".join(lines) + "\n"
+
+
+def also_judged(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each further protocol that the finished runs were judged by."""
+    lines = []
+    for index, judged in enumerate(records[0].get("also", ())):
+        metrics = ", ".join(
+            f"{name} {over_seeds([record['also'][index]['test'][name] for record in records], 4)}"
+            for name in judged["test"]
+        )
+        lines.append(
+            f"- the same checkpoints by another protocol: {metrics} ({judged['protocol']})"
+        )
+    return lines
 
 
 def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
