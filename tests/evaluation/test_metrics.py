@@ -171,8 +171,8 @@ def test_values_are_the_metric_of_each_query() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("ncdg@10", "did you mean 'ndcg'"),
-        ("NDCG@10", "did you mean 'ndcg'"),
+        ("ncdg@10", "did you mean 'ndcg@10'"),
+        ("NDCG@20", "did you mean 'ndcg@20'"),
         ("accuracy", "there are: ndcg@k, hr@k"),
         ("ndcg", "did you mean 'ndcg@10'"),
         ("mr@10", "did you mean 'mr'"),

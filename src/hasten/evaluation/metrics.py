@@ -94,8 +94,8 @@ def parse_metric(name: str) -> Metric:
     kind, at, cut = name.partition("@")
     rule = _CUT_OFF.get(kind)
     if rule is None:
-        hint = did_you_mean(kind.lower(), _CUT_OFF)
-        raise ConfigurationError(f"unknown metric {name!r}{hint}; there are: {_offered()}")
+        hint = did_you_mean(name.lower(), [f"{known}{at}{cut}" for known in _CUT_OFF])
+        raise ConfigurationError(f"unknown metric {name!r}{hint} (there are: {_offered()})")
     if not at:
         if rule == "needed":
             raise ConfigurationError(f"metric {name!r} needs a cut-off; did you mean '{kind}@10'?")
