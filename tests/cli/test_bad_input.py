@@ -73,7 +73,7 @@ def test_bad_files(name, out, tmp_path, monkeypatch, capfd):
         (["--set", "data.train=one.csv", "--set", "data.test=good.csv"], ["two or more"]),
         (["good.csv", "--set", "data.columns.user=who"], ["who"]),
         (["good.csv", "--device", "tpu"], ["tpu"]),
-        (["good.csv", "--metrics", "ndgc"], ["ndgc", "did you mean 'ndcg'"]),
+        (["good.csv", "--metrics", "ndgc"], ["ndgc", "did you mean 'ndcg@10'"]),
         (["good.csv", "--set", "model.heads=3"], ["heads"]),
         (["good.csv", "--out", "good.csv"], ["good.csv"]),
         (["good.csv", "--out", "full"], ["full"]),
