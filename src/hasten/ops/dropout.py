@@ -1,14 +1,18 @@
-"""Dropout whose mask costs one random byte an element on the CPU.
+"""Dropout whose mask costs a few random bits an element on the CPU.
 
 torch draws CPU dropout masks one float at a time from a Mersenne twister (about 12 ns an element,
-often more than the matrix products around it). Here whole 64-bit words of the same generator are
-read as bytes and compared with a threshold: some 15 times cheaper, with the same generator
-semantics (``torch.manual_seed``, activation checkpointing). The drop probability is rounded to the
-nearest 1/256 (0.5 is exact, 0.2 becomes 0.19922) and the scale uses the rounded value, so the
+often more than the matrix products around it). Here 64-bit words of the same generator are combined
+by AND and OR into words whose bits are 1 with the wanted probability (the binary digits of the
+probability, last to first: 1 takes ``word | so far``, 0 takes ``word & so far``), and a table turns
+every byte into eight mask values. The generator's semantics stay (``torch.manual_seed``, activation
+checkpointing). The probability is rounded to the nearest 1/256 (0.5 is exact and costs one bit an
+element, 0.2 becomes 0.19922 and costs eight) and the scale uses the rounded value, so the
 expectation is exact. Other devices use ``torch.nn.functional.dropout`` unchanged.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,9 +34,23 @@ def keep_mask(shape: torch.Size, probability: float) -> Tensor:
     if not 0 <= threshold < 256:
         raise ValueError(f"dropout probability must be in [0, 1), got {probability}")
     count = shape.numel()
-    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    mask = words.view(torch.uint8)[:count].to(torch.float32)
-    return mask.ge_(threshold).mul_(256 / (256 - threshold)).view(shape)
+    kept = 256 - threshold
+    if kept == 256:
+        return torch.ones(shape)
+    lowest = (kept & -kept).bit_length() - 1
+    words = torch.empty(8 - lowest, (count + 63) // 64, dtype=torch.int64).random_(-(2**63), None)
+    chosen = words[0]
+    for digit, word in enumerate(words[1:], start=lowest + 1):
+        chosen = word | chosen if kept >> digit & 1 else word & chosen
+    expanded = _table(kept).index_select(0, chosen.view(torch.uint8).to(torch.int32))
+    return expanded.view(-1)[:count].view(shape)
+
+
+@lru_cache(maxsize=64)
+def _table(kept: int) -> Tensor:
+    """[256, 8] mask values of the bits of every byte: 0, or 256 / kept where the bit is 1."""
+    bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
+    return bits.to(torch.float32) * (256 / kept)
 
 
 def dropout_reference(x: Tensor, probability: float, training: bool) -> Tensor:
