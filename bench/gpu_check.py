@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,14 +23,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.machine import commit, describe_machine
+from bench.machine import ROOT, commit, describe_machine
 from bench.results import RESULTS
+
+#: what the contract suite may take of the nine minutes
+CONTRACT_SECONDS = 240
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda", help="cpu tries the check itself out")
     parser.add_argument("--quick", action="store_true", help="a small data set")
+    parser.add_argument("--no-contract", action="store_true", help="leave the test suite out")
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled runs out")
     options = parser.parse_args(arguments)
 
@@ -46,7 +51,12 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    result = check(device, quick=options.quick, compiled=not options.no_compile)
+    result = check(
+        device,
+        quick=options.quick,
+        compiled=not options.no_compile,
+        contract=not options.no_contract,
+    )
     path = results / f"{result['date']}-{result['name']}.json"
     results.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
@@ -59,7 +69,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     return 0 if result["passed"] else 1
 
 
-def check(device: Any, quick: bool, compiled: bool) -> dict[str, Any]:
+def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str, Any]:
     """Every check; what fails is recorded and does not keep the others from running."""
     import torch
 
@@ -71,6 +81,9 @@ def check(device: Any, quick: bool, compiled: bool) -> dict[str, Any]:
     for operation in OPERATIONS:
         operations[operation.__name__] = attempt(partial(operation, device))
         say(f"{operation.__name__}: {verdict(operations[operation.__name__])}")
+    if contract:
+        operations["contract"] = attempt(partial(contract_suite, device))
+        say(f"contract: {verdict(operations['contract'])}")
     size = Synthetic(users=400, items=300, longest=30) if quick else Synthetic()
     with tempfile.TemporaryDirectory() as scratch:
         runs = training_runs(device, Path(scratch), size, 2 if quick else 4, compiled)
@@ -93,6 +106,25 @@ def check(device: Any, quick: bool, compiled: bool) -> dict[str, Any]:
         "passed": all(part["passed"] for part in parts),
         "seconds": round(time.perf_counter() - begin, 1),
     }
+
+
+def contract_suite(device: Any) -> dict[str, Any]:
+    """The suite that every model passes, on this device; its closing line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/contract", "-q", "-W", "default"],
+        cwd=ROOT,
+        env=os.environ | {"HASTEN_TEST_DEVICE": str(device)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=CONTRACT_SECONDS,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    closing = lines[-1] if lines else done.stderr[-500:]
+    outcome: dict[str, Any] = {"passed": done.returncode == 0, "closing": closing}
+    return outcome if done.returncode == 0 else {**outcome, "error": closing, "failed": failed}
 
 
 def attempt(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from hasten.registry import load_model
 from hasten.training.checkpoint import read_checkpoint
 from tests.contract.cases import CASES, ModelCase, sequences
 
+#: the suite runs on another device where this names one (make gpu-check)
+DEVICE = os.environ.get("HASTEN_TEST_DEVICE", "cpu")
 TRAINED = [case for case in CASES if case.trains]
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 each_trained = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case.label)
@@ -27,7 +30,9 @@ each_trained = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case.la
 
 def train(case: ModelCase, out: Path, **settings: Any) -> api.Result:
     """A short run: 50 users in batches of 8 are 7 steps an epoch."""
-    everyday = {"training.epochs": 2, "training.batch_size": 8, "device": "cpu", "threads": 1}
+    everyday = {"training.epochs": 2, "training.batch_size": 8, "device": DEVICE, "threads": 1}
+    if DEVICE != "cpu":
+        everyday["training.deterministic"] = True
     merged = {**everyday, **case.settings, **{k.replace("__", "."): v for k, v in settings.items()}}
     return api.train(case.model, sequences(), settings=merged, out=str(out), quiet=True)
 
