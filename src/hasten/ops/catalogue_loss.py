@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.ops.dtypes import wide
+
 #: logits held at once: in the second-level cache's reach on CPUs, a useful GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
 CHUNK_BYTES_DEVICE = 512 << 20
@@ -55,7 +57,7 @@ def catalogue_cross_entropy_reference(
     logits = x @ torch.cat(list(blocks)).T
     if bias is not None:
         logits = logits + bias
-    return F.cross_entropy(logits.to(_wide(logits)), targets, reduction="sum")
+    return F.cross_entropy(logits.to(wide(logits)), targets, reduction="sum")
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -107,11 +109,11 @@ def _by_rows(
     tables = [block.to(dtype) for block in blocks]
     low = x.to(dtype)
     grad_x = torch.empty_like(x)
-    grads = [torch.zeros(block.shape, dtype=_wide(block), device=x.device) for block in blocks]
-    grad_bias = torch.zeros(starts[-1], dtype=_wide(x), device=x.device)
-    loss = torch.zeros((), dtype=_wide(x), device=x.device)
+    grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
+    grad_bias = torch.zeros(starts[-1], dtype=wide(x), device=x.device)
+    loss = torch.zeros((), dtype=wide(x), device=x.device)
     rows = max(1, min(rows, len(x)))
-    logits = torch.empty(rows, starts[-1], dtype=_wide(x), device=x.device)
+    logits = torch.empty(rows, starts[-1], dtype=wide(x), device=x.device)
     for start in range(0, len(x), rows):
         chunk, target = low[start : start + rows], targets[start : start + rows, None]
         scores = logits[: len(chunk)]
@@ -151,9 +153,9 @@ def _by_columns(
     starts = _offsets(blocks)
     columns = max(1, chunk_bytes // (4 * max(1, len(x))))
     low = x.to(dtype)
-    wide = _wide(x)
-    lse = torch.full((len(x),), -torch.inf, dtype=wide, device=x.device)
-    picked = torch.zeros(len(x), dtype=wide, device=x.device)
+    kind = wide(x)
+    lse = torch.full((len(x),), -torch.inf, dtype=kind, device=x.device)
+    picked = torch.zeros(len(x), dtype=kind, device=x.device)
 
     def chunks() -> list[tuple[int, int, int]]:
         """(block, first row within it, last row) of every chunk of columns."""
@@ -164,7 +166,7 @@ def _by_columns(
         ]
 
     def scores_of(index: int, begin: int, end: int) -> Tensor:
-        scores = (low @ blocks[index][begin:end].to(dtype).T).to(wide)
+        scores = (low @ blocks[index][begin:end].to(dtype).T).to(kind)
         if bias is not None:
             scores = scores + bias[starts[index] + begin : starts[index] + end]
         return scores
@@ -176,15 +178,15 @@ def _by_columns(
         inside = (local >= 0) & (local < end - begin)
         value = scores.gather(1, local.clamp(0, end - begin - 1)[:, None])[:, 0]
         picked = torch.where(inside, value, picked)
-    grad_x = torch.zeros(x.shape, dtype=wide, device=x.device)
-    grads = [torch.zeros(block.shape, dtype=_wide(block), device=x.device) for block in blocks]
-    grad_bias = torch.zeros(starts[-1], dtype=wide, device=x.device)
+    grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
+    grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
+    grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
     for index, begin, end in chunks():
         residual = (scores_of(index, begin, end) - lse[:, None]).exp_()
         local = targets - (starts[index] + begin)
         inside = (local >= 0) & (local < end - begin)
         residual.scatter_add_(
-            1, local.clamp(0, end - begin - 1)[:, None], -inside.to(wide)[:, None]
+            1, local.clamp(0, end - begin - 1)[:, None], -inside.to(kind)[:, None]
         )
         if bias is not None:
             grad_bias[starts[index] + begin : starts[index] + end] = residual.sum(0)
@@ -194,11 +196,6 @@ def _by_columns(
     loss = (lse - picked).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
     return loss, [grad_x.to(x.dtype), grad_bias, *shaped]
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    """Accumulation dtype: float64 stays, everything else is summed in float32."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from hasten.ops.buckets import Bucket
 from hasten.ops.dropout import keep_mask
+from hasten.ops.dtypes import wide
 
 #: queries taken together: fewer waste less on masked keys, more make larger products
 CHUNK = 64
@@ -110,7 +111,7 @@ class _BucketedAttention(torch.autograd.Function):
                         query[:, start:stop],
                         key[:, :stop].transpose(1, 2),
                     )
-                    weights = torch.softmax(scores, dim=-1, dtype=_wide(scores))
+                    weights = torch.softmax(scores, dim=-1, dtype=wide(scores))
                     mask = keep_mask(weights.shape, drop).to(weights.dtype)
                     dropped = (weights * mask).to(value.dtype)
                     torch.bmm(dropped, value[:, :stop], out=attended[:, start:stop])
@@ -159,7 +160,3 @@ class _BucketedAttention(torch.autograd.Function):
                     1, 2
                 )
         return grad, None, None, None
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

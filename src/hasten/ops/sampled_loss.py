@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from hasten.ops.dtypes import wide
 from hasten.ops.table import Table
 
 #: gathered negative rows held at once
@@ -28,7 +29,7 @@ def gbce_beta(negatives: int, count: int, calibration: float) -> float:
 
 def sampled_loss(x: Tensor, rows: Tensor, beta: float = 1.0) -> Tensor:
     """Scalar sum over T rows: x [T, D] against rows [T, 1+k, D], the positive's row first."""
-    scores = torch.einsum("td,tkd->tk", x, rows.to(x.dtype)).float()
+    scores = torch.einsum("td,tkd->tk", x, rows.to(x.dtype)).to(wide(x))
     return beta * F.softplus(-scores[:, 0]).sum() + F.softplus(scores[:, 1:]).sum()
 
 
