@@ -80,8 +80,9 @@ def train(
     model = _build(config, dataset, device)
     if weights is not None:
         _load_weights(model, weights)
-    # data that a model cannot learn from are refused here, before there is a folder
+    # what cannot be learned from, or judged by, is refused here, before there is a folder
     phases = cast(Model, model).phases(dataset, config)
+    tasks = _tasks(dataset, config)
     folder = RunFolder.create(config.out, config.model.name, dataset.name)
     try:
         folder.write_json("environment.json", describe_environment())
@@ -92,7 +93,7 @@ def train(
         folder.discard()
         raise
     with folder:
-        return _train(config, dataset, model, phases, device, folder, None, quiet, begin)
+        return _train(config, dataset, model, phases, tasks, device, folder, None, quiet, begin)
 
 
 def resume(
@@ -123,9 +124,14 @@ def resume(
         else:
             found = read_checkpoint(named_checkpoint(folder, checkpoint))
             drop_later(folder, found)
+        if found is None and config.init_from is not None:
+            _load_weights(model, initial_weights(Path(config.init_from)))
         folder.write_config(config)
         phases = cast(Model, model).phases(dataset, config)
-        return _train(config, dataset, model, phases, device, folder, found, quiet, begin, warnings)
+        tasks = _tasks(dataset, config)
+        return _train(
+            config, dataset, model, phases, tasks, device, folder, found, quiet, begin, warnings
+        )
 
 
 def evaluate(
@@ -178,6 +184,7 @@ def _train(
     dataset: Dataset,
     model: nn.Module,
     phases: Sequence[Phase],
+    tasks: tuple[RankingTask, RankingTask],
     device: torch.device,
     folder: RunFolder,
     checkpoint: Checkpoint | None,
@@ -185,10 +192,13 @@ def _train(
     begin: float,
     warnings: list[str] | None = None,
 ) -> Summary:
-    """Everything from the first step to the summary, in a locked run folder."""
-    valid = ranking_task(dataset, VALID, config.evaluation, config.seed)
-    test = ranking_task(dataset, TEST, config.evaluation, config.seed)
-    resume_step = None
+    """Everything from the first step to the summary, in a locked run folder.
+
+    checkpoint: what a run goes on from; None: the beginning. warnings: None for a new run.
+    """
+    valid, test = tasks
+    # a run that died before its first checkpoint begins again: none of its records are kept
+    resume_step = None if warnings is None else -1
     if checkpoint is not None:
         position = checkpoint.state["position"]
         # records are made when an epoch is finished: in mid-epoch, none of this step is kept
@@ -275,6 +285,15 @@ def _with_sample(config: RunConfig) -> RunConfig:
         return config
     sample = load_model(config.model.name).sample
     return config.model_copy(update={"data": config.data.model_copy(update={"path": sample})})
+
+
+def _tasks(dataset: Dataset, config: RunConfig) -> tuple[RankingTask, RankingTask]:
+    """What is ranked on the validation and on the test part."""
+    options, seed = config.evaluation, config.seed
+    return (
+        ranking_task(dataset, VALID, options, seed),
+        ranking_task(dataset, TEST, options, seed),
+    )
 
 
 def _build(config: RunConfig, dataset: Dataset, device: torch.device) -> nn.Module:

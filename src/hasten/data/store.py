@@ -129,7 +129,10 @@ def load_stored(folder: Path) -> Dataset:
         users, items, table = (pq.read_table(folder / name, partitioning=None) for name in FILES)
         dataset = _dataset(described, users, items, table)
     except FileNotFoundError as error:
-        raise DataError(f"{folder} holds no stored dataset: {error.filename} is missing") from error
+        missing = [name for name in (DESCRIPTION, *FILES) if not (folder / name).exists()]
+        raise DataError(
+            f"{folder} holds no stored dataset: {', '.join(missing)} missing"
+        ) from error
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: the stored dataset is damaged ({error})") from error
     if fingerprint(dataset) != described["fingerprint"]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hasten.data.tables import Histories, Int64
 from hasten.errors import DataError
 from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
+from hasten.ops.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key, permutation
 from hasten.training.phase import Batch, Encoded, SimplePhase, Term
@@ -84,6 +85,11 @@ class NextItemPhase(SimplePhase):
         self.negative_count = negatives
         self.known: KnownItems | None = None
         if negatives:
+            if CSR.of(histories).distinct().lengths.max() >= items:
+                raise DataError(
+                    f"a user has all {items} items in training, so there are no negatives to draw: "
+                    "use a loss without them (model.loss=ce)"
+                )
             rows = np.repeat(np.arange(len(histories)), histories.lengths)
             self.known = KnownItems.build(rows, histories.items, len(histories), items)
         self._order: tuple[tuple[int, int], Int64] | None = None
