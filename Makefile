@@ -15,6 +15,8 @@ RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 RECBOLE := .venvs/recbole
 RECBOLE_READY := $(RECBOLE)/.installed
+# The tensors of the tests are too small to share, and a busy machine makes sharing slow.
+ONE_THREAD := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS)
 
 .PHONY: help demo test test-slow check format bench bench-env gpu-check docs experiments clean
@@ -26,10 +28,10 @@ demo: $(RUNTIME) ## train on the built-in sample and print recommendations (sets
 	@$(BIN)/python scripts/demo.py
 
 test: $(DEVELOPMENT) ## the test suite, without the tests that take minutes
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 test-slow: $(DEVELOPMENT) ## the tests that take minutes
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+	@$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
 check: $(DEVELOPMENT) ## formatting, lint and strict types
 	$(BIN)/ruff format --check .
