@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.cli.configuration import build_config
+from hasten.configuration.build import build_config
 from hasten.inference.recommend import Recommendations, recommend
 from hasten.run import LoadedRun, load_run
 from hasten.run import train as train_run

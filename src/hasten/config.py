@@ -1,6 +1,6 @@
 """The typed run configuration: everything a run depends on, in one validated object.
 
-Built by :mod:`hasten.cli.configuration` from defaults < the model's defaults < a YAML file <
+Built by :mod:`hasten.configuration.build` from defaults < the model's defaults < a YAML file <
 ``--set`` < flags; saved resolved as ``config.yaml`` in the run folder.
 """
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from hasten.cli.configuration import load_config
 from hasten.config import RunConfig
+from hasten.configuration.build import load_config
 from hasten.data.load import load_dataset, load_table
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, VALID, Dataset

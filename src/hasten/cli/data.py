@@ -27,7 +27,7 @@ FormatOption = Annotated[
 
 
 def _options(path: str | None, form: str | None, sets: list[str] | None) -> DataOptions:
-    from hasten.cli.configuration import data_options  # noqa: PLC0415 - slow to import
+    from hasten.configuration.build import data_options  # noqa: PLC0415 - slow to import
 
     options = data_options(path, form, sets or [])
     if options.path is None and options.train is None:

@@ -35,7 +35,7 @@ def evaluate(
     evaluation.candidates=uni100). It is printed beside the numbers.
     """
     prepare_process()
-    from hasten.cli.configuration import parse_changes  # noqa: PLC0415 - only when needed
+    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
 
     configured = _configured_metrics(run) if (metrics is None) != (topk is None) else None
     changes = parse_changes(sets or [], given(metrics=metrics, topk=topk), configured)
@@ -51,7 +51,7 @@ def evaluate(
 
 def _configured_metrics(run: Path) -> tuple[str, ...] | None:
     """The run's own metrics, which a lone --metrics or --topk completes."""
-    from hasten.cli.configuration import load_config  # noqa: PLC0415 - only when needed
+    from hasten.configuration.build import load_config  # noqa: PLC0415 - only when needed
 
     file = run / "config.yaml"
     return load_config(file).evaluation.metrics if file.is_file() else None

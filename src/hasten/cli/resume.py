@@ -42,7 +42,7 @@ def resume(
     Only what does not alter the work done so far may change, such as --epochs.
     """
     prepare_process()
-    from hasten.cli.configuration import parse_changes  # noqa: PLC0415 - only when needed
+    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
 
     flags = given(epochs=epochs, patience=patience, max_time=seconds(max_time))
     changes = parse_changes(sets or [], flags)

@@ -157,7 +157,7 @@ def train(
             f"--resume {resume}: only --resume auto is known here; "
             "to go on with a run: hasten resume RUN"
         )
-    from hasten.cli.configuration import build_config  # noqa: PLC0415 - only when it is needed
+    from hasten.configuration.build import build_config  # noqa: PLC0415 - only when it is needed
 
     flags = given(
         seed=seed,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hasten.cli.configuration import load_config
 from hasten.config import RunConfig
+from hasten.configuration.build import load_config
 from hasten.data.store import fingerprint
 from hasten.data.tables import Dataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError

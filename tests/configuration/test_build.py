@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hasten.cli.configuration import (
+from hasten.config import Patience
+from hasten.configuration.build import (
     build_config,
     combine_metrics,
     data_options,
     load_config,
     parse_changes,
 )
-from hasten.config import Patience
 from hasten.errors import ConfigurationError
 
 pytestmark = pytest.mark.usefixtures("toy")

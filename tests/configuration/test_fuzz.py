@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hasten.cli.configuration import build_config, load_config
 from hasten.config import RunConfig
+from hasten.configuration.build import build_config, load_config
 from hasten.errors import ConfigurationError
 from hasten.training.config_text import config_text
 

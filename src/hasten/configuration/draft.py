@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hasten.cli.keys import Key, nearest_key, nest
-from hasten.cli.wording import problems
-from hasten.cli.yaml_file import Entry
 from hasten.config import ModelOptions, RunConfig
+from hasten.configuration.keys import Key, nearest_key, nest
+from hasten.configuration.wording import problems
+from hasten.configuration.yaml_file import Entry
 from hasten.errors import ConfigurationError
 
 if TYPE_CHECKING:

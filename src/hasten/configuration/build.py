@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from hasten.cli.draft import Draft
-from hasten.cli.keys import known_keys
-from hasten.cli.yaml_file import Entry, Quoted, read_entries
 from hasten.config import DataOptions, EvaluationOptions, ModelOptions, RunConfig
+from hasten.configuration.draft import Draft
+from hasten.configuration.keys import known_keys
+from hasten.configuration.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
 from hasten.registry import load_model
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from hasten.cli.yaml_file import Quoted, parse_value
 from hasten.config import RunConfig
+from hasten.configuration.yaml_file import Quoted, parse_value
 
 
 @dataclass(frozen=True)
