@@ -168,7 +168,7 @@ def test_what_recommend_refuses(here, capfd):
     ]:
         refused = ask(capfd, "recommend", "run", *arguments, code=2)
         assert word in refused["error"]["message"]
-    lost = ask(capfd, "recommend", "run", "--users", "all", "--checkpoint", "epoch-9999", code=1)
+    lost = ask(capfd, "recommend", "run", "--users", "all", "--checkpoint", "epoch-9999", code=2)
     assert "best, final" in lost["error"]["message"]
 
 
