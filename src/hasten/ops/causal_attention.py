@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -67,23 +69,51 @@ def causal_attention_reference(packed: Tensor, buckets: Sequence[Bucket], heads:
     return torch.cat(parts)
 
 
-def _views(packed: Tensor, bucket: Bucket, heads: int) -> tuple[Tensor, ...]:
-    """[rows·heads, length, d] queries, keys and values of a bucket (views if there is one head)."""
-    width = packed.shape[1] // 3
-    shape = (bucket.rows, bucket.length, 3, heads, width // heads)
-    parts = packed[bucket.start : bucket.stop].view(shape).permute(2, 0, 3, 1, 4)
-    return tuple(part.reshape(-1, bucket.length, width // heads) for part in parts)
-
-
-def _chunks(length: int) -> list[tuple[int, int]]:
-    """Ranges of queries, the last first: it sees all keys and so begins their gradients."""
-    return [(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK)][::-1]
-
-
-def _future_mask(start: int, stop: int, like: Tensor) -> Tensor:
+@lru_cache(maxsize=1024)
+def _future_mask(start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """[1, stop-start, stop] of 0 where a query may look and -inf above."""
-    mask = torch.full((1, stop - start, stop), -math.inf, dtype=like.dtype)
-    return mask.triu_(start + 1)
+    return torch.full((1, stop - start, stop), -math.inf, dtype=dtype).triu_(start + 1)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A chunk of queries of one head in one bucket, with the keys that it sees.
+
+    tokens, columns: where the bucket and the head lie in [T, D]; start, stop: the queries.
+    """
+
+    bucket: Bucket
+    tokens: slice
+    columns: slice
+    start: int
+    stop: int
+
+    @property
+    def cells(self) -> tuple[int, int, int]:
+        """The shape of its attention weights."""
+        return self.bucket.rows, self.stop - self.start, self.stop
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """[rows, length, d] view of a [T, D] tensor: this bucket's rows, this head's columns."""
+        part = tensor[self.tokens, self.columns]
+        return part.view(self.bucket.rows, self.bucket.length, part.shape[1])
+
+
+def _pieces(buckets: Sequence[Bucket], heads: int, width: int) -> list[_Piece]:
+    """All pieces; within a bucket and head the last chunk first: it sees all keys."""
+    size = width // heads
+    return [
+        _Piece(
+            bucket,
+            slice(bucket.start, bucket.stop),
+            slice(head * size, (head + 1) * size),
+            start,
+            min(start + CHUNK, bucket.length),
+        )
+        for bucket in buckets
+        for head in range(heads)
+        for start in reversed(range(0, bucket.length, CHUNK))
+    ]
 
 
 class _BucketedAttention(torch.autograd.Function):
@@ -92,71 +122,55 @@ class _BucketedAttention(torch.autograd.Function):
         ctx: Any, packed: Tensor, buckets: Sequence[Bucket], heads: int, drop: float
     ) -> Tensor:
         width = packed.shape[1] // 3
-        scale = 1.0 / math.sqrt(width // heads)
+        query, key, value = torch.split(packed, width, dim=1)
+        query = query / math.sqrt(width // heads)
         out = packed.new_empty(len(packed), width)
-        kept: list[Tensor] = []
+        pieces = _pieces(buckets, heads, width)
+        sizes = [math.prod(piece.cells) for piece in pieces]
+        masks = keep_mask(torch.Size([sum(sizes)]), drop).to(wide(packed))
+        kept = []
         with torch.autocast("cpu", enabled=False):
-            for bucket in buckets:
-                query, key, value = _views(packed, bucket, heads)
-                query = query * scale
-                per_head = out[bucket.start : bucket.stop].view(
-                    bucket.rows, -1, heads, query.shape[2]
+            for piece, mask in zip(pieces, torch.split(masks, sizes), strict=True):
+                scores = torch.baddbmm(
+                    _future_mask(piece.start, piece.stop, packed.dtype),
+                    piece.of(query)[:, piece.start : piece.stop],
+                    piece.of(key)[:, : piece.stop].transpose(1, 2),
                 )
-                per_head = per_head.transpose(1, 2)
-                # with one head the products are written where they belong
-                attended = per_head[:, 0] if heads == 1 else torch.empty_like(query)
-                for start, stop in _chunks(bucket.length):
-                    scores = torch.baddbmm(
-                        _future_mask(start, stop, query),
-                        query[:, start:stop],
-                        key[:, :stop].transpose(1, 2),
-                    )
-                    weights = torch.softmax(scores, dim=-1, dtype=wide(scores))
-                    mask = keep_mask(weights.shape, drop).to(weights.dtype)
-                    dropped = (weights * mask).to(value.dtype)
-                    torch.bmm(dropped, value[:, :stop], out=attended[:, start:stop])
-                    kept += [weights, mask]
-                if heads > 1:
-                    per_head.copy_(attended.view(per_head.shape))
-        ctx.buckets, ctx.heads, ctx.scale = buckets, heads, scale
-        ctx.save_for_backward(packed, *kept)
+                weights = torch.softmax(scores, dim=-1, dtype=masks.dtype)
+                dropped = (weights * mask.view(piece.cells)).to(value.dtype)
+                target = piece.of(out)[:, piece.start : piece.stop]
+                torch.bmm(dropped, piece.of(value)[:, : piece.stop], out=target)
+                kept.append(weights)
+        ctx.pieces, ctx.sizes = pieces, sizes
+        ctx.save_for_backward(packed, query, masks, *kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        packed, *kept = ctx.saved_tensors
-        heads, scale = ctx.heads, ctx.scale
+        packed, query, masks, *kept = ctx.saved_tensors
+        width = packed.shape[1] // 3
+        _, key, value = torch.split(packed, width, dim=1)
         grad = torch.empty_like(packed)
-        pairs = iter(zip(kept[::2], kept[1::2], strict=True))
-        for bucket in ctx.buckets:
-            query, key, value = _views(packed, bucket, heads)
-            query = query * scale
-            upper = grad_out[bucket.start : bucket.stop].view(
-                bucket.rows, -1, heads, query.shape[2]
-            )
-            upper = upper.transpose(1, 2).reshape(query.shape)
-            grad_query, grad_key, grad_value = (torch.empty_like(query) for _ in range(3))
-            for number, (start, stop) in enumerate(_chunks(bucket.length)):
-                weights, mask = next(pairs)
-                here = upper[:, start:stop]
-                grad_weights = torch.bmm(here, value[:, :stop].transpose(1, 2)).to(mask.dtype)
-                grad_scores = torch._softmax_backward_data(
-                    grad_weights.mul_(mask), weights, -1, weights.dtype
-                ).to(query.dtype)
-                dropped = (weights * mask).to(value.dtype)
-                torch.bmm(grad_scores, key[:, :stop], out=grad_query[:, start:stop])
-                # the last chunk comes first and sees all keys: it begins, the others add
-                begin = 0 if number == 0 else 1
-                for total, left, right in (
-                    (grad_value, dropped, here),
-                    (grad_key, grad_scores, query[:, start:stop]),
-                ):
-                    total[:, :stop].baddbmm_(left.transpose(1, 2), right, beta=begin)
-            target = grad[bucket.start : bucket.stop].view(
-                bucket.rows, -1, 3, heads, query.shape[2]
-            )
-            for index, part in enumerate((grad_query.mul_(scale), grad_key, grad_value)):
-                target[:, :, index] = part.view(bucket.rows, heads, bucket.length, -1).transpose(
-                    1, 2
-                )
+        grad_query, grad_key, grad_value = torch.split(grad, width, dim=1)
+        parts = zip(ctx.pieces, torch.split(masks, ctx.sizes), kept, strict=True)
+        for piece, flat, weights in parts:
+            start, stop = piece.start, piece.stop
+            mask = flat.view(piece.cells)
+            upper = piece.of(grad_out)[:, start:stop]
+            grad_weights = torch.bmm(upper, piece.of(value)[:, :stop].transpose(1, 2))
+            grad_scores = torch._softmax_backward_data(
+                grad_weights.to(mask.dtype).mul_(mask), weights, -1, weights.dtype
+            ).to(query.dtype)
+            dropped = (weights * mask).to(value.dtype)
+            target = piece.of(grad_query)[:, start:stop]
+            torch.bmm(grad_scores, piece.of(key)[:, :stop], out=target)
+            # the chunk that sees all keys comes first and begins their gradients, the others add
+            begin = 0 if stop == piece.bucket.length else 1
+            for total, left, right in (
+                (grad_value, dropped, upper),
+                (grad_key, grad_scores, piece.of(query)[:, start:stop]),
+            ):
+                seen = piece.of(total)[:, :stop]
+                seen.baddbmm_(left.transpose(1, 2), right, beta=begin)
+        grad_query.div_(math.sqrt(ctx.pieces[0].columns.stop - ctx.pieces[0].columns.start))
         return grad, None, None, None
