@@ -138,8 +138,8 @@ class _BucketedAttention(torch.autograd.Function):
                 )
                 weights = torch.softmax(scores, dim=-1, dtype=masks.dtype)
                 dropped = (weights * mask.view(piece.cells)).to(value.dtype)
-                target = piece.of(out)[:, piece.start : piece.stop]
-                torch.bmm(dropped, piece.of(value)[:, : piece.stop], out=target)
+                attended = torch.bmm(dropped, piece.of(value)[:, : piece.stop])
+                piece.of(out)[:, piece.start : piece.stop] = attended
                 kept.append(weights)
         ctx.pieces, ctx.sizes = pieces, sizes
         ctx.save_for_backward(packed, query, masks, *kept)
@@ -162,15 +162,16 @@ class _BucketedAttention(torch.autograd.Function):
                 grad_weights.to(mask.dtype).mul_(mask), weights, -1, weights.dtype
             ).to(query.dtype)
             dropped = (weights * mask).to(value.dtype)
-            target = piece.of(grad_query)[:, start:stop]
-            torch.bmm(grad_scores, piece.of(key)[:, :stop], out=target)
+            # products into fresh tensors: into strided ones torch multiplies row by row
+            piece.of(grad_query)[:, start:stop] = torch.bmm(grad_scores, piece.of(key)[:, :stop])
+            new_value = torch.bmm(dropped.transpose(1, 2), upper)
+            new_key = torch.bmm(grad_scores.transpose(1, 2), piece.of(query)[:, start:stop])
             # the chunk that sees all keys comes first and begins their gradients, the others add
-            begin = 0 if stop == piece.bucket.length else 1
-            for total, left, right in (
-                (grad_value, dropped, upper),
-                (grad_key, grad_scores, piece.of(query)[:, start:stop]),
-            ):
-                seen = piece.of(total)[:, :stop]
-                seen.baddbmm_(left.transpose(1, 2), right, beta=begin)
+            if stop == piece.bucket.length:
+                piece.of(grad_value).copy_(new_value)
+                piece.of(grad_key).copy_(new_key)
+            else:
+                piece.of(grad_value)[:, :stop] += new_value
+                piece.of(grad_key)[:, :stop] += new_key
         grad_query.div_(math.sqrt(ctx.pieces[0].columns.stop - ctx.pieces[0].columns.start))
         return grad, None, None, None

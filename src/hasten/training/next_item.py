@@ -81,7 +81,7 @@ class NextItemPhase(SimplePhase):
                 "give longer histories or another split (data.split)"
             )
         self.targets = np.minimum(histories.lengths[self.users] - 1, max_length)
-        self.batch_size = batch_size
+        self.batch_size, self.max_length = batch_size, max_length
         self.negative_count = negatives
         self.known: KnownItems | None = None
         if negatives:
@@ -145,11 +145,14 @@ class NextItemPhase(SimplePhase):
         if self.known is not None:
             if self.known.keys.device != device:
                 self.known = self.known.to(device)
-            user = torch.from_numpy(np.repeat(users, lengths)).to(device)[:, None]
-            place = torch.from_numpy(places).to(device)[:, None]
-            draw = torch.arange(self.negative_count, device=device)
+            user = np.repeat(users, lengths)
+            count = self.negative_count
+            # one counter for every negative of every position a user can have
+            first = torch.from_numpy((user * self.max_length + places) * count).to(device)
+            counters = first[:, None] + torch.arange(count, device=device)
+            rows_T = torch.from_numpy(user).to(device)[:, None]
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            drawn = negatives(self.known, user, base, user, place, draw)
+            drawn = negatives(self.known, rows_T, base, counters)
         return NextItemBatch(
             tokens=flat(self.histories.items[source]),
             places=flat(places),
