@@ -11,7 +11,10 @@ HASTEN = (
     "python -m bench.hasten_side --data beauty --epochs 4 --skip 1 --threads {threads} "
     "--batch-size 128 --set model.max_length=50 --set model.dropout=0.5"
 )
-BCE = "--set model.loss=bce --set model.negatives=1 --set model.width=50 --set training.clip_norm=none"
+BCE = (
+    "--set model.loss=bce --set model.negatives=1 --set model.width=50 "
+    "--set training.clip_norm=none"
+)
 CE = "--set model.loss=ce --set model.width=64 --set model.heads=2 --set model.feedforward=4"
 
 ENTRIES = (
