@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,4 +53,5 @@ def switches_in_effect(trainer: Trainer, config: RunConfig, device: torch.device
         "clip_norm": options.clip_norm,
         "bad_steps": sum(int(step.bad) for step in trainer.steps),
         "allocator": allocator_report(),
+        "spin_count": os.environ.get("GOMP_SPINCOUNT"),
     }
