@@ -94,6 +94,7 @@ def test_more_epochs_after_the_end_equal_a_longer_run(tmp_path):
     train(tmp_path / "short", training__epochs=2)
     run.resume(tmp_path / "short", changes={"training.epochs": 4}, quiet=True)
     assert fingerprint(tmp_path / "short") == fingerprint(tmp_path / "long")
+    assert records(tmp_path / "short") == records(tmp_path / "long")
 
 
 def test_resume_from_a_named_checkpoint_forgets_what_came_later(tmp_path):

@@ -138,9 +138,10 @@ def escape_controls(text: str) -> str:
 
 
 def _repair(path: Path, resume_step: int | None) -> int:
-    """Drop records of steps after ``resume_step`` and damaged lines; how many were damaged.
+    """Drop what a resumed run records again, and damaged lines; how many were damaged.
 
-    A last line without an end was being written when the process died: that is no damage.
+    Recorded again are the steps after ``resume_step``, and the test, which belongs to the end of a
+    run. A last line without an end was being written when the process died: that is no damage.
     """
     if not path.exists():
         return 0
@@ -148,10 +149,10 @@ def _repair(path: Path, resume_step: int | None) -> int:
     *lines, _torn = content.split(b"\n")
     kept, damaged = [], 0
     for line in lines:
-        step = _step(line)
-        if step is None:
+        record = _record(line)
+        if record is None:
             damaged += 1
-        elif resume_step is None or step <= resume_step:
+        elif resume_step is None or (record["step"] <= resume_step and record["kind"] != "test"):
             kept.append(line + b"\n")
     whole = b"".join(kept)
     if whole != content:
@@ -159,9 +160,12 @@ def _repair(path: Path, resume_step: int | None) -> int:
     return damaged
 
 
-def _step(line: bytes) -> int | None:
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None for one that is damaged."""
     try:
-        step = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError):
+        record = json.loads(line)
+    except ValueError:
         return None
-    return step if isinstance(step, int) else None
+    if isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record:
+        return record
+    return None
