@@ -42,7 +42,7 @@ format: $(DEVELOPMENT) ## reformat and sort imports
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-bench: $(DEVELOPMENT) bench-env ## side-by-side runs (ARGS="--list", names of entries, --quick)
+bench: $(DEVELOPMENT) bench-env ## side-by-side runs (ARGS="--list", names of entries, --blocks N)
 	@$(BIN)/python -m bench.run $(ARGS)
 
 bench-env: $(RECBOLE_READY) ## the environment of RecBole, apart from ours

@@ -62,10 +62,12 @@ def markdown(result: Mapping[str, Any]) -> str:
             f"| {with_interval(summary['candidate'], scale)} "
             f"| {with_interval(summary['ratio'])} | {summary['ratio']['count']} |"
         )
+    # a single block, as in memory runs, has no interval
+    known = [s["ratio"]["coverage"] for s in result["summary"].values() if s["ratio"]["count"] > 1]
     lines += [
         "",
         "Median and distribution-free interval of the median (coverage "
-        f"{min(s['ratio']['coverage'] for s in result['summary'].values()):.3f} or more); "
+        f"{min(known, default=0.0):.3f} where there are several blocks); "
         "ratios inside blocks of adjacent runs.",
         "",
         f"- date: {result['date']}, commit {result['commit']}",

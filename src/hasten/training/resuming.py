@@ -27,7 +27,6 @@ RESUMABLE = frozenset(
         "checkpoint.keep",
         "device",
         "threads",
-        "out",
     }
 )
 
@@ -101,7 +100,10 @@ def requested_changes(config: RunConfig) -> dict[str, Any]:
     assert config.out is not None
     saved = _flat(load_config(config.out / "config.yaml").model_dump())
     wanted = _flat(config.model_dump())
-    return {name: value for name, value in wanted.items() if value != saved.get(name)}
+    # the folder is the run itself, whatever it was called when it began
+    return {
+        name: value for name, value in wanted.items() if name != "out" and value != saved.get(name)
+    }
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
