@@ -39,7 +39,7 @@ def dropout() -> None:
     """Torch's own dropout everywhere."""
     import torch
 
-    from hasten.models import sasrec
+    from hasten.models import sasrec, sequential
     from hasten.ops import causal_attention
     from hasten.ops.dropout import dropout_reference
 
@@ -47,6 +47,7 @@ def dropout() -> None:
         return torch.nn.functional.dropout(torch.ones(shape), probability)
 
     _replace(sasrec, "dropout", dropout_reference)
+    _replace(sequential, "dropout", dropout_reference)
     _replace(causal_attention, "keep_mask", keep_mask)
 
 
@@ -63,10 +64,10 @@ def packing() -> None:
 
 def chunked_loss() -> None:
     """All logits of a batch at once, as plain autograd computes them."""
-    from hasten.models import sasrec
+    from hasten.models import sequential
     from hasten.ops.catalogue_loss import catalogue_cross_entropy_reference
 
-    _replace(sasrec, "catalogue_cross_entropy", catalogue_cross_entropy_reference)
+    _replace(sequential, "catalogue_cross_entropy", catalogue_cross_entropy_reference)
 
 
 def _replace(module: ModuleType, name: str, value: Any) -> None:

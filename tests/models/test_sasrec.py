@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hasten.data.tables import Histories
-from hasten.models import sasrec as module
+from hasten.models import sequential
 from hasten.models.sasrec import SASRec, SASRecOptions
 from hasten.models.seam import RecommenderQueries, Sizes
 from hasten.ops.sampled_loss import gbce_beta
@@ -130,7 +130,7 @@ def test_many_negatives_take_another_way_to_the_same_loss(monkeypatch):
     phase = _phase(model, histories, 5)
     batch = phase.plan(0, 0, 0)
     together = phase.terms((), batch, batch.ids)[0].sum
-    monkeypatch.setattr(module, "FEW_ROWS", 0)
+    monkeypatch.setattr(sequential, "FEW_ROWS", 0)
     apart = phase.terms((), batch, batch.ids)[0].sum
     assert apart.item() == pytest.approx(together.item(), rel=1e-9)
 
