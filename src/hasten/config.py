@@ -63,8 +63,24 @@ class DataOptions(Section):
     valid: str | None = Field(None, description="validation file (given split)")
     test: str | None = Field(None, description="test file (given split)")
     times: str | None = Field(None, description="file of times parallel to a file of sequences")
-    names: str | None = Field(None, description="file of item names: id<separator>name")
+    names: str | None = Field(
+        None, description="file of names of items or entities: id<separator>name"
+    )
     separator: str | None = Field(None, description="column separator; none: recognised")
+    entities: str | None = Field(
+        None, description="triples: file of the entities, label<separator>number, or JSON"
+    )
+    relations: str | None = Field(
+        None, description="triples: file of the relations, label<separator>number, or JSON"
+    )
+    relation_names: str | None = Field(
+        None, description="triples: file of relation names, as data.names; or a JSON object"
+    )
+    unknown: Literal["error", "drop", "rank-last", "keep"] = Field(
+        "error",
+        description="valid and test triples with an entity or relation of no training triple: "
+        "keep scores it untrained, rank-last counts it as a miss",
+    )
     columns: dict[str, str] = Field(
         default_factory=dict, description="our column name -> name in the file (user, item, ...)"
     )
@@ -73,7 +89,7 @@ class DataOptions(Section):
     )
     time_unit: Literal["s", "ms", "us", "ns"] = Field("s", description="unit of the time column")
     duplicates: Literal["keep", "drop", "error"] = Field(
-        "keep", description="repeated (user, item, time) events"
+        "keep", description="repeated (user, item, time) events, or triples"
     )
     min_rating: float | None = Field(None, description="keep events rated at least this")
     k_core: int = Field(0, ge=0, description="repeatedly drop users and items with fewer events")
@@ -81,7 +97,8 @@ class DataOptions(Section):
         "auto", description="auto: given where the files say so, else leave-last-two-out"
     )
     ratios: tuple[float, float, float] = Field(
-        (0.8, 0.1, 0.1), description="train, valid, test shares of each user's events (ratio)"
+        (0.8, 0.1, 0.1),
+        description="train, valid, test shares of each user's events, or of triples",
     )
     ratio_order: Literal["time", "random"] = Field(
         "time", description="ratio split: each user's last events, or a seeded random choice"
@@ -99,11 +116,17 @@ class TrainingOptions(Section):
 
     epochs: int = Field(100, ge=0, description="at most so many passes over the data")
     batch_size: int = Field(128, ge=1, description="examples per optimiser step, over everything")
+    batch_size_per_device: int | None = Field(
+        None, ge=1, description="instead of batch_size: examples per step and process"
+    )
     lr: float = Field(1e-3, gt=0, description="learning rate")
     optimizer: Literal["adam", "adamw"] = Field("adam", description="AdamW decouples the decay")
     betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's moment decay")
     eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
     weight_decay: float = Field(0.0, ge=0, description="L2 (adam) or decoupled (adamw) decay")
+    lr_scaling: Literal["none", "sqrt", "linear"] = Field(
+        "none", description="multiply lr by the number of processes, or its square root"
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="learning rate after the warm-up, down to min_lr at the last epoch"
     )
@@ -139,6 +162,9 @@ class EvaluationOptions(Section):
         "full", description="rank the whole catalogue, or the target among 100 random others"
     )
     mask_history: bool = Field(False, description="take the items of the history out of the rank")
+    ties: Literal["realistic", "optimistic", "pessimistic"] = Field(
+        "realistic", description="rank among equal scores: their mean, the best or the worst"
+    )
 
 
 class CheckpointOptions(Section):
@@ -150,6 +176,23 @@ class CheckpointOptions(Section):
     keep: int = Field(2, ge=2, description="checkpoints kept beside best and final")
 
 
+class DistributedOptions(Section):
+    """How several processes find each other, and how long they wait for each other."""
+
+    backend: Literal["auto", "nccl", "gloo"] = Field(
+        "auto", description="of torch.distributed; auto: nccl on CUDA, else gloo"
+    )
+    master_port: int = Field(
+        0, ge=0, lt=2**16, description="where the processes that devices starts meet; 0: a free one"
+    )
+    timeout: float = Field(
+        600.0, gt=0, description="seconds that a process waits for the others at one point"
+    )
+    heartbeat: float = Field(
+        60.0, ge=1, description="seconds without a sign of life after which a process is given up"
+    )
+
+
 class RunConfig(Section):
     """One run, whole. ``model`` carries the name and the options of that model."""
 
@@ -158,9 +201,13 @@ class RunConfig(Section):
     training: TrainingOptions = TrainingOptions()
     evaluation: EvaluationOptions = EvaluationOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    distributed: DistributedOptions = DistributedOptions()
     seed: int = Field(0, ge=0, lt=2**63, description="everything random follows from it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:0, mps")
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: torch's choice")
+    devices: int = Field(1, ge=1, description="processes on this machine, each on its own device")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of a process; none: torch's choice, shared fairly"
+    )
     out: Path | None = Field(None, description="the run folder; none: runs/<date>-<model>-...")
     init_from: str | None = Field(None, description="run or checkpoint to take weights from")
 

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hasten.config import DataOptions
 from hasten.errors import DataError
@@ -25,6 +25,12 @@ def _sequences() -> SampleSet:
     return make_sequences()
 
 
+def _families() -> SampleSet:
+    from hasten.data.graph_sample import make_families  # noqa: PLC0415
+
+    return make_families()
+
+
 @dataclass(frozen=True)
 class Sample:
     """A built-in sample."""
@@ -32,11 +38,12 @@ class Sample:
     name: str
     summary: str
     make: Callable[[], SampleSet]
+    kind: Literal["interactions", "triples"] = "interactions"
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A set that can be fetched. file, names: paths inside the archive."""
+    """A set that can be fetched. file, names: paths inside the archive, or file: an archive."""
 
     name: str
     summary: str
@@ -48,12 +55,26 @@ class Remote:
     format: str
     names: str | None = None
     names_encoding: str = "utf-8"
+    kind: Literal["interactions", "triples"] = "interactions"
 
 
 _GROUPLENS = (
     "GroupLens terms: research only, no commercial use or redistribution without permission, "
     "cite Harper & Konstan 2015 (doi:10.1145/2827872)"
 )
+
+_CONVE = (
+    "https://raw.githubusercontent.com/TimDettmers/ConvE/f3c0eb286025410fa5b4c04696c918264163d0ca"
+)
+_MIT = "MIT (of the repository it is fetched from); the terms of the data's owners apply"
+
+
+def _triples(name: str, file: str, summary: str, sha256: str, size: int) -> Remote:
+    """A set of triples in its given parts, as published with the ConvE paper."""
+    return Remote(
+        name, summary, f"{_CONVE}/{file}", sha256, size, _MIT, "", "triples", kind="triples"
+    )
+
 
 CATALOGUE: dict[str, Sample | Remote] = {
     entry.name: entry
@@ -62,6 +83,12 @@ CATALOGUE: dict[str, Sample | Remote] = {
             "sequences",
             "1,200 made listeners, 400 records, 24,000 events; the next record can be predicted",
             _sequences,
+        ),
+        Sample(
+            "families",
+            "a made knowledge graph: 360 entities, 10 relations that follow from each other",
+            _families,
+            kind="triples",
         ),
         Remote(
             name="ml-100k",
@@ -86,6 +113,34 @@ CATALOGUE: dict[str, Sample | Remote] = {
             format="lines",
             names="ml-1m/movies.dat",
             names_encoding="latin-1",
+        ),
+        _triples(
+            "fb15k-237",
+            "FB15k-237.tar.gz",
+            "Freebase: 14,541 entities, 237 relations, 310,116 triples in given parts",
+            "311df7930f842a02979eaa7a802484a6afe62303c07f915f1e6edbc30cbe05e8",
+            3_678_603,
+        ),
+        _triples(
+            "umls",
+            "umls.tar.gz",
+            "medical concepts: 135 entities, 46 relations, 6,529 triples in given parts",
+            "26223aa91f0ec8db2324e0f489b9a4425e04d1d0df72ce5cfd62af4b91aee6fd",
+            35_648,
+        ),
+        _triples(
+            "kinship",
+            "kinship.tar.gz",
+            "kinship terms: 104 people, 25 relations, 10,686 triples in given parts",
+            "a3cb9ca67213eb38133aebc12901195e283d844ebd59f1a6cbf2d4fa12ced4e6",
+            42_703,
+        ),
+        _triples(
+            "nations",
+            "nations.tar.gz",
+            "relations of states: 14 states, 55 relations, 1,992 triples in given parts",
+            "feb3e3e027103089934ea7dfb67d2048d8a43e65d6757a86f2e037acb66f640b",
+            8_077,
         ),
     )
 }

@@ -23,6 +23,8 @@ SHOWN = 5
 IdRule = Literal["any", "numbers", "labels"]
 #: number: unix time; date: ISO without a zone; zoned: ISO with a zone
 TimeRule = Literal["number", "date", "zoned"]
+#: the roles of columns that hold ids
+ID_ROLES = ("user", "item", "head", "relation", "tail")
 
 WHOLE_PATTERN = r"^[0-9]+(\.0*)?$"
 NUMBER_PATTERN = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -54,6 +56,9 @@ class Rules:
 
     user: IdRule = "any"
     item: IdRule = "any"
+    head: IdRule = "any"
+    relation: IdRule = "any"
+    tail: IdRule = "any"
     time: TimeRule = "number"
     header: frozenset[str] = frozenset()
     missing: bool = False
@@ -61,10 +66,8 @@ class Rules:
     def problem(self, cells: Mapping[str, str]) -> str | None:
         """Why the cells (role -> text) of a row cannot be used, or None."""
         for role, text in cells.items():
-            if role == "user":
-                reason = self.id_problem("user", text, self.user)
-            elif role == "item":
-                reason = self.id_problem("item", text, self.item)
+            if role in ID_ROLES:
+                reason = self.id_problem(role, text, getattr(self, role))
             elif role == "rating":
                 reason = rating_problem(text)
             elif role == "time":

@@ -14,7 +14,7 @@ from hasten.data.readers import read_file
 from hasten.data.readers.memory import read_table
 from hasten.data.tables import Dataset
 from hasten.data.text import file_digest
-from hasten.errors import UsageError
+from hasten.errors import DataError, UsageError
 
 _OF_FILES = ("format", "train", "valid", "test", "times", "separator")
 
@@ -30,6 +30,8 @@ def load_dataset(options: DataOptions, seed: int) -> Dataset:
     encoding, name = "utf-8", None
     if options.path is not None and not Path(options.path).exists():
         entry = catalogue.find(options.path)
+        if entry.kind != "interactions":
+            raise DataError(f"{options.path} holds triples, not events of users")
         if isinstance(entry, catalogue.Sample):
             return _sample(entry, options, seed)
         options = catalogue.resolve(entry, options)

@@ -87,8 +87,10 @@ def _header(row: list[str]) -> tuple[int, int] | None:
     return (ids[0], names[0]) if ids and names else None
 
 
-def with_names(items: Vocabulary, names: dict[str, str]) -> tuple[Vocabulary, list[str]]:
-    """The vocabulary with the names that are known, and notes."""
+def with_names(
+    items: Vocabulary, names: dict[str, str], kind: str = "items"
+) -> tuple[Vocabulary, list[str]]:
+    """The vocabulary with the names that are known, and notes. kind: what it holds, in words."""
     labels = items.labels.cast(pa.string())
     keys = pa.array(list(names), pa.string())
     if items.numeric:  # "007" and "7" are one number
@@ -101,8 +103,8 @@ def with_names(items: Vocabulary, names: dict[str, str]) -> tuple[Vocabulary, li
         if missing == len(labels):
             example = labels[0].as_py()
             raise DataError(
-                f"none of the {len(names)} names belongs to an item of the data "
-                f"(names of {next(iter(names))!r}, ..., items {example!r}, ...)"
+                f"none of the {len(names)} names belongs to the {kind} of the data "
+                f"(names of {next(iter(names))!r}, ..., {kind} {example!r}, ...)"
             )
-        return Vocabulary(items.labels, found), [f"{missing} of {len(labels)} items have no name"]
+        return Vocabulary(items.labels, found), [f"{missing} of {len(labels)} {kind} have no name"]
     return Vocabulary(items.labels, found), []

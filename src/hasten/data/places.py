@@ -12,7 +12,7 @@ from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.data.text import require_file
 from hasten.errors import DataError, UsageError
 
-_ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".data", ".tab", ".inter", ".parquet", ".pq")
+ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".data", ".tab", ".inter", ".parquet", ".pq")
 _PART_WORDS = {
     "train": TRAIN, "trn": TRAIN, "training": TRAIN,
     "valid": VALID, "val": VALID, "validation": VALID, "dev": VALID,
@@ -40,7 +40,7 @@ def set_name(path: Path) -> str:
     stem = path.resolve().name
     if not path.is_dir():
         stem = stem.removesuffix(".gz")
-        for ending in _ENDINGS:
+        for ending in ENDINGS:
             stem = stem.removesuffix(ending)
     plain = _PLAIN_NAME.sub("-", stem).strip("-._")[:64]
     return plain or "data"
@@ -57,7 +57,7 @@ def locate(options: DataOptions) -> Place:
     if path is not None and not path.exists():
         raise DataError(f"{path}: no such file or folder")
     if options.train is not None:
-        place = _named(options, path)
+        place = named_files(options, path)
     elif options.valid is not None or options.test is not None:
         raise UsageError("data.valid and data.test need data.train beside them")
     elif path is None:
@@ -70,13 +70,13 @@ def locate(options: DataOptions) -> Place:
     if options.times is not None:
         if len(place.parts) > 1:
             raise UsageError("data.times goes with one file of sequences, not with several files")
-        place = replace(place, times=_resolve("times", options.times, base))
+        place = replace(place, times=resolve("times", options.times, base))
     if options.names is not None:
-        return replace(place, names=_resolve("names", options.names, base))
+        return replace(place, names=resolve("names", options.names, base))
     return _find_names(place)
 
 
-def _resolve(key: str, text: str, folder: Path | None) -> Path:
+def resolve(key: str, text: str, folder: Path | None) -> Path:
     """A file named by an option: as it stands, or within the data folder."""
     direct = Path(text)
     if direct.is_file() or folder is None:
@@ -92,7 +92,8 @@ def _existing(key: str, path: Path) -> Path:
         raise DataError(f"data.{key}: {error}") from error
 
 
-def _named(options: DataOptions, folder: Path | None) -> Place:
+def named_files(options: DataOptions, folder: Path | None) -> Place:
+    """The files that data.train, data.valid and data.test name."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"data.path names {folder} and data.train names a file: give one of them")
     parts = []
@@ -102,7 +103,7 @@ def _named(options: DataOptions, folder: Path | None) -> Place:
         ("test", options.test, TEST),
     ):
         if text is not None:
-            parts.append((_resolve(key, text, folder), part))
+            parts.append((resolve(key, text, folder), part))
     if len({path.resolve() for path, _ in parts}) < len(parts):
         raise UsageError("data.train, data.valid and data.test name the same file twice")
     first = parts[0][0]
@@ -114,9 +115,9 @@ def _named(options: DataOptions, folder: Path | None) -> Place:
 
 def _folder(folder: Path, options: DataOptions) -> Place:
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    candidates = [p for p in files if _ending(p) in _ENDINGS and not _is_names(p)]
+    candidates = [p for p in files if ending(p) in ENDINGS and not _is_names(p)]
     base = Place(set_name(folder), str(folder), ())
-    parts = _parts(folder, candidates)
+    parts = part_files(folder, candidates)
     if parts:
         rest = [p.name for p in candidates if p not in dict(parts)]
         notes = (f"files not used: {', '.join(rest)}",) if rest else ()
@@ -144,13 +145,14 @@ def _folder(folder: Path, options: DataOptions) -> Place:
     )
 
 
-def _ending(path: Path) -> str:
+def ending(path: Path) -> str:
+    """The ending of the name, without that of compression."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 def _words(path: Path) -> list[str]:
     name = path.name.removesuffix(".gz").lower()
-    for ending in _ENDINGS:
+    for ending in ENDINGS:
         name = name.removesuffix(ending)
     return re.split(r"[^a-z0-9]+", name)
 
@@ -159,7 +161,7 @@ def _is_names(path: Path) -> bool:
     return path.name.lower().startswith("readme") or "names" in _words(path)
 
 
-def _parts(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
+def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
     """The files of a given split: one train file, with a valid or a test file."""
     found: dict[int, list[Path]] = {TRAIN: [], VALID: [], TEST: []}
     for path in files:
@@ -208,7 +210,7 @@ def _find_names(place: Place) -> Place:
         beside = path.with_suffix(".item")
     else:
         stem = path.name.removesuffix(".gz")
-        beside = path.with_name(stem.removesuffix(_ending(path)) + ".names.csv")
+        beside = path.with_name(stem.removesuffix(ending(path)) + ".names.csv")
     if not beside.is_file():
         return place
     note = f"item names taken from {beside.name}"

@@ -13,25 +13,40 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from hasten.data.graph import AnyDataset, KnowledgeGraph, Triples
 from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
 from hasten.errors import DataError
 
 FORMAT_VERSION = 1
 FILES = ("users.parquet", "items.parquet", "interactions.parquet")
+GRAPH_FILES = ("entities.parquet", "relations.parquet", "triples.parquet")
 DESCRIPTION = "dataset.json"
 
 
-def fingerprint(dataset: Dataset) -> str:
-    """sha256 over the content: vocabularies, interactions, parts; not paths, names or notes."""
-    digest = hashlib.sha256(b"hasten dataset 1\n")
-    for vocabulary in (dataset.users, dataset.items):
+def fingerprint(dataset: AnyDataset) -> str:
+    """sha256 over the content: vocabularies, events or triples, parts; not paths or notes."""
+    columns: tuple[tuple[NDArray[Any] | None, str], ...]
+    if isinstance(dataset, KnowledgeGraph):
+        digest = hashlib.sha256(b"hasten knowledge graph 1\n")
+        vocabularies = (dataset.entities, dataset.relations)
+        facts = dataset.triples
+        columns = (
+            (facts.head, "<i8"), (facts.relation, "<i8"), (facts.tail, "<i8"),
+            (dataset.part, "<i1"), (dataset.rank_last, "<i1"),
+        )  # fmt: skip
+    else:
+        digest = hashlib.sha256(b"hasten dataset 1\n")
+        vocabularies = (dataset.users, dataset.items)
+        events = dataset.interactions
+        columns = (
+            (events.user, "<i8"), (events.item, "<i8"), (events.rating, "<f4"),
+            (events.time, "<i8"), (dataset.part, "<i1"),
+        )  # fmt: skip
+    for vocabulary in vocabularies:
         _add_labels(digest, vocabulary)
-    events = dataset.interactions
-    for column, kind in (
-        (events.user, "<i8"), (events.item, "<i8"), (events.rating, "<f4"),
-        (events.time, "<i8"), (dataset.part, "<i1"),
-    ):  # fmt: skip
+    for column, kind in columns:
         if column is None:
             digest.update(b"none\n")
             continue
@@ -65,27 +80,20 @@ def _bytes(texts: pa.LargeBinaryArray) -> memoryview:
     return memoryview(data)[int(ends[0]) : int(ends[-1])]
 
 
-def save_dataset(dataset: Dataset, folder: Path) -> str:
-    """Write users, items, interactions (Parquet) and dataset.json; returns the fingerprint.
+def save_dataset(dataset: AnyDataset, folder: Path) -> str:
+    """Write vocabularies and events or triples (Parquet) and dataset.json; its fingerprint.
 
     Each file is written aside, synced and renamed, dataset.json last.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    events = dataset.interactions
-    columns: dict[str, Any] = {"user": events.user, "item": events.item}
-    if events.rating is not None:
-        columns["rating"] = events.rating
-    if events.time is not None:
-        columns["time"] = events.time
-    columns["part"] = dataset.part
-    tables = (_vocabulary_table(dataset.users), _vocabulary_table(dataset.items), pa.table(columns))
-    for name, table in zip(FILES, tables, strict=True):
+    for name, table in _tables(dataset).items():
         aside = folder / f".{name}.new"
         pq.write_table(table, aside)
         _settle(aside, folder / name)
     mark = fingerprint(dataset)
     described = {
         "version": FORMAT_VERSION,
+        "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
         "name": dataset.name,
         "split": dataset.split,
         "fingerprint": mark,
@@ -102,6 +110,27 @@ def save_dataset(dataset: Dataset, folder: Path) -> str:
     return mark
 
 
+def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
+    """File name -> table."""
+    columns: dict[str, Any]
+    if isinstance(dataset, KnowledgeGraph):
+        facts = dataset.triples
+        columns = {"head": facts.head, "relation": facts.relation, "tail": facts.tail}
+        columns |= {"part": dataset.part, "rank_last": dataset.rank_last}
+        vocabularies, names = (dataset.entities, dataset.relations), GRAPH_FILES
+    else:
+        events = dataset.interactions
+        columns = {"user": events.user, "item": events.item}
+        if events.rating is not None:
+            columns["rating"] = events.rating
+        if events.time is not None:
+            columns["time"] = events.time
+        columns["part"] = dataset.part
+        vocabularies, names = (dataset.users, dataset.items), FILES
+    tables = (*map(_vocabulary_table, vocabularies), pa.table(columns))
+    return dict(zip(names, tables, strict=True))
+
+
 def _settle(aside: Path, final: Path) -> None:
     with aside.open("rb+") as file:
         os.fsync(file.fileno())
@@ -115,7 +144,7 @@ def _vocabulary_table(vocabulary: Vocabulary) -> pa.Table:
     return pa.table(columns)
 
 
-def load_stored(folder: Path) -> Dataset:
+def load_stored(folder: Path) -> AnyDataset:
     """The dataset that :func:`save_dataset` wrote, verified by its fingerprint.
 
     Raises:
@@ -126,13 +155,14 @@ def load_stored(folder: Path) -> Dataset:
         version = described["version"]
         if version != FORMAT_VERSION:
             raise DataError(f"{folder}: stored in version {version}; {FORMAT_VERSION} is known")
-        users, items, table = (pq.read_table(folder / name, partitioning=None) for name in FILES)
-        dataset = _dataset(described, users, items, table)
+        graph = described.get("kind") == "triples"
+        names = GRAPH_FILES if graph else FILES
+        first, second, table = (pq.read_table(folder / name, partitioning=None) for name in names)
+        make = _graph if graph else _dataset
+        dataset: AnyDataset = make(described, first, second, table)
     except FileNotFoundError as error:
-        missing = [name for name in (DESCRIPTION, *FILES) if not (folder / name).exists()]
-        raise DataError(
-            f"{folder} holds no stored dataset: {', '.join(missing)} missing"
-        ) from error
+        missing = Path(error.filename).name if error.filename else str(error)
+        raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: the stored dataset is damaged ({error})") from error
     if fingerprint(dataset) != described["fingerprint"]:
@@ -143,9 +173,6 @@ def load_stored(folder: Path) -> Dataset:
 def _dataset(
     described: dict[str, Any], users: pa.Table, items: pa.Table, table: pa.Table
 ) -> Dataset:
-    source = dict(described["source"])
-    source |= {key: tuple(source[key]) for key in ("files", "notes")}
-
     def column(name: str, kind: type) -> Any:
         return table.column(name).to_numpy().astype(kind) if name in table.column_names else None
 
@@ -159,8 +186,32 @@ def _dataset(
         ),
         column("part", np.int8),
         described["split"],
-        Source(**source),
+        _source(described),
     )  # fmt: skip
+
+
+def _graph(
+    described: dict[str, Any], entities: pa.Table, relations: pa.Table, table: pa.Table
+) -> KnowledgeGraph:
+    def column(name: str, kind: type) -> Any:
+        return table.column(name).to_numpy().astype(kind)
+
+    return KnowledgeGraph(
+        described["name"],
+        _vocabulary(entities),
+        _vocabulary(relations),
+        Triples(*(column(name, np.int64) for name in ("head", "relation", "tail"))),
+        column("part", np.int8),
+        described["split"],
+        _source(described),
+        column("rank_last", np.bool_),
+    )
+
+
+def _source(described: dict[str, Any]) -> Source:
+    source = dict(described["source"])
+    source |= {key: tuple(source[key]) for key in ("files", "notes")}
+    return Source(**source)
 
 
 def _vocabulary(table: pa.Table) -> Vocabulary:

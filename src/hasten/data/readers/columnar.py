@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from hasten.data.checks import (
+    ID_ROLES,
     MAX_ID,
     MAX_RATING,
     MAX_TIME,
@@ -36,7 +37,7 @@ def read_arrow(
     Raises:
         DataError: with the rows (from 1) and what they hold.
     """
-    columns = _Columns(source, {role: table.column(i) for role, i in roles.items()})
+    columns = Columns(source, {role: table.column(i) for role, i in roles.items()})
     if not table.num_rows:
         raise DataError(f"{source}: 0 rows")
     return Events(
@@ -53,7 +54,7 @@ def read_arrow(
     )
 
 
-class _Columns:
+class Columns:
     """The used columns of a table by role."""
 
     def __init__(self, source: str, columns: Mapping[str, pa.ChunkedArray]) -> None:
@@ -64,13 +65,14 @@ class _Columns:
 
     @property
     def expected(self) -> str:
-        forms = {"user": "ids", "item": "ids", "rating": "numbers", "time": "unix times or dates"}
+        forms = dict.fromkeys(ID_ROLES, "ids")
+        forms |= {"rating": "numbers", "time": "unix times or dates"}
         return ", ".join(f"{role}: {forms.get(role, role)}" for role in self.columns)
 
     def problems(self, rules: Rules) -> Iterator[Problem]:
         """Every row that breaks the rules."""
         roles = list(self.columns)
-        count = len(self.columns["user"])
+        count = len(self.columns[roles[0]])
         for start in range(0, count, 1 << 16):
             slices = [self.columns[r].slice(start, 1 << 16).to_pylist() for r in roles]
             for i, values in enumerate(zip(*slices, strict=True)):

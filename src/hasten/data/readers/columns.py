@@ -1,4 +1,4 @@
-"""Which column of a file is the user, the item, the rating, the time, the part."""
+"""Which column of a file is the user, the item, the rating, the time, the part; or of triples."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hasten.errors import ConfigurationError, DataError
 
 ROLES = ("user", "item", "rating", "time", "part")
+TRIPLE_ROLES = ("head", "relation", "tail", "part")
 
 #: what a column may be called, written without case, blanks, underscores and hyphens
 SYNONYMS: Mapping[str, frozenset[str]] = {
@@ -21,8 +22,12 @@ SYNONYMS: Mapping[str, frozenset[str]] = {
         "rating": "rating ratings score stars overall rate",
         "time": "time timestamp ts t date datetime unixtime unixreviewtime eventtime createdat",
         "part": "part split xlabel",
+        "head": "head headid h subject subj s source src from start startid",
+        "relation": "relation relationid rel r predicate pred p edge edgetype reltype relationtype",
+        "tail": "tail tailid t object obj o target dst destination to end endid",
     }.items()
 }
+_NEEDED = {ROLES: ("user", "item"), TRIPLE_ROLES: ("head", "relation", "tail")}
 
 
 def plain(name: str) -> str:
@@ -31,19 +36,22 @@ def plain(name: str) -> str:
 
 
 def find_roles(
-    source: str, names: Sequence[str], overrides: Mapping[str, str]
+    source: str,
+    names: Sequence[str],
+    overrides: Mapping[str, str],
+    among: tuple[str, ...] = ROLES,
 ) -> dict[str, int] | str:
     """Role -> position of its column; a text saying what is missing where that fails.
 
-    overrides: ``data.columns``: role -> name in the file.
+    overrides: ``data.columns``: role -> name in the file; among: ROLES or TRIPLE_ROLES.
 
     Raises:
         DataError: an override names no column, or two columns would fit one role.
     """
     known = [name.strip() for name in names]
-    _check_overrides(overrides)
+    _check_overrides(overrides, among)
     roles: dict[str, int] = {}
-    for role in ROLES:
+    for role in among:
         if role in overrides:
             wanted = overrides[role].strip()
             if known.count(wanted) != 1:
@@ -69,7 +77,7 @@ def find_roles(
             )
         if fitting:
             roles[role] = fitting[0]
-    missing = [role for role in ("user", "item") if role not in roles]
+    missing = [role for role in _NEEDED[among] if role not in roles]
     if missing:
         return (
             f"no column is recognised as the {' and the '.join(missing)} among: "
@@ -78,9 +86,11 @@ def find_roles(
     return roles
 
 
-def positional_roles(overrides: Mapping[str, str], width: int) -> dict[str, int]:
+def positional_roles(
+    overrides: Mapping[str, str], width: int, among: tuple[str, ...] = ROLES
+) -> dict[str, int]:
     """Roles from ``data.columns`` of a file without header: role -> number of column, from 1."""
-    _check_overrides(overrides)
+    _check_overrides(overrides, among)
     roles = {}
     for role, text in overrides.items():
         if not text.strip().isdecimal() or not 1 <= int(text) <= width:
@@ -91,16 +101,16 @@ def positional_roles(overrides: Mapping[str, str], width: int) -> dict[str, int]
         roles[role] = int(text) - 1
     if len(set(roles.values())) < len(roles):
         raise DataError("data.columns names one column twice")
-    if missing := [role for role in ("user", "item") if role not in roles]:
+    if missing := [role for role in _NEEDED[among] if role not in roles]:
         raise DataError(f"data.columns gives no number for the {' and the '.join(missing)}")
     return roles
 
 
-def _check_overrides(overrides: Mapping[str, str]) -> None:
+def _check_overrides(overrides: Mapping[str, str], among: tuple[str, ...]) -> None:
     for role in overrides:
-        if role not in ROLES:
-            near = difflib.get_close_matches(role, ROLES, 1)
+        if role not in among:
+            near = difflib.get_close_matches(role, among, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigurationError(
-                f"data.columns.{role}: no such column{hint} (known: {', '.join(ROLES)})"
+                f"data.columns.{role}: no such column{hint} (known: {', '.join(among)})"
             )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hasten.data import text
 from hasten.data.checks import (
+    ID_ROLES,
     MAX_RATING,
     MAX_TIME,
     Problem,
@@ -27,6 +28,7 @@ from hasten.data.checks import (
 )
 from hasten.data.readers.cells import BLANKS, Layout, split
 from hasten.data.readers.seam import Events, IdColumn, TimeColumn
+from hasten.data.tables import Int64
 from hasten.errors import DataError
 
 _BLOCK = 16 << 20
@@ -40,12 +42,34 @@ def read(path: Path, layout: Layout, lines: list[str]) -> Events:
     Raises:
         DataError: with file, line and text.
     """
+    reader, table, file = open_table(path, layout, lines)
+    return Events(
+        source=str(path),
+        user=reader.ids(table, "user"),
+        item=reader.ids(table, "item"),
+        rating=reader.ratings(table),
+        time=reader.times(table),
+        part=reader.parts(table),
+        problems=reader.problems,
+        expected=layout.expected(),
+        header=reader.header,
+        files=(file,),
+    )
+
+
+def open_table(
+    path: Path, layout: Layout, lines: list[str]
+) -> tuple[FileReader, pa.Table, dict[str, Any]]:
+    """The needed columns of a checked file, its reader, and what to record of it.
+
+    Raises:
+        DataError: with file, line and text.
+    """
     found = text.scan(path)
     header_rows = 1 if layout.header_line else 0
     if not lines:
         raise DataError(f"{path}: 0 rows, only a header ({', '.join(layout.header)})")
-    kind = _time_kind(layout, lines)
-    reader = _Reader(path, layout, kind)
+    reader = FileReader(path, layout, _time_kind(layout, lines))
     if layout.quoted and not reader.quotes_pair_up(found.last_quote + 1):
         reader.refuse("a double quote that does not enclose a whole cell")
     if found.last_quote >= 0 and not layout.quoted:
@@ -57,18 +81,7 @@ def read(path: Path, layout: Layout, lines: list[str]) -> Events:
             reader.refuse("the number of rows differs from the number of lines")
     if found.hexadecimal:
         reader.verify()
-    return Events(
-        source=str(path),
-        user=reader.ids(table, "user"),
-        item=reader.ids(table, "item"),
-        rating=reader.ratings(table),
-        time=reader.times(table),
-        part=reader.parts(table),
-        problems=reader.problems,
-        expected=layout.expected(),
-        header=reader.header,
-        files=(found.source(path),),
-    )
+    return reader, table, found.source(path)
 
 
 def _time_kind(layout: Layout, lines: list[str]) -> str:
@@ -92,7 +105,7 @@ def _time_kind(layout: Layout, lines: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class FileReader:
     """The bulk path over one file, and the way through it row by row."""
 
     path: Path
@@ -103,7 +116,8 @@ class _Reader:
     def header(self) -> frozenset[str]:
         if not self.layout.header:
             return frozenset()
-        return frozenset(self.layout.header[self.layout.columns[r]] for r in ("user", "item"))
+        positions = [p for role, p in self.layout.columns.items() if role in ID_ROLES]
+        return frozenset(self.layout.header[position] for position in positions)
 
     @property
     def rules(self) -> Rules:
@@ -138,6 +152,16 @@ class _Reader:
                 yield Problem(where, line, "a double quote; cells are not quoted in this format")
             elif reason := rules.problem(named):
                 yield Problem(where, line, reason)
+
+    def lines_of_rows(self, rows: Int64) -> Iterator[tuple[str, str]]:
+        """("line 7", its text) of the given rows (ascending, from 0)."""
+        wanted, row = set(rows.tolist()), -1
+        for number, line in text.lines_of(self.path):
+            if self.skips(line) or number <= self.layout.header_line:
+                continue
+            row += 1
+            if row in wanted:
+                yield f"line {number}", line
 
     def refuse(self, cause: str) -> None:
         """Raise the error that names the lines."""
