@@ -39,16 +39,17 @@ def dropout() -> None:
     """Torch's own dropout everywhere."""
     import torch
 
-    from hasten.models import sasrec, sequential
-    from hasten.ops import causal_attention
+    from hasten.models import sasrec
+    from hasten.ops import causal_attention, feedforward
     from hasten.ops.dropout import dropout_reference
 
     def keep_mask(shape: torch.Size, probability: float) -> torch.Tensor:
         return torch.nn.functional.dropout(torch.ones(shape), probability)
 
     _replace(sasrec, "dropout", dropout_reference)
-    _replace(sequential, "dropout", dropout_reference)
-    _replace(causal_attention, "keep_mask", keep_mask)
+    for module in (causal_attention, feedforward):
+        _replace(module, "keep_mask", keep_mask)
+    _replace(feedforward, "kept_scale", lambda probability: 1 / (1 - probability))
 
 
 def packing() -> None:

@@ -16,6 +16,14 @@ def _packed(width=6, dtype=torch.float64, tokens=31):
     return torch.randn(tokens, 3 * width, dtype=dtype, requires_grad=True)
 
 
+def _attend(packed, *rest):
+    return causal_attention(*packed.split(packed.shape[1] // 3, dim=1), *rest)
+
+
+def _equation(packed, *rest):
+    return causal_attention_reference(*packed.split(packed.shape[1] // 3, dim=1), *rest)
+
+
 def _keep_all(monkeypatch, chunk=64):
     """With dropout the CPU takes its own path: give it a mask that drops nothing."""
     monkeypatch.setattr(module, "keep_mask", lambda shape, p: torch.ones(shape))
@@ -28,8 +36,8 @@ def _keep_all(monkeypatch, chunk=64):
 def test_equals_the_equation(heads, chunk, drop, monkeypatch):
     _keep_all(monkeypatch, chunk)
     packed = _packed()
-    out = causal_attention(packed, BUCKETS, heads, drop, True)
-    expected = causal_attention_reference(packed, BUCKETS, heads)
+    out = _attend(packed, BUCKETS, heads, drop, True)
+    expected = _equation(packed, BUCKETS, heads)
     torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-8)
     weight = torch.randn_like(out)
     (ours,) = torch.autograd.grad((out * weight).sum(), packed)
@@ -41,8 +49,8 @@ def test_gradients_against_finite_differences(monkeypatch):
     _keep_all(monkeypatch, 2)
     buckets = [Bucket(0, 1, 3), Bucket(3, 2, 1)]
     packed = _packed(2, tokens=5)
-    assert gradcheck(lambda x: causal_attention_reference(x, buckets, 1), packed)
-    assert gradcheck(lambda x: causal_attention(x, buckets, 1, 0.5, True), packed)
+    assert gradcheck(lambda x: _equation(x, buckets, 1), packed)
+    assert gradcheck(lambda x: _attend(x, buckets, 1, 0.5, True), packed)
 
 
 @pytest.mark.parametrize("chunk", [2, 64])
@@ -51,7 +59,7 @@ def test_gradients_with_dropout_against_finite_differences(chunk, monkeypatch):
 
     def attend(x):
         torch.manual_seed(7)
-        return causal_attention(x, BUCKETS, 2, 0.4, True)
+        return _attend(x, BUCKETS, 2, 0.4, True)
 
     assert gradcheck(attend, _packed(2))
 
@@ -59,8 +67,8 @@ def test_gradients_with_dropout_against_finite_differences(chunk, monkeypatch):
 def test_dropped_weights_keep_their_expectation():
     packed = _packed(4, torch.float32).detach()
     torch.manual_seed(1)
-    mean = torch.stack([causal_attention(packed, BUCKETS, 1, 0.5, True) for _ in range(4000)])
-    expected = causal_attention_reference(packed, BUCKETS, 1)
+    mean = torch.stack([_attend(packed, BUCKETS, 1, 0.5, True) for _ in range(4000)])
+    expected = _equation(packed, BUCKETS, 1)
     torch.testing.assert_close(mean.mean(0), expected, rtol=0.2, atol=0.1)
 
 
@@ -68,10 +76,10 @@ def test_dropped_weights_keep_their_expectation():
 def test_later_positions_change_nothing_earlier(drop):
     packed = _packed(4, torch.float32).detach()
     torch.manual_seed(2)
-    first = causal_attention(packed, BUCKETS, 1, drop, True)
+    first = _attend(packed, BUCKETS, 1, drop, True)
     packed[5:9] = 9.0  # the end of the first sequence
     torch.manual_seed(2)
-    second = causal_attention(packed, BUCKETS, 1, drop, True)
+    second = _attend(packed, BUCKETS, 1, drop, True)
     assert torch.equal(first[:5], second[:5])
     assert torch.equal(first[9:], second[9:])
     assert not torch.equal(first[5:9], second[5:9])
@@ -83,9 +91,9 @@ def test_bf16_autocast_stays_near(drop, monkeypatch):
     packed = _packed(8, torch.float32)
     low = packed.detach().bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = causal_attention(low, BUCKETS, 2, drop, True)
+        out = _attend(low, BUCKETS, 2, drop, True)
     assert out.dtype == torch.bfloat16
-    expected = causal_attention_reference(packed, BUCKETS, 2)
+    expected = _equation(packed, BUCKETS, 2)
     torch.testing.assert_close(out.float(), expected, rtol=0.05, atol=0.05)
     out.sum().backward()
     expected.sum().backward()

@@ -26,7 +26,6 @@ from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scor
 from hasten.models.sequential import (
     QueryTokens,
     SequentialOptions,
-    feedforward,
     initialise,
     next_item_loss,
     next_item_phase,
@@ -37,6 +36,8 @@ from hasten.models.sequential import (
 from hasten.ops.buckets import Bucket
 from hasten.ops.causal_attention import causal_attention
 from hasten.ops.dropout import dropout
+from hasten.ops.feedforward import feedforward
+from hasten.ops.projections import query_key_value
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.training.next_item import NextItemBatch
 from hasten.training.phase import Phase
@@ -83,16 +84,18 @@ class Block(nn.Module):
 
     def attend(self, x_TD: Tensor, buckets: Sequence[Bucket]) -> Tensor:
         """Attention within each sequence; every bucket is a rectangle of the flat tokens."""
-        width = x_TD.shape[1]
-        bias = nn.functional.pad(self.query_bias, (0, 2 * width))
-        packed = nn.functional.linear(x_TD, self.query_key_value, bias)
-        attended = causal_attention(packed, buckets, self.heads, self.drop, self.training)
+        query, key, value = query_key_value(x_TD, self.query_key_value, self.query_bias)
+        attended = causal_attention(
+            query, key, value, buckets, self.heads, self.drop, self.training
+        )
         out: Tensor = self.output(attended)
         return out
 
     def transform(self, x_TD: Tensor) -> Tensor:
         """The point-wise feed-forward network."""
-        return feedforward(x_TD, self.inner, self.outer, self.drop, self.training)
+        inner = self.inner.weight, self.inner.bias
+        outer = self.outer.weight, self.outer.bias
+        return feedforward(x_TD, inner, outer, self.drop, self.training)
 
 
 class SASRec(nn.Module):

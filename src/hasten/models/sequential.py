@@ -25,7 +25,6 @@ from hasten.models.residual import PlainResiduals, Residuals
 from hasten.models.seam import RecommenderQueries
 from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
 from hasten.ops.catalogue_loss import catalogue_cross_entropy
-from hasten.ops.dropout import dropout
 from hasten.ops.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
 from hasten.ops.table import Table
 from hasten.training.next_item import NextItemBatch, NextItemModel, NextItemPhase
@@ -58,14 +57,6 @@ class SequentialOptions(ModelOptions):
 def residuals_of(options: SequentialOptions) -> Residuals:  # noqa: ARG001
     """The residual connections that the options ask for."""
     return PlainResiduals()
-
-
-def feedforward(
-    x_TD: Tensor, inner: nn.Linear, outer: nn.Linear, drop: float, training: bool
-) -> Tensor:
-    """The point-wise feed-forward network: ``W2 dropout(relu(W1 x + b1)) + b2``, then dropout."""
-    hidden = dropout(torch.relu(inner(x_TD)), drop, training)
-    return dropout(outer(hidden), drop, training)
 
 
 def initialise(*linears: nn.Linear) -> None:

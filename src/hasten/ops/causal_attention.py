@@ -31,41 +31,53 @@ CHUNK = 64
 
 
 def causal_attention(
-    packed: Tensor, buckets: Sequence[Bucket], heads: int, drop: float, training: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    buckets: Sequence[Bucket],
+    heads: int,
+    drop: float,
+    training: bool,
 ) -> Tensor:
     """Attention output [T, D] of flat tokens.
 
-    packed: [T, 3·D], queries, keys and values side by side, each head's columns together; buckets:
-    must cover all T tokens; drop: probability with which attention weights are dropped.
+    query, key, value: [T, D], each head's columns together; buckets: must cover all T tokens; drop:
+    probability with which attention weights are dropped.
     """
-    if packed.device.type == "cpu" and training and drop > 0.0:
-        out: Tensor = _BucketedAttention.apply(packed, buckets, heads, drop)  # type: ignore[no-untyped-call]
+    if query.device.type == "cpu" and training and drop > 0.0:
+        out: Tensor = _BucketedAttention.apply(query, key, value, buckets, heads, drop)  # type: ignore[no-untyped-call]
         return out
-    width = packed.shape[1] // 3
+    width = query.shape[1]
     parts = []
     # split, not slices: its backward is one concatenation
     sizes = [bucket.rows * bucket.length for bucket in buckets]
-    for bucket, part in zip(buckets, torch.split(packed, sizes), strict=True):
-        shape = (bucket.rows, bucket.length, 3, heads, width // heads)
-        query, key, value = part.view(shape).permute(2, 0, 3, 1, 4).unbind(0)
+    pieces = zip(*(torch.split(tensor, sizes) for tensor in (query, key, value)), strict=True)
+    for bucket, piece in zip(buckets, pieces, strict=True):
+        shape = (bucket.rows, bucket.length, heads, width // heads)
+        q, k, v = (tensor.view(shape).transpose(1, 2) for tensor in piece)
         attended = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, dropout_p=drop if training else 0.0
+            q, k, v, is_causal=True, dropout_p=drop if training else 0.0
         )
         parts.append(attended.transpose(1, 2).reshape(-1, width))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
-def causal_attention_reference(packed: Tensor, buckets: Sequence[Bucket], heads: int) -> Tensor:
+def causal_attention_reference(
+    query: Tensor, key: Tensor, value: Tensor, buckets: Sequence[Bucket], heads: int
+) -> Tensor:
     """The equation, written out (no dropout)."""
-    width = packed.shape[1] // 3
+    width = query.shape[1]
     parts = []
     for bucket in buckets:
-        shape = (bucket.rows, bucket.length, 3, heads, width // heads)
-        query, key, value = packed[bucket.start : bucket.stop].view(shape).permute(2, 0, 3, 1, 4)
-        scores = query @ key.transpose(-1, -2) / math.sqrt(width // heads)
+        shape = (bucket.rows, bucket.length, heads, width // heads)
+        q, k, v = (
+            tensor[bucket.start : bucket.stop].view(shape).transpose(1, 2)
+            for tensor in (query, key, value)
+        )
+        scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)
         future = torch.ones(bucket.length, bucket.length, dtype=torch.bool).triu(1)
-        weights = torch.softmax(scores.masked_fill(future.to(packed.device), -math.inf), dim=-1)
-        parts.append((weights @ value).transpose(1, 2).reshape(-1, width))
+        weights = torch.softmax(scores.masked_fill(future.to(query.device), -math.inf), dim=-1)
+        parts.append((weights @ v).transpose(1, 2).reshape(-1, width))
     return torch.cat(parts)
 
 
@@ -119,39 +131,41 @@ def _pieces(buckets: Sequence[Bucket], heads: int, width: int) -> list[_Piece]:
 class _BucketedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, packed: Tensor, buckets: Sequence[Bucket], heads: int, drop: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        buckets: Sequence[Bucket],
+        heads: int,
+        drop: float,
     ) -> Tensor:
-        width = packed.shape[1] // 3
-        query, key, value = torch.split(packed, width, dim=1)
-        query = query / math.sqrt(width // heads)
-        out = packed.new_empty(len(packed), width)
+        width = query.shape[1]
+        scale = 1 / math.sqrt(width // heads)
+        out = torch.empty_like(query)
         pieces = _pieces(buckets, heads, width)
         sizes = [math.prod(piece.cells) for piece in pieces]
-        masks = keep_mask(torch.Size([sum(sizes)]), drop).to(wide(packed))
+        masks = keep_mask(torch.Size([sum(sizes)]), drop).to(wide(query))
         kept = []
         with torch.autocast("cpu", enabled=False):
             for piece, mask in zip(pieces, torch.split(masks, sizes), strict=True):
                 scores = torch.baddbmm(
-                    _future_mask(piece.start, piece.stop, packed.dtype),
+                    _future_mask(piece.start, piece.stop, query.dtype),
                     piece.of(query)[:, piece.start : piece.stop],
                     piece.of(key)[:, : piece.stop].transpose(1, 2),
+                    alpha=scale,
                 )
                 weights = torch.softmax(scores, dim=-1, dtype=masks.dtype)
                 dropped = (weights * mask.view(piece.cells)).to(value.dtype)
-                attended = torch.bmm(dropped, piece.of(value)[:, : piece.stop])
-                piece.of(out)[:, piece.start : piece.stop] = attended
+                _put(piece, out, dropped, piece.of(value)[:, : piece.stop])
                 kept.append(weights)
-        ctx.pieces, ctx.sizes = pieces, sizes
-        ctx.save_for_backward(packed, query, masks, *kept)
+        ctx.pieces, ctx.sizes, ctx.scale = pieces, sizes, scale
+        ctx.save_for_backward(query, key, value, masks, *kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        packed, query, masks, *kept = ctx.saved_tensors
-        width = packed.shape[1] // 3
-        _, key, value = torch.split(packed, width, dim=1)
-        grad = torch.empty_like(packed)
-        grad_query, grad_key, grad_value = torch.split(grad, width, dim=1)
+        query, key, value, masks, *kept = ctx.saved_tensors
+        grads = grad_query, grad_key, grad_value = [torch.empty_like(query) for _ in range(3)]
         parts = zip(ctx.pieces, torch.split(masks, ctx.sizes), kept, strict=True)
         for piece, flat, weights in parts:
             start, stop = piece.start, piece.stop
@@ -162,16 +176,36 @@ class _BucketedAttention(torch.autograd.Function):
                 grad_weights.to(mask.dtype).mul_(mask), weights, -1, weights.dtype
             ).to(query.dtype)
             dropped = (weights * mask).to(value.dtype)
-            # products into fresh tensors: into strided ones torch multiplies row by row
-            piece.of(grad_query)[:, start:stop] = torch.bmm(grad_scores, piece.of(key)[:, :stop])
-            new_value = torch.bmm(dropped.transpose(1, 2), upper)
-            new_key = torch.bmm(grad_scores.transpose(1, 2), piece.of(query)[:, start:stop])
-            # the chunk that sees all keys comes first and begins their gradients, the others add
-            if stop == piece.bucket.length:
-                piece.of(grad_value).copy_(new_value)
-                piece.of(grad_key).copy_(new_key)
-            else:
-                piece.of(grad_value)[:, :stop] += new_value
-                piece.of(grad_key)[:, :stop] += new_key
-        grad_query.div_(math.sqrt(ctx.pieces[0].columns.stop - ctx.pieces[0].columns.start))
-        return grad, None, None, None
+            _put(piece, grad_query, grad_scores, piece.of(key)[:, :stop])
+            _add(piece, grad_value, dropped, upper)
+            _add(piece, grad_key, grad_scores, piece.of(query)[:, start:stop])
+        grad_query.mul_(ctx.scale)
+        grad_key.mul_(ctx.scale)
+        return *grads, None, None, None
+
+
+def _put(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``left @ right`` into the piece's queries of a [T, D] tensor.
+
+    Into a contiguous part at once; into a strided one torch would multiply row by row.
+    """
+    part = piece.of(total)[:, piece.start : piece.stop]
+    if part.is_contiguous():
+        torch.bmm(left, right, out=part)
+    else:
+        part.copy_(torch.bmm(left, right))
+
+
+def _add(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``leftᵀ @ right`` onto the keys that a piece sees of a [T, D] tensor.
+
+    The chunk that sees all keys comes first and begins their sums; the others add.
+    """
+    part = piece.of(total)[:, : piece.stop]
+    turned = left.transpose(1, 2)
+    if piece.stop < piece.bucket.length:
+        part += torch.bmm(turned, right)
+    elif part.is_contiguous():
+        torch.bmm(turned, right, out=part)
+    else:
+        part.copy_(torch.bmm(turned, right))

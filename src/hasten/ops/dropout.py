@@ -28,13 +28,18 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     return x * keep_mask(x.shape, probability).to(x.dtype)
 
 
-def keep_mask(shape: torch.Size, probability: float) -> Tensor:
-    """float32 mask of 0 and 1/(1-p), p being the probability rounded to the nearest 1/256."""
+def kept_scale(probability: float) -> float:
+    """What a kept element is multiplied by: 1/(1-p), p being rounded to the nearest 1/256."""
     threshold = round(probability * 256)
     if not 0 <= threshold < 256:
         raise ValueError(f"dropout probability must be in [0, 1), got {probability}")
+    return 256 / (256 - threshold)
+
+
+def keep_mask(shape: torch.Size, probability: float) -> Tensor:
+    """float32 mask of 0 and 1/(1-p), p being the probability rounded to the nearest 1/256."""
     count = shape.numel()
-    kept = 256 - threshold
+    kept = round(256 / kept_scale(probability))
     if kept == 256:
         return torch.ones(shape)
     lowest = (kept & -kept).bit_length() - 1

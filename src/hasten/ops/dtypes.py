@@ -9,3 +9,11 @@ from torch import Tensor
 def wide(tensor: Tensor) -> torch.dtype:
     """float64 stays float64; everything else is accumulated in float32."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """What a matrix product of this tensor is computed in: autocast's choice, else its own."""
+    kind = tensor.device.type
+    if torch.is_autocast_enabled(kind) and tensor.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return tensor.dtype
