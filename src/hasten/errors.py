@@ -10,6 +10,8 @@ class HastenError(Exception):
 
     code = "failed"
     exit_code = 1
+    #: whether every process of the run raises it at the same point, so that the first says it alone
+    agreed = False
 
 
 class UsageError(HastenError):
@@ -49,6 +51,12 @@ class NonFiniteError(HastenError):
     code = "non_finite"
 
 
+class ProcessesError(HastenError):
+    """Several processes cannot work together, or one of them failed, died or stands still."""
+
+    code = "processes"
+
+
 class Interrupted(HastenError):
     """A signal ended the run after its state was saved (exit code 128 + signal)."""
 
@@ -57,4 +65,5 @@ class Interrupted(HastenError):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+        self.agreed = True
         self.exit_code = 128 + signal_number

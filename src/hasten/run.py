@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,11 +25,20 @@ from hasten.ops.random import Stream, key
 from hasten.registry import load_model
 from hasten.training.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from hasten.training.device import prepare_torch, resolve_device
+from hasten.training.distributed import Processes
 from hasten.training.environment import describe_environment, peak_memory_bytes
 from hasten.training.journal import Journal
+from hasten.training.layout import Layout, settle
 from hasten.training.machine import tune_process
 from hasten.training.phase import Phase
 from hasten.training.progress import Progress
+from hasten.training.rank_log import RankLog
+from hasten.training.replicas import (
+    merged_ranks,
+    require_same_data,
+    require_same_weights,
+    shared_checkpoint,
+)
 from hasten.training.resuming import (
     changed,
     drop_later,
@@ -41,8 +50,9 @@ from hasten.training.resuming import (
 )
 from hasten.training.run_folder import RunFolder
 from hasten.training.signals import StopSignals
+from hasten.training.state import phase_state
 from hasten.training.summary import Summary, switches_in_effect
-from hasten.training.trainer import Trainer, phase_state
+from hasten.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -66,34 +76,75 @@ def train(
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``."""
     if table is None:
         config = _with_sample(config)
-    if resume_auto:
-        if config.out is None:
-            raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
-        if RunFolder.holds_run(config.out):
-            return resume(config.out, changes=requested_changes(config), quiet=quiet)
+    if resume_auto and config.out is None:
+        raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
     tune_process()
     begin = time.perf_counter()
-    device = resolve_device(config.device)
-    dataset = _load(config, table)
-    weights = None if config.init_from is None else initial_weights(Path(config.init_from))
-    prepare_torch(config, device)
-    model = _build(config, dataset, device)
-    if weights is not None:
-        _load_weights(model, weights)
-    # what cannot be learned from, or judged by, is refused here, before there is a folder
-    phases = cast(Model, model).phases(dataset, config)
-    tasks = _tasks(dataset, config)
-    folder = RunFolder.create(config.out, config.model.name, dataset.name)
-    try:
-        folder.write_json("environment.json", describe_environment())
-        save_dataset(dataset, folder.data)
-        folder.write_json("data.json", _describe(dataset))
-        folder.write_config(config)
-    except BaseException:
-        folder.discard()
-        raise
-    with folder:
-        return _train(config, dataset, model, phases, tasks, device, folder, None, quiet, begin)
+    with Processes.join(config.device, config.distributed) as processes:
+        layout = settle(config, processes)
+        config = layout.config
+        begun = _begun_before(processes, config.out, resume_auto)
+        if begun is not None:
+            changes = requested_changes(config.model_copy(update={"out": begun}))
+            return _resume(processes, begun, None, changes, quiet, begin)
+        return _train_new(processes, layout, table, quiet, begin)
+
+
+def _begun_before(processes: Processes, out: Path | None, resume_auto: bool) -> Path | None:
+    """The folder of the run to go on with, if this command has begun one before.
+
+    Under torchrun's restarts that is the run which this very job began, whatever its name.
+    """
+
+    def look() -> str | None:
+        kept = processes.recall("run") if processes.restarts else None
+        place = kept or (str(out) if resume_auto else None)
+        return place if place is not None and RunFolder.holds_run(Path(place)) else None
+
+    found = processes.from_first(look)
+    return None if found is None else Path(found)
+
+
+def _train_new(
+    processes: Processes, layout: Layout, table: object | None, quiet: bool, begin: float
+) -> Summary:
+    """A new run, in a folder that the first process names and makes."""
+    config, device = layout.config, processes.device
+    dataset = processes.together("reading the data", lambda: _load(config, table))
+    require_same_data(processes, dataset)
+    source = config.init_from
+    weights = source and shared_checkpoint(processes, lambda: initial_weights(Path(source)))
+    prepare_torch(config, device, processes.launch)
+
+    def build() -> tuple[nn.Module, Sequence[Phase], tuple[RankingTask, RankingTask]]:
+        model = _build(config, dataset, device)
+        if weights:
+            _load_weights(model, weights)
+        # what cannot be learned from, or judged by, is refused here, before there is a folder
+        return model, cast(Model, model).phases(dataset, config), _tasks(dataset, config)
+
+    model, phases, tasks = processes.together("building the model", build)
+    require_same_weights(processes, model, "at the start")
+    made: list[RunFolder] = []
+
+    def make() -> str:
+        folder = RunFolder.create(config.out, config.model.name, dataset.name)
+        try:
+            folder.write_json("environment.json", describe_environment())
+            save_dataset(dataset, folder.data)
+            folder.write_json("data.json", _describe(dataset))
+            folder.write_config(config)
+        except BaseException:
+            folder.discard()
+            raise
+        made.append(folder)
+        processes.remember("run", str(folder.path))
+        return str(folder.path)
+
+    path = Path(processes.from_first(make, "making the run folder"))
+    with made[0] if made else RunFolder(path, None) as folder:
+        session = Session(processes, layout, dataset, model, phases, tasks, folder, quiet, begin)
+        return _train(session, None)
 
 
 def resume(
@@ -106,32 +157,64 @@ def resume(
     """Go on with a run in place, from its newest valid checkpoint or a named one."""
     tune_process()
     begin = time.perf_counter()
-    with RunFolder.open(run, lock=True) as folder:
-        config = with_changes(load_config(folder.path / "config.yaml"), changes or {})
-        dataset = load_stored(folder.data)
-        refuse_changed_data(folder, dataset)
-        device = resolve_device(config.device)
-        prepare_torch(config, device)
-        model = _build(config, dataset, device)
-        warnings: list[str] = []
-        if checkpoint is None:
-            found = newest_checkpoint(folder.checkpoints, warnings.append)
-            if found is None and warnings:
-                raise CheckpointError(
-                    f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(warnings)}); "
-                    "name best or final by --checkpoint, or start a new run"
-                )
-        else:
+    RunFolder.open(run, lock=False)
+    config = with_changes(load_config(run / "config.yaml"), changes or {})
+    with Processes.join(config.device, config.distributed) as processes:
+        # after a restart by the launcher the named checkpoint is not the newest any more
+        again = processes.restarts > 0 and processes.recall("run") == str(run)
+        chosen = None if again else checkpoint
+        return _resume(processes, run, chosen, changes or {}, quiet, begin)
+
+
+def _resume(
+    processes: Processes,
+    run: Path,
+    checkpoint: str | None,
+    changes: Mapping[str, Any],
+    quiet: bool,
+    begin: float,
+) -> Summary:
+    held: list[RunFolder] = []
+    warnings: list[str] = []
+
+    def hold() -> str:
+        held.append(RunFolder.open(run, lock=True))
+        return str(run)
+
+    def choose() -> Checkpoint | None:
+        if checkpoint is not None:
             found = read_checkpoint(named_checkpoint(folder, checkpoint))
             drop_later(folder, found)
-        if found is None and config.init_from is not None:
-            _load_weights(model, initial_weights(Path(config.init_from)))
-        folder.write_config(config)
+            processes.remember("run", str(run))
+            return found
+        newest = newest_checkpoint(folder.checkpoints, warnings.append)
+        if newest is None and warnings:
+            raise CheckpointError(
+                f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(warnings)}); "
+                "name best or final by --checkpoint, or start a new run"
+            )
+        return newest
+
+    processes.from_first(hold, "locking the run folder")
+    with held[0] if held else RunFolder(run, None) as folder:
+        layout = settle(with_changes(load_config(run / "config.yaml"), changes), processes)
+        config, device = layout.config, processes.device
+        dataset = processes.together("reading the data", lambda: load_stored(folder.data))
+        processes.from_first(lambda: refuse_changed_data(folder, dataset))
+        require_same_data(processes, dataset)
+        prepare_torch(config, device, processes.launch)
+        model = processes.together("building the model", lambda: _build(config, dataset, device))
+        found = shared_checkpoint(processes, choose)
+        source = config.init_from
+        if found is None and source is not None:
+            weights = shared_checkpoint(processes, lambda: initial_weights(Path(source)))
+            assert weights is not None
+            _load_weights(model, weights)
+        processes.from_first(lambda: folder.write_config(config))
         phases = cast(Model, model).phases(dataset, config)
         tasks = _tasks(dataset, config)
-        return _train(
-            config, dataset, model, phases, tasks, device, folder, found, quiet, begin, warnings
-        )
+        session = Session(processes, layout, dataset, model, phases, tasks, folder, quiet, begin)
+        return _train(session, found, warnings)
 
 
 def evaluate(
@@ -143,13 +226,20 @@ def evaluate(
 ) -> dict[str, Any]:
     """Judge a finished run's checkpoint again, perhaps by another protocol."""
     begin = time.perf_counter()
-    loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
-    config = changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
-    parts = {}
-    for name, part in (("valid", VALID), ("test", TEST)):
-        task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
-        if len(task.queries):
-            parts[name] = _rank(loaded.model, task, config, loaded.device)
+    tune_process()
+    RunFolder.open(run, lock=False)
+    distributed = load_config(run / "config.yaml").distributed
+    with Processes.join(device or "auto", distributed) as processes:
+        target = str(processes.device)
+        loaded = processes.together(
+            "loading the run", lambda: load_run(run, checkpoint=checkpoint, device=target)
+        )
+        config = changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
+        parts = {}
+        for name, part in (("valid", VALID), ("test", TEST)):
+            task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
+            if len(task.queries):
+                parts[name] = _rank(loaded.model, task, config, processes)
     if not parts:
         raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
     return {
@@ -160,6 +250,7 @@ def evaluate(
         "valid": parts["valid"].values if "valid" in parts else {},
         "test": parts["test"].values if "test" in parts else {},
         "protocol": next(iter(parts.values())).protocol,
+        "devices": processes.world,
         "seconds": time.perf_counter() - begin,
     }
 
@@ -179,24 +270,32 @@ def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> Lo
         return LoadedRun(folder.path, config, model.eval(), dataset, target)
 
 
+@dataclass(frozen=True)
+class Session:
+    """What a run consists of when its first step begins."""
+
+    processes: Processes
+    layout: Layout
+    dataset: Dataset
+    model: nn.Module
+    phases: Sequence[Phase]
+    #: validation and test
+    tasks: tuple[RankingTask, RankingTask]
+    folder: RunFolder
+    quiet: bool
+    begin: float
+
+
 def _train(
-    config: RunConfig,
-    dataset: Dataset,
-    model: nn.Module,
-    phases: Sequence[Phase],
-    tasks: tuple[RankingTask, RankingTask],
-    device: torch.device,
-    folder: RunFolder,
-    checkpoint: Checkpoint | None,
-    quiet: bool,
-    begin: float,
-    warnings: list[str] | None = None,
+    session: Session, checkpoint: Checkpoint | None, warnings: list[str] | None = None
 ) -> Summary:
     """Everything from the first step to the summary, in a locked run folder.
 
     checkpoint: what a run goes on from; None: the beginning. warnings: None for a new run.
     """
-    valid, test = tasks
+    processes, layout, folder = session.processes, session.layout, session.folder
+    config, dataset, model = layout.config, session.dataset, session.model
+    valid, test = session.tasks
     # a run that died before its first checkpoint begins again: none of its records are kept
     resume_step = None if warnings is None else -1
     if checkpoint is not None:
@@ -204,29 +303,34 @@ def _train(
         # records are made when an epoch is finished: in mid-epoch, none of this step is kept
         resume_step = position["step"] - (position["step_of_epoch"] > 0)
     generator_state = torch.get_rng_state()
+    first = processes.first
     with (
-        Journal(folder, quiet, resume_step=resume_step) as journal,
-        Progress(config.training.epochs, quiet) as progress,
+        Journal(folder, session.quiet, resume_step=resume_step)
+        if first
+        else RankLog(folder.path, processes.rank) as journal,
+        Progress(config.training.epochs, session.quiet or not first) as progress,
         StopSignals() as signals,
     ):
         for note in dataset.source.notes if checkpoint is None else ():
             journal.train(f"data: {note}")
-        for text in warnings or ():
+        for note in (*processes.describe(), *layout.notes):
+            journal.train(note)
+        for text in (*(warnings or ()), *layout.warnings):
             journal.warn(text)
 
         def judge(task: RankingTask) -> Evaluation:
-            return _rank(model, task, config, device, lambda: signals.received is not None)
+            return _rank(model, task, config, processes, lambda: signals.received is not None)
 
         trainer = Trainer(
             model,
-            phases,
+            session.phases,
             config,
             folder=folder,
             journal=journal,
             progress=progress,
             signals=signals,
             evaluate=(lambda: judge(valid)) if len(valid.queries) else None,
-            device=device,
+            processes=processes,
         )
         if checkpoint is not None:
             trainer.restore(checkpoint)
@@ -237,11 +341,16 @@ def _train(
             cast(Any, model).fit(dataset)
         stopped_by = trainer.run()
         total = trainer.finish()
-        best = read_checkpoint(folder.best, groups={"weights", "phases"})
+        best = shared_checkpoint(
+            processes, lambda: read_checkpoint(folder.best, groups={"weights", "phases"})
+        )
+        assert best is not None
         _load_weights(model, best)
         trainer.load_phase_states(best)
+        processes.place = "the evaluation at the end"
         validated = judge(valid) if len(valid.queries) else None
         tested = judge(test) if len(test.queries) else None
+        trainer.agree_to_stop()
         trainer.raise_if_interrupted()
         torch.set_rng_state(generator_state)
         position, totals = trainer.position, trainer.totals
@@ -256,11 +365,11 @@ def _train(
             seconds={
                 "train": totals.train_seconds,
                 "evaluate": totals.evaluate_seconds,
-                "total": total + time.perf_counter() - begin,
+                "total": total + time.perf_counter() - session.begin,
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
-            peak_memory_bytes=peak_memory_bytes(),
-            effective=switches_in_effect(trainer, config, device),
+            peak_memory_bytes=processes.largest(peak_memory_bytes()),
+            effective=switches_in_effect(trainer, config),
             stopped_by=stopped_by,
             best_epoch=int(best.state["selection"]["best_epoch"]),
         )
@@ -268,7 +377,8 @@ def _train(
             journal.record("test", summary.best_epoch, position.step, tested.values)
             shown = "  ".join(f"{name} {value:.4f}" for name, value in tested.values.items())
             journal.valid(f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})")
-        folder.write_json("metrics.json", summary.to_json())
+        if first:
+            folder.write_json("metrics.json", summary.to_json())
     return summary
 
 
@@ -310,17 +420,22 @@ def _rank(
     model: nn.Module,
     task: RankingTask,
     config: RunConfig,
-    device: torch.device,
+    processes: Processes,
     stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
-    options = config.evaluation
-    return rank(
+    """Judge the model, every process ranking its share of the queries."""
+    found = rank(
         cast(Model, model),
         task,
-        options.metrics,
-        device=device,
+        config.evaluation.metrics,
+        device=processes.device,
         stop=stop,
+        part=processes.rank,
+        parts=processes.world,
+        merge=lambda ranks: merged_ranks(processes, ranks),
     )
+    # of machines that differ, one decides what is best
+    return replace(found, values=processes.from_first(lambda: found.values))
 
 
 def _describe(dataset: Dataset) -> dict[str, Any]:

@@ -37,17 +37,25 @@ def evaluate(
     device: torch.device,
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    part: int = 0,
+    parts: int = 1,
+    merge: Callable[[Ranks | None], Ranks | None] | None = None,
 ) -> Evaluation:
     """Rank every target of the task and take the means.
 
     device: where the model is. stop: asked before every tile of queries; True ends the evaluation
     without values. progress: told the queries done and their total after every tile.
+    part, parts, merge: this process's share of the tiles, and what makes the ranks of all of it.
     Raises ConfigurationError for an unknown metric, before anything is ranked.
     """
     for name in metrics:
         parse_metric(name)
     begin = time.perf_counter()
-    ranks = rank_queries(model, task, device=device, stop=stop, progress=progress)
+    ranks = rank_queries(
+        model, task, device=device, part=part, parts=parts, stop=stop, progress=progress
+    )
+    if merge is not None:
+        ranks = merge(ranks)
     values = {}
     if ranks is not None:
         values = {name: found.mean() for name, found in per_query(task, ranks, metrics).items()}

@@ -8,10 +8,17 @@ import torch
 
 from hasten.config import RunConfig
 from hasten.errors import ConfigurationError
+from hasten.training.launch import Launch
 
 
-def resolve_device(name: str) -> torch.device:
-    """``auto`` is CUDA, then MPS, then the CPU; a device that is not there is refused."""
+def resolve_device(name: str, launch: Launch | None = None) -> torch.device:
+    """``auto`` is CUDA, then MPS, then the CPU; a device that is not there is refused.
+
+    launch: of several processes on a machine each takes the CUDA device of its local rank, among
+    those that ``CUDA_VISIBLE_DEVICES`` shows.
+    """
+    if launch is not None and launch.world > 1:
+        return _device_of_process(name, launch)
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", 0)
@@ -34,10 +41,32 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", 0) if name == "cuda" else device
 
 
-def prepare_torch(config: RunConfig, device: torch.device) -> None:
-    """Threads and determinism, for the whole process."""
+def _device_of_process(name: str, launch: Launch) -> torch.device:
+    kind = "cuda" if name == "auto" and torch.cuda.is_available() else name
+    kind = "cpu" if kind == "auto" else kind
+    if kind == "cpu":
+        return torch.device("cpu")
+    if kind != "cuda":
+        raise ConfigurationError(
+            f"device: {name} cannot be shared by {launch.world} processes; use cpu, or cuda, of "
+            "which each process takes a device of its own (CUDA_VISIBLE_DEVICES chooses them)"
+        )
+    count = torch.cuda.device_count()
+    if launch.local_world > count:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        raise ConfigurationError(
+            f"{launch.local_world} processes on this machine need as many CUDA devices, but "
+            f"{count} are seen (CUDA_VISIBLE_DEVICES {seen}): start fewer, or use --device cpu"
+        )
+    return torch.device("cuda", launch.local_rank)
+
+
+def prepare_torch(config: RunConfig, device: torch.device, launch: Launch | None = None) -> None:
+    """Threads and determinism, for the whole process; processes of a machine share its cores."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    elif launch is not None and launch.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // launch.local_world))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if config.training.deterministic:

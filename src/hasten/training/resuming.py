@@ -25,7 +25,12 @@ RESUMABLE = frozenset(
         "checkpoint.every_steps",
         "checkpoint.every_minutes",
         "checkpoint.keep",
+        "distributed.backend",
+        "distributed.master_port",
+        "distributed.timeout",
+        "distributed.heartbeat",
         "device",
+        "devices",
         "threads",
     }
 )

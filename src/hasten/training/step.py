@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
 from hasten.ops.random import Stream, key
+from hasten.training.distributed import Processes
+from hasten.training.exchange import GradientExchange
 from hasten.training.phase import Batch, Encoded, Phase, Term
 from hasten.training.precision import Precision, gradient_norm
 
@@ -25,6 +27,11 @@ class Share:
 
     rank: int = 0
     world: int = 1
+
+
+#: what a process may wish for after a step: to stop by SIGINT or by SIGTERM, to end, to save
+Wishes = tuple[float, float, float, float]
+NO_WISHES: Wishes = (0.0, 0.0, 0.0, 0.0)
 
 
 def make_optimiser(
@@ -53,6 +60,7 @@ class OptimiserStep:
         precision: Precision,
         share: Share,
         device: torch.device,
+        processes: Processes | None = None,
     ) -> None:
         self.phase = phase
         self.number = number
@@ -62,17 +70,29 @@ class OptimiserStep:
         self.device = device
         self.parameters = list(phase.parameters())
         self.optimiser = make_optimiser(self.parameters, options)
+        self.exchange = (
+            GradientExchange(processes, self.parameters) if processes and processes.joined else None
+        )
+        #: the wishes of all processes, summed in the last step; None where there is one process
+        self.wishes: Tensor | None = None
         #: steps in a row whose gradients were not finite, and their number in all
         self.bad_in_a_row = torch.zeros((), dtype=torch.int64, device=device)
         self.bad = torch.zeros((), dtype=torch.int64, device=device)
 
-    def __call__(self, batch: Batch, lr: float) -> dict[str, Tensor]:
-        """Take the step; returns the loss terms of this process's share, detached.
+    def __call__(self, batch: Batch, lr: float, wishes: Wishes = NO_WISHES) -> dict[str, Tensor]:
+        """Take the step; returns the loss terms of the whole batch, detached.
 
         "steps" among them is 1; a step that was left out counts 0 in all of them.
         """
         self.optimiser.zero_grad()
         losses = self.accumulate(batch)
+        if self.exchange is not None:
+            losses, self.wishes = self.exchange(losses, wishes)
+        else:
+            # as in the exchange: a parameter that nothing led to has the gradient zero
+            for parameter in self.parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
         losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimiser)
         norm = gradient_norm(self.parameters)
@@ -154,8 +174,8 @@ class OptimiserStep:
         self.optimiser.step()
 
 
-def first_bad_tensor(step: OptimiserStep, batch: Batch, model: nn.Module) -> str:
-    """Name the first tensor that is not finite when this batch is computed once more."""
+def first_bad_tensor(step: OptimiserStep, batch: Batch, model: nn.Module) -> str | None:
+    """Name the first tensor that is not finite when this share is computed once more."""
     found: list[str] = []
 
     def look(name: str) -> Callable[..., None]:
@@ -182,4 +202,4 @@ def first_bad_tensor(step: OptimiserStep, batch: Batch, model: nn.Module) -> str
         if p.grad is not None and not torch.isfinite(p.grad).all()
     ]
     step.optimiser.zero_grad()
-    return found[0] if found else "the norm of all gradients together"
+    return found[0] if found else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,27 @@ class Summary:
     stopped_by: str
     best_epoch: int
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Summary:
+        """The inverse of :meth:`to_json`, but that a number which was not finite is None."""
+        return cls(**{**values, "run": Path(values["run"])})
+
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "run": str(self.run)}
 
 
-def switches_in_effect(trainer: Trainer, config: RunConfig, device: torch.device) -> dict[str, Any]:
+def switches_in_effect(trainer: Trainer, config: RunConfig) -> dict[str, Any]:
     """The switches as they were in effect, not as they were asked for."""
-    options = config.training
+    options, processes = config.training, trainer.processes
     return {
-        "device": str(device),
-        "devices": 1,
+        "device": str(processes.device),
+        "devices": processes.world,
+        "backend": processes.backend,
         "threads": torch.get_num_threads(),
         "precision": trainer.steps[0].precision.name if trainer.steps else "fp32",
         "batch_size": options.batch_size,
+        "batch_size_per_device": options.batch_size / processes.world,
+        "lr": options.lr,
         "accumulate": options.accumulate,
         "recompute": options.recompute,
         "compile": [report.to_json() for report in trainer.compiled] or "off",

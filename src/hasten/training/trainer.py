@@ -6,16 +6,16 @@ optimisers, its phases' own state and its position: resume is exact at any step.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from hasten.config import RunConfig
-from hasten.errors import CheckpointError, Interrupted, NonFiniteError
+from hasten.errors import Interrupted, NonFiniteError
 from hasten.evaluation.ranker import Evaluation
 from hasten.training.checkpoint import (
     Checkpoint,
@@ -24,48 +24,42 @@ from hasten.training.checkpoint import (
     write_checkpoint,
 )
 from hasten.training.compile import CompileReport, compile_step, forget_compiled
+from hasten.training.distributed import Processes
 from hasten.training.environment import peak_memory_bytes
 from hasten.training.journal import Journal
 from hasten.training.phase import Batch, Phase
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.progress import Progress
+from hasten.training.rank_log import RankLog
+from hasten.training.replicas import require_same_sums
 from hasten.training.run_folder import RunFolder
 from hasten.training.schedule import Schedule
 from hasten.training.selection import Selection
 from hasten.training.signals import StopSignals
-from hasten.training.step import OptimiserStep, Share, first_bad_tensor
+from hasten.training.state import (
+    Position,
+    Totals,
+    forced,
+    phase_state,
+    restore_trainer,
+    trainer_state,
+    trainer_tensors,
+)
+from hasten.training.step import (
+    NO_WISHES,
+    OptimiserStep,
+    Share,
+    Wishes,
+    first_bad_tensor,
+)
 
 #: steps between looks at device values (a look is free on the CPU, a synchronisation elsewhere)
 LOOK_EVERY = {"cpu": 1}
 LOOK_EVERY_DEVICE = 25
 
 
-@dataclass
-class Position:
-    """How far a run is: complete epochs, and steps into the phases of the next one."""
-
-    epoch: int = 0
-    phase: int = 0
-    index: int = 0
-    step: int = 0
-    step_of_epoch: int = 0
-
-
-@dataclass
-class Totals:
-    """Sums of the running epoch (reset each epoch) and of the run (kept)."""
-
-    #: phase -> loss term -> sum over the steps that were taken; "steps" counts those
-    losses: dict[str, dict[str, float]] = field(default_factory=dict)
-    epoch_seconds: float = 0.0
-    train_seconds: float = 0.0
-    evaluate_seconds: float = 0.0
-    earlier_seconds: float = 0.0
-    examples: int = 0
-
-
 class Trainer:
-    """Trains a model's phases in a run folder."""
+    """Trains a model's phases in a run folder, which only the first of several processes writes."""
 
     def __init__(
         self,
@@ -74,18 +68,20 @@ class Trainer:
         config: RunConfig,
         *,
         folder: RunFolder,
-        journal: Journal,
+        journal: Journal | RankLog,
         progress: Progress,
         signals: StopSignals,
         evaluate: Callable[[], Evaluation] | None,
-        device: torch.device,
+        processes: Processes,
     ) -> None:
         self.model, self.phases, self.config = model, list(phases), config
         self.folder, self.journal, self.progress = folder, journal, progress
-        self.signals, self.evaluate, self.device = signals, evaluate, device
+        self.signals, self.evaluate, self.processes = signals, evaluate, processes
+        self.device = device = processes.device
         precision = Precision(resolve_precision(config.training.precision, device), device)
+        share = Share(processes.rank, processes.world)
         self.steps = [
-            OptimiserStep(phase, number, config.training, precision, Share(), device)
+            OptimiserStep(phase, number, config.training, precision, share, device, processes)
             for number, phase in enumerate(self.phases)
         ]
         self.steps_per_epoch = sum(phase.steps() for phase in self.phases)
@@ -97,6 +93,8 @@ class Trainer:
         self.epochs = config.training.epochs if self.phases else 1
         self.started = self.saved = time.monotonic()
         self.clock = time.perf_counter()
+        #: the signal by which all processes have agreed to stop, or None
+        self.stop: int | None = None
         self.look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_DEVICE)
 
     def run(self) -> str:
@@ -115,11 +113,21 @@ class Trainer:
     def compile(self) -> None:
         """Compile every phase's hot function, as configured; the decision stays with the run."""
         mode = self.config.training.compile
-        if mode != "off":
-            forget_compiled()
-            self.compiled = [compile_step(step, mode, self.config.seed) for step in self.steps]
-            for report in self.compiled:
-                self.journal.train(f"compile: {report.to_json()}")
+        if mode == "off":
+            return
+        self.processes.place = "compiling"
+        forget_compiled()
+        for step in self.steps:
+
+            def decide(step: OptimiserStep = step) -> dict[str, object]:
+                return compile_step(step, mode, self.config.seed).to_json()
+
+            # the first measures, the others do as it does
+            report = CompileReport(**self.processes.from_first(decide, "compiling"))
+            if report.in_effect and not self.processes.first:
+                compile_step(step, forced(mode), self.config.seed)
+            self.compiled.append(report)
+            self.journal.train(f"compile: {report.to_json()}")
 
     def epoch(self) -> bool:
         """One epoch from the current position; True if time ran out within it."""
@@ -142,20 +150,22 @@ class Trainer:
         self.clock = time.perf_counter()
         while position.index < step.phase.steps():
             batch = step.phase.plan(self.config.seed, position.epoch, position.index)
-            for name, value in step(batch, self.schedule.at(position.step)).items():
+            self.processes.place = f"step {position.step + 1}, phase {step.phase.name}"
+            wishes = self.wishes() if step.exchange else NO_WISHES
+            for name, value in step(batch, self.schedule.at(position.step), wishes).items():
                 losses[name] = losses[name] + value if name in losses else value
             self.totals.examples += step.phase.examples(batch)
             position.index += 1
             position.step += 1
             position.step_of_epoch += 1
-            shown = None
-            if position.step % self.look_every == 0:
+            shown, look = None, position.step % self.look_every == 0
+            if look:
                 self.settle(step.phase, losses)
                 self.guard(step, batch)
                 shown = sum(self.mean_losses().values())
             self.progress.advance(shown)
-            late = self.late
-            if late or self.signals.received is not None or self.due:
+            late, due = self.decide(step, look)
+            if late or due or self.stop is not None:
                 self.settle(step.phase, losses)
                 self.save()
                 self.raise_if_interrupted()
@@ -191,27 +201,48 @@ class Trainer:
         """Seconds spent on this run, those before it was resumed included."""
         return self.totals.earlier_seconds + time.monotonic() - self.started
 
-    @property
-    def late(self) -> bool:
-        """Whether the time given to this run is over."""
-        limit = self.config.training.max_time
-        return limit is not None and time.monotonic() - self.started >= limit
+    def wishes(self) -> Wishes:
+        """What this process wishes for; of time only the first process's clock counts."""
+        received, options, first = self.signals.received, self.config, self.processes.first
+        limit, minutes = options.training.max_time, options.checkpoint.every_minutes
+        now = time.monotonic()
+        late = first and limit is not None and now - self.started >= limit
+        due = first and minutes is not None and now - self.saved >= minutes * 60
+        return (
+            float(received == signal.SIGINT),
+            float(received == signal.SIGTERM),
+            float(late),
+            float(due),
+        )
 
-    @property
-    def due(self) -> bool:
-        """Whether the configuration asks for a checkpoint in mid-epoch, now."""
-        options = self.config.checkpoint
-        by_steps = options.every_steps and self.position.step % options.every_steps == 0
-        minutes = (time.monotonic() - self.saved) / 60
-        return bool(by_steps or (options.every_minutes and minutes >= options.every_minutes))
+    def decide(self, step: OptimiserStep, look: bool) -> tuple[bool, bool]:
+        """Whether time is over and whether to save, after this step, as all processes wish."""
+        wanted: Sequence[float] = NO_WISHES
+        if step.wishes is None:
+            wanted = self.wishes()
+        elif look:
+            wanted = step.wishes.tolist()
+        self.heed(wanted)
+        every = self.config.checkpoint.every_steps
+        due = wanted[3] > 0 or (every is not None and self.position.step % every == 0)
+        return wanted[2] > 0, due
+
+    def heed(self, wanted: Sequence[float]) -> None:
+        """Take note of a signal that any process has received."""
+        if self.stop is None and max(wanted[:2]) > 0:
+            self.stop = int(signal.SIGTERM if wanted[1] else signal.SIGINT)
+
+    def agree_to_stop(self) -> None:
+        """Let all processes know of a signal that came outside of the steps."""
+        wanted = torch.tensor(self.wishes())
+        self.heed(self.processes.sum_(wanted, "asking for signals").tolist())
 
     def raise_if_interrupted(self) -> None:
-        number = self.signals.received
-        if number is not None:
+        if self.stop is not None:
             raise Interrupted(
-                f"interrupted by signal {number} after step {self.position.step}; everything is "
+                f"interrupted by signal {self.stop} after step {self.position.step}; everything is "
                 f"saved: go on with  hasten resume {self.folder.path}",
-                number,
+                self.stop,
             )
 
     def guard(self, step: OptimiserStep, batch: Batch) -> None:
@@ -226,13 +257,7 @@ class Trainer:
             return
         lower = step.precision.lower()
         if lower is None:
-            culprit = first_bad_tensor(step, batch, self.model)
-            raise NonFiniteError(
-                f"{count} steps in a row had non-finite gradients, in {step.precision.name} too "
-                f"(epoch {batch.epoch + 1}, phase {step.phase.name}, batch {batch.index}); the "
-                f"first bad tensor is the {culprit}. No bad step reached the weights. Try a lower "
-                "--lr, --clip-norm 1 or --warmup-steps, or look at the data of that batch"
-            )
+            raise self.not_finite(step, batch, count)
         self.journal.warn(
             f"precision {step.precision.name} does not hold: going on in {lower.name}"
         )
@@ -240,16 +265,33 @@ class Trainer:
             each.precision = lower
             each.bad_in_a_row.zero_()
 
+    def not_finite(self, step: OptimiserStep, batch: Batch, count: int) -> NonFiniteError:
+        """What to say when no precision holds; every process looks through its own share."""
+        found = self.processes.gather(first_bad_tensor(step, batch, self.model))
+        culprits = [(rank, name) for rank, name in enumerate(found) if name is not None]
+        rank, culprit = culprits[0] if culprits else (0, "the norm of all gradients together")
+        where = f" of rank {rank}" if self.processes.world > 1 and culprits else ""
+        error = NonFiniteError(
+            f"{count} steps in a row had non-finite gradients, in {step.precision.name} too "
+            f"(epoch {batch.epoch + 1}, phase {step.phase.name}, batch {batch.index}); the "
+            f"first bad tensor{where} is the {culprit}. No bad step reached the weights. Try a "
+            "lower --lr, --clip-norm 1 or --warmup-steps, or look at the data of that batch"
+        )
+        error.agreed = True
+        return error
+
     def finish_epoch(self) -> None:
         """Record, evaluate and select if due, save if due."""
         position, totals = self.position, self.totals
-        self.raise_if_interrupted_in_evaluation()
         number = position.epoch + 1
+        require_same_sums(self.processes, self.model, f"after epoch {number}")
+        self.raise_if_interrupted_in_evaluation()
         values = self.mean_losses()
         last = number >= self.epochs
         best = False
         evaluation: Evaluation | None = None
         if self.evaluate is not None and (last or number % self.config.evaluation.every == 0):
+            self.processes.place = f"the evaluation after epoch {number}"
             evaluation = self.evaluate()
             self.raise_if_interrupted_in_evaluation()
             self.model.train()
@@ -265,7 +307,8 @@ class Trainer:
 
     def raise_if_interrupted_in_evaluation(self) -> None:
         """The position still says: all steps done, not evaluated; resuming evaluates again."""
-        if self.signals.received is not None:
+        self.agree_to_stop()
+        if self.stop is not None:
             self.save()
             self.raise_if_interrupted()
 
@@ -300,39 +343,15 @@ class Trainer:
         position = self.position
         name = checkpoint_name(position.epoch, position.step_of_epoch)
         self.write(self.folder.checkpoints / name)
-        prune_checkpoints(self.folder.checkpoints, self.config.checkpoint.keep)
+        if self.processes.first:
+            prune_checkpoints(self.folder.checkpoints, self.config.checkpoint.keep)
         self.saved = time.monotonic()
 
-    def write(self, folder: Any) -> None:
-        optimisers, phases = {}, {}
-        for step in self.steps:
-            name = step.phase.name
-            for index, parameter in enumerate(step.parameters):
-                for key, value in step.optimiser.state[parameter].items():
-                    optimisers[f"{name}.{index}.{key}"] = value
-            phases.update({f"{name}.{key}": value for key, value in step.phase.state().items()})
-        tensors = {
-            "weights": dict(self.model.state_dict()),
-            "optimisers": optimisers,
-            "phases": phases,
-        }
-        write_checkpoint(folder, tensors, self.state())
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "position": asdict(self.position),
-            "totals": {**asdict(self.totals), "earlier_seconds": self.elapsed},
-            "selection": self.selection.state(),
-            "steps": {
-                step.phase.name: {
-                    "precision": step.precision.state(),
-                    "bad": int(step.bad),
-                    "bad_in_a_row": int(step.bad_in_a_row),
-                }
-                for step in self.steps
-            },
-            "compiled": [report.to_json() for report in self.compiled],
-        }
+    def write(self, folder: Path) -> None:
+        """Write a checkpoint; the first process does, for all hold the same."""
+        if self.processes.first:
+            self.processes.place = f"saving {folder.name}"
+            write_checkpoint(folder, trainer_tensors(self), trainer_state(self))
 
     def finish(self) -> float:
         """Write ``final``, and ``best`` if nothing was selected; seconds of earlier parts."""
@@ -348,48 +367,4 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on exactly where the checkpoint was written."""
-        try:
-            self.model.load_state_dict(checkpoint.tensors["weights"])
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"{checkpoint.path}: the weights do not fit the model: {error}"
-            ) from error
-        state = checkpoint.state
-        self.position, self.totals = Position(**state["position"]), Totals(**state["totals"])
-        self.selection.load_state(state["selection"])
-        for step in self.steps:
-            self.restore_step(step, checkpoint)
-        self.compiled = [CompileReport(**report) for report in state["compiled"]]
-        if any(report.in_effect for report in self.compiled):
-            forget_compiled()
-        for step, report in zip(self.steps, self.compiled, strict=False):
-            if report.in_effect:
-                compile_step(step, _forced(report.requested), self.config.seed)
-
-    def restore_step(self, step: OptimiserStep, checkpoint: Checkpoint) -> None:
-        name, tensors = step.phase.name, checkpoint.tensors
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors["optimisers"].items():
-            phase, index, field_name = key.rsplit(".", 2)
-            if phase == name:
-                state.setdefault(int(index), {})[field_name] = value
-        loaded = step.optimiser.state_dict()
-        loaded["state"] = state
-        step.optimiser.load_state_dict(loaded)
-        step.phase.load_state(phase_state(checkpoint, name))
-        saved = checkpoint.state["steps"][name]
-        step.precision = Precision.from_state(saved["precision"], self.device)
-        step.bad.fill_(saved["bad"])
-        step.bad_in_a_row.fill_(saved["bad_in_a_row"])
-
-
-def phase_state(checkpoint: Checkpoint, name: str) -> dict[str, Tensor]:
-    """What a phase kept between epochs, from a checkpoint."""
-    prefix = f"{name}."
-    tensors = checkpoint.tensors.get("phases", {})
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _forced(mode: str) -> str:
-    """The mode that compiles without measuring: a resumed run keeps the decision taken."""
-    return "default" if mode == "auto" else mode
+        restore_trainer(self, checkpoint)

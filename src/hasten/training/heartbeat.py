@@ -1,0 +1,168 @@
+"""Signs of life between processes, so that one that died or stands still is named.
+
+A thread writes this process's place into the store once a second and reads the others'; a second
+one watches the clock, because the first may hang in the store itself. What they find is kept in
+:attr:`Heartbeat.lost`, at which the main thread looks while it waits; if it does not come to look,
+the process is ended from here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+#: seconds that the main thread has to end the process itself, once somebody is lost
+PATIENCE = 5.0
+_FAILED = "failed"
+
+
+class Heartbeat:
+    """Beats for one process among ``world``; threads run from :meth:`start` to :meth:`stop`.
+
+    store: of torch.distributed, over a connection of its own, with keys that no earlier group of
+    processes has used. holder: who holds the store. silence: seconds without a sign of life after
+    which a process is lost. place: what this process is at.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        holder: str,
+        rank: int,
+        world: int,
+        silence: float,
+        place: Callable[[], str],
+    ) -> None:
+        self.store, self.holder, self.rank, self.world = store, holder, rank, world
+        self.silence, self.place = silence, place
+        self.interval = min(1.0, silence / 5)
+        #: why this process cannot go on, once it cannot
+        self.lost: str | None = None
+        self._stopping = threading.Event()
+        self._launcher = os.getppid()
+        now = time.monotonic()
+        self._store_answered = now
+        self._heard = dict.fromkeys(self._others(), now)
+        self._beats: dict[int, str] = {}
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for work, name in ((self._beat, "heartbeat"), (self._watch, "heartbeat-watch"))
+        ]
+
+    def start(self) -> None:
+        """Begin; every process must have called :meth:`first_beat` before."""
+        self._store_answered = time.monotonic()
+        self._heard = dict.fromkeys(self._others(), self._store_answered)
+        for thread in self._threads:
+            thread.start()
+
+    def first_beat(self) -> None:
+        """Be there for the others to read."""
+        self.store.set_timeout(timedelta(seconds=self.silence))
+        self._write(0)
+
+    def stop(self) -> None:
+        """End the threads; the others may still beat."""
+        self._stopping.set()
+        self._threads[0].join(2 * self.interval)
+
+    def tell_failure(self, message: str) -> None:
+        """Let the others know why this process ends, and leave them the time to read it."""
+        text = json.dumps({"rank": self.rank, "place": self.place(), "message": message})
+        try:
+            self.store.compare_set(_FAILED, "", text)
+        except RuntimeError:  # the store has gone: the others notice that
+            return
+        time.sleep(2.5 * self.interval)
+
+    def explain(self, since: float) -> str | None:
+        """Who is to blame for a connection that broke at ``since``; waits for some beats."""
+        deadline = since + 3 * self.interval
+        while self.lost is None and time.monotonic() < deadline:
+            time.sleep(self.interval / 5)
+        silent = [rank for rank, heard in self._heard.items() if heard < since]
+        if self.lost is None and silent:
+            self.lost = f"{_ranks(silent)} died ({self.places(silent)})"
+        return self.lost
+
+    def places(self, ranks: list[int] | None = None) -> str:
+        """Where the others were last seen."""
+        now = time.monotonic()
+        seen = [
+            f"rank {rank} was last seen {now - self._heard[rank]:.0f} s ago at {_place(beat)}"
+            for rank, beat in sorted(self._beats.items())
+            if ranks is None or rank in ranks
+        ]
+        return "; ".join(seen) or "never seen"
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.world) if rank != self.rank]
+
+    def _write(self, number: int) -> None:
+        self.store.set(f"beat/{self.rank}", json.dumps([number, self.place()]))
+
+    def _beat(self) -> None:
+        others = self._others()
+        keys = [f"beat/{rank}" for rank in others]
+        number = 0
+        while not self._stopping.wait(self.interval):
+            number += 1
+            try:
+                self._write(number)
+                found = [text.decode() for text in self.store.multi_get(keys)] if keys else []
+                failed = self.store.check([_FAILED])
+                told = json.loads(self.store.get(_FAILED)) if failed else None
+            except (RuntimeError, ValueError) as error:
+                # at the very end of a run the first process, and the store with it, may be gone
+                if not self._stopping.wait(2.0):
+                    self._lose(f"{self.holder}, where all processes report, is gone: {error}")
+                return
+            now = self._store_answered = time.monotonic()
+            for rank, text in zip(others, found, strict=True):
+                if self._beats.get(rank) != text:
+                    self._beats[rank], self._heard[rank] = text, now
+            if told is not None and told["rank"] != self.rank:
+                self._lose(f"rank {told['rank']} failed at {told['place']}: {told['message']}")
+                return
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self.interval / 2):
+            now = time.monotonic()
+            silent = [rank for rank, heard in self._heard.items() if now - heard > self.silence]
+            if now - self._store_answered > self.silence:
+                self._lose(
+                    f"{self.holder}, where all processes report, has not answered for "
+                    f"{self.silence:g} s: it stands still, or its machine is cut off "
+                    f"({self.places()})"
+                )
+            elif silent:
+                self._lose(
+                    f"{_ranks(silent)} gave no sign of life for {self.silence:g} s: stopped, "
+                    f"swapped out or cut off ({self.places(silent)})"
+                )
+            elif os.getppid() != self._launcher:
+                self._lose("the launcher of the processes has gone")
+            if self.lost is not None:
+                break
+        if self.lost is not None and not self._stopping.wait(PATIENCE):
+            sys.stderr.write(f"error: rank {self.rank}, at {self.place()}: {self.lost}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _lose(self, why: str) -> None:
+        if self.lost is None:
+            self.lost = why
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def _place(beat: str) -> str:
+    return str(json.loads(beat)[1])
