@@ -9,16 +9,18 @@ softplus is computed in float32: stable for every score.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from hasten.ops.dtypes import wide
 from hasten.ops.table import Table
 
-#: gathered negative rows held at once
-CHUNK_BYTES = 64 << 20
+#: gathered rows held at once: in the second-level cache's reach on CPUs
+CHUNK_BYTES_CPU = 4 << 20
+CHUNK_BYTES_DEVICE = 256 << 20
 
 
 def gbce_beta(negatives: int, count: int, calibration: float) -> float:
@@ -29,24 +31,50 @@ def gbce_beta(negatives: int, count: int, calibration: float) -> float:
 
 def sampled_loss(x: Tensor, rows: Tensor, beta: float = 1.0) -> Tensor:
     """Scalar sum over T rows: x [T, D] against rows [T, 1+k, D], the positive's row first."""
-    scores = torch.einsum("td,tkd->tk", x, rows.to(x.dtype)).to(wide(x))
+    # products and sums: a batched product of such thin matrices takes twice the time backward
+    scores = (x[:, None] * rows).sum(-1, dtype=wide(x))
     return beta * F.softplus(-scores[:, 0]).sum() + F.softplus(scores[:, 1:]).sum()
 
 
-def sampled_loss_from_table(x: Tensor, table: Table, ids: Tensor, beta: float = 1.0) -> Tensor:
+def sampled_loss_from_table(
+    x: Tensor, table: Table, ids: Tensor, beta: float = 1.0, chunk_bytes: int | None = None
+) -> Tensor:
     """The same from ids, int64 [T, 1+k], without ever holding all gathered rows.
 
-    Past ``CHUNK_BYTES`` they are taken in chunks, and gathered again in the backward pass.
+    Loss and gradients are computed together, a chunk of T at a time while its rows are in cache.
+    chunk_bytes: rows held at once (None: by device).
     """
+    if chunk_bytes is None:
+        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
+    size = max(1, chunk_bytes // (x.element_size() * ids.shape[1] * x.shape[1]))
+    weight = table.block(0, len(table))
+    result: Tensor = _FromTable.apply(x, weight, ids, beta, size)  # type: ignore[no-untyped-call]
+    return result
 
-    def part(x: Tensor, ids: Tensor) -> Tensor:
-        return sampled_loss(x, table.rows(ids), beta)
 
-    size = max(1, CHUNK_BYTES // (4 * ids.shape[1] * x.shape[1]))
-    if size >= len(x):
-        return part(x, ids)
-    chunks = zip(torch.split(x, size), torch.split(ids, size), strict=True)
-    return torch.stack([checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]).sum()
+class _FromTable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, ids: Tensor, beta: float, size: int) -> Tensor:
+        grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
+        loss = torch.zeros((), dtype=wide(x), device=x.device)
+        parts = zip(*(torch.split(tensor, size) for tensor in (x, ids, grad_x)), strict=True)
+        for chunk, wanted, grad in parts:
+            flat = wanted.reshape(-1)
+            rows = weight.index_select(0, flat).view(*wanted.shape, -1)
+            scores = (rows * chunk[:, None]).sum(-1, dtype=loss.dtype)
+            loss += beta * F.softplus(-scores[:, 0]).sum() + F.softplus(scores[:, 1:]).sum()
+            slope = torch.sigmoid_(scores)
+            slope[:, 0].sub_(1).mul_(beta)
+            slope = slope.to(rows.dtype)[..., None]
+            grad_weight.index_add_(0, flat, (chunk[:, None] * slope).view(len(flat), -1).to(rows))
+            grad.copy_((rows * slope).sum(1, dtype=loss.dtype))
+        ctx.save_for_backward(grad_x, grad_weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_weight = (g * grad_loss.to(g.dtype) for g in ctx.saved_tensors)
+        return grad_x, grad_weight, None, None, None
 
 
 def sampled_loss_reference(
