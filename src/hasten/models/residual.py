@@ -9,10 +9,23 @@ flows is nobody's affair but the residual's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
+
+from hasten.ops.hyper_connections import Streams, expand, read, reduce, stream_products, write
+from hasten.ops.sinkhorn import sinkhorn
+
+Projection = Literal["sinkhorn", "permutation", "identity"]
+#: how far from the others a map begins that is to be almost one (the plain residual)
+FAR = -8.0
+#: with which factor dynamic maps begin to follow their token
+ALPHA = 0.01
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -52,6 +65,116 @@ class PlainResiduals:
 
     def connection(self, sublayer: int) -> nn.Module:
         return PlainConnection()
+
+
+class HyperConnection(nn.Module):
+    """Manifold-constrained hyper-connection around one sublayer (arXiv 2512.24880, equations 3-9).
+
+    reads: the stream that this sublayer reads most of in the beginning, None where all are equal;
+    projection: None where H_res could have no effect; dynamic: whether the maps follow each token.
+    Parameters are deviations from where they begin, so that weight decay draws towards the plain
+    residual. Logits that shift a row of H_res, or all permutations, would have no gradient: those
+    of the identity stay 0.
+    """
+
+    def __init__(
+        self,
+        streams: int,
+        width: int,
+        *,
+        reads: int | None,
+        projection: Projection | None,
+        dynamic: bool,
+    ) -> None:
+        super().__init__()
+        self.streams, self.projection = streams, projection
+        share = torch.zeros(0)
+        if reads is not None:
+            share = torch.full((streams,), 0.5 / streams)
+            share[reads] += 0.5
+        mixed = {"sinkhorn": streams * (streams - 1), "permutation": math.factorial(streams) - 1}
+        residual = torch.full((mixed.get(projection or "", 0),), FAR)
+        parts = [share.logit(), torch.zeros(streams), residual]
+        self.sizes = [len(part) for part in parts]
+        self.begin: Tensor
+        self.register_buffer("begin", torch.cat(parts), persistent=False)
+        self.bias = nn.Parameter(torch.zeros(sum(self.sizes)))
+        self.weight = self.gain = None
+        if dynamic:
+            self.weight = nn.Parameter(torch.zeros(streams, width, sum(self.sizes)))
+            self.gain = nn.Parameter(torch.zeros(sum(size > 0 for size in self.sizes)))
+        self.permuting: Tensor | None
+        permuting = _permutations(streams) if projection == "permutation" else None
+        self.register_buffer("permuting", permuting, persistent=False)
+
+    def forward(self, flowing: Streams, branch: Branch, norm: Branch | None = None) -> Streams:
+        assert norm is None, "hyper-connections are pre-LN"
+        pre, post, mixing = self.maps(flowing)
+        seen = flowing.parts[0] if pre is None else read(flowing, pre)
+        return write(flowing, branch(seen), post, mixing)
+
+    def maps(self, flowing: Streams) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """H_pre [n, T'], H_post [n, T'] and H_res [n, n, T'], in float32 or float64.
+
+        None: all streams are equal and one is read, or H_res is the identity.
+        """
+        logits = (self.begin + self.bias)[:, None]
+        with torch.autocast(logits.device.type, enabled=False):
+            if self.weight is not None and self.gain is not None:
+                sizes = [size for size in self.sizes if size]
+                gains = zip(ALPHA + self.gain, sizes, strict=True)
+                gain = torch.cat([one.expand(size) for one, size in gains])
+                logits = logits + gain[:, None] * stream_products(flowing, self.weight)
+            pre, post, residual = torch.split(logits, self.sizes)
+            read_by = torch.sigmoid(pre) if len(pre) else None
+            return read_by, 2 * torch.sigmoid(post), self.mixing(residual)
+
+    def mixing(self, logits: Tensor) -> Tensor | None:
+        """H_res, doubly stochastic."""
+        n = self.streams
+        if self.projection == "sinkhorn":
+            # n-1 times n off the diagonal, a zero after each n, and one before: the whole matrix
+            filled = nn.functional.pad(logits.view(n - 1, n, -1), (0, 0, 0, 1)).flatten(0, 1)
+            return sinkhorn(nn.functional.pad(filled, (0, 0, 1, 0)).view(n, n, -1))
+        if self.permuting is not None:
+            weights = torch.softmax(nn.functional.pad(logits, (0, 0, 1, 0)), dim=0)
+            return (self.permuting @ weights).view(n, n, -1)
+        return None
+
+
+@dataclass(frozen=True)
+class HyperResiduals:
+    """n streams of the tokens' width, begun as copies and ended as their mean."""
+
+    streams: int
+    width: int
+    sublayers: int
+    projection: Projection
+    dynamic: bool
+
+    def expand(self, x_TD: Tensor) -> Streams:
+        return expand(x_TD, self.streams)
+
+    def reduce(self, flowing: Streams) -> Tensor:
+        return reduce(flowing)
+
+    def connection(self, sublayer: int) -> nn.Module:
+        # The first sublayer reads and mixes copies (its norm takes away the factor), the last mixes
+        # what is averaged next: H_pre and H_res could have no effect there, as rows and columns of
+        # H_res sum to 1.
+        mixes = self.projection != "identity" and 0 < sublayer < self.sublayers - 1
+        return HyperConnection(
+            self.streams,
+            self.width,
+            reads=sublayer % self.streams if sublayer else None,
+            projection=self.projection if mixes else None,
+            dynamic=self.dynamic,
+        )
+
+
+def _permutations(count: int) -> Tensor:
+    """[n², n!] all permutation matrices, the identity first."""
+    return torch.eye(count)[torch.tensor(list(permutations(range(count))))].flatten(1).T
 
 
 def connect(connection: nn.Module, flowing: Any, branch: Branch, norm: Branch, *, pre: bool) -> Any:

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.tables import TRAIN, Dataset, Histories
-from hasten.models.residual import PlainResiduals, Residuals
+from hasten.models.residual import HyperResiduals, PlainResiduals, Projection, Residuals
 from hasten.models.seam import RecommenderQueries
 from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
 from hasten.ops.catalogue_loss import catalogue_cross_entropy
@@ -31,6 +31,8 @@ from hasten.training.next_item import NextItemBatch, NextItemModel, NextItemPhas
 
 #: sampled rows up to which inputs, targets and negatives are gathered together
 FEW_ROWS = 1 << 17
+#: streams whose permutations are few enough to weigh them all
+MOST_PERMUTED = 4
 
 
 class SequentialOptions(ModelOptions):
@@ -46,6 +48,16 @@ class SequentialOptions(ModelOptions):
     loss: Literal["ce", "bce", "gbce"] = Field("ce", description="[bce]")
     negatives: int = Field(1, ge=1, description="sampled negatives per position, bce and gbce [1]")
     calibration: float = Field(0.75, ge=0, le=1, description="gBCE's t")
+    residual: Literal["plain", "mhc"] = Field(
+        "plain", description="mhc: manifold-constrained hyper-connections"
+    )
+    streams: int | None = Field(None, ge=2, le=16, description="mhc: residual streams (4)")
+    projection: Projection | None = Field(
+        None, description="mhc: how streams are mixed doubly stochastically (sinkhorn)"
+    )
+    maps: Literal["dynamic", "static"] | None = Field(
+        None, description="mhc: maps that follow each token, or one for all (dynamic)"
+    )
 
     @model_validator(mode="after")
     def _heads_divide(self) -> SequentialOptions:
@@ -53,10 +65,49 @@ class SequentialOptions(ModelOptions):
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
         return self
 
+    @model_validator(mode="after")
+    def _hyper_connections(self) -> SequentialOptions:
+        """Refuse what would have no effect; fill in what belongs to mhc."""
+        if self.residual == "plain":
+            for name in ("streams", "projection", "maps"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} belongs to residual=mhc, and residual is plain")
+            return self
+        if self.norm == "post":
+            raise ValueError("residual=mhc needs norm=pre: streams are not normalised on their way")
+        if self.blocks == 1 and self.projection not in (None, "identity"):
+            raise ValueError(
+                f"projection={self.projection} has no effect with one block: the first sublayer "
+                "would mix equal streams, the last what is averaged next"
+            )
+        filled = {
+            "streams": self.streams or 4,
+            "projection": self.projection or ("identity" if self.blocks == 1 else "sinkhorn"),
+            "maps": self.maps or "dynamic",
+        }
+        if filled["projection"] == "permutation" and int(filled["streams"]) > MOST_PERMUTED:
+            raise ValueError(
+                f"projection=permutation weighs all {filled['streams']}! permutations: "
+                f"at most {MOST_PERMUTED} streams"
+            )
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)  # the section is frozen
+        return self
 
-def residuals_of(options: SequentialOptions) -> Residuals:  # noqa: ARG001
+
+def residuals_of(options: SequentialOptions) -> Residuals:
     """The residual connections that the options ask for."""
-    return PlainResiduals()
+    if options.residual == "plain":
+        return PlainResiduals()
+    assert options.streams is not None
+    assert options.projection is not None
+    return HyperResiduals(
+        streams=options.streams,
+        width=options.width,
+        sublayers=2 * options.blocks,
+        projection=options.projection,
+        dynamic=options.maps == "dynamic",
+    )
 
 
 def initialise(*linears: nn.Linear) -> None:
