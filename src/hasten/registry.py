@@ -54,6 +54,9 @@ class ModelEntry:
 
 BUILT_IN = (
     ModelEntry("sasrec", "hasten.models.sasrec", "SASRec", "self-attention over item sequences"),
+    ModelEntry("conve", "hasten.models.conve", "ConvE", "2-D convolutions over knowledge graphs"),
+    ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
+    ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),
     ModelEntry("pop", "hasten.models.pop", "Pop", "the most popular items, for everyone"),
 )
 
@@ -98,6 +101,11 @@ def find_model(name: str) -> ModelEntry:
 def load_model(name: str) -> type[Model]:
     """The class of the model of this name."""
     return find_model(name).load()
+
+
+def reads(model: type[Model]) -> str:
+    """The kind of data that a model reads: "interactions" or "triples"."""
+    return str(getattr(model, "reads", "interactions"))
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

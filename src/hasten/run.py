@@ -13,16 +13,18 @@ from torch import nn
 
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
+from hasten.data.graph import AnyDataset
 from hasten.data.load import load_dataset, load_table
+from hasten.data.load_graph import load_graph, load_graph_table
 from hasten.data.store import fingerprint, load_stored, save_dataset
-from hasten.data.tables import TEST, VALID, Dataset
+from hasten.data.tables import TEST, VALID
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
-from hasten.evaluation.protocols import RankingTask, ranking_task
+from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.ranker import Evaluation
 from hasten.evaluation.ranker import evaluate as rank
 from hasten.models.seam import Model, Sizes
 from hasten.ops.random import Stream, key
-from hasten.registry import load_model
+from hasten.registry import load_model, reads
 from hasten.training.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from hasten.training.device import prepare_torch, resolve_device
 from hasten.training.distributed import Processes
@@ -62,7 +64,7 @@ class LoadedRun:
     path: Path
     config: RunConfig
     model: nn.Module
-    dataset: Dataset
+    dataset: AnyDataset
     device: torch.device
 
 
@@ -116,7 +118,7 @@ def _train_new(
     weights = source and shared_checkpoint(processes, lambda: initial_weights(Path(source)))
     prepare_torch(config, device, processes.launch)
 
-    def build() -> tuple[nn.Module, Sequence[Phase], tuple[RankingTask, RankingTask]]:
+    def build() -> tuple[nn.Module, Sequence[Phase], tuple[AnyTask, AnyTask]]:
         model = _build(config, dataset, device)
         if weights:
             _load_weights(model, weights)
@@ -276,11 +278,11 @@ class Session:
 
     processes: Processes
     layout: Layout
-    dataset: Dataset
+    dataset: AnyDataset
     model: nn.Module
     phases: Sequence[Phase]
     #: validation and test
-    tasks: tuple[RankingTask, RankingTask]
+    tasks: tuple[AnyTask, AnyTask]
     folder: RunFolder
     quiet: bool
     begin: float
@@ -318,7 +320,7 @@ def _train(
         for text in (*(warnings or ()), *layout.warnings):
             journal.warn(text)
 
-        def judge(task: RankingTask) -> Evaluation:
+        def judge(task: AnyTask) -> Evaluation:
             return _rank(model, task, config, processes, lambda: signals.received is not None)
 
         trainer = Trainer(
@@ -382,11 +384,12 @@ def _train(
     return summary
 
 
-def _load(config: RunConfig, table: object | None) -> Dataset:
+def _load(config: RunConfig, table: object | None) -> AnyDataset:
     """The data of a run: a table in memory, or what the configuration names."""
+    graph = reads(load_model(config.model.name)) == "triples"
     if table is not None:
-        return load_table(table, config.data, config.seed)
-    return load_dataset(config.data, config.seed)
+        return (load_graph_table if graph else load_table)(table, config.data, config.seed)
+    return (load_graph if graph else load_dataset)(config.data, config.seed)
 
 
 def _with_sample(config: RunConfig) -> RunConfig:
@@ -397,7 +400,7 @@ def _with_sample(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"data": config.data.model_copy(update={"path": sample})})
 
 
-def _tasks(dataset: Dataset, config: RunConfig) -> tuple[RankingTask, RankingTask]:
+def _tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyTask]:
     """What is ranked on the validation and on the test part."""
     options, seed = config.evaluation, config.seed
     return (
@@ -406,7 +409,7 @@ def _tasks(dataset: Dataset, config: RunConfig) -> tuple[RankingTask, RankingTas
     )
 
 
-def _build(config: RunConfig, dataset: Dataset, device: torch.device) -> nn.Module:
+def _build(config: RunConfig, dataset: AnyDataset, device: torch.device) -> nn.Module:
     """The model, initialised from the seed alone."""
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
@@ -418,7 +421,7 @@ def _build(config: RunConfig, dataset: Dataset, device: torch.device) -> nn.Modu
 
 def _rank(
     model: nn.Module,
-    task: RankingTask,
+    task: AnyTask,
     config: RunConfig,
     processes: Processes,
     stop: Callable[[], bool] | None = None,
@@ -438,7 +441,7 @@ def _rank(
     return replace(found, values=processes.from_first(lambda: found.values))
 
 
-def _describe(dataset: Dataset) -> dict[str, Any]:
+def _describe(dataset: AnyDataset) -> dict[str, Any]:
     source = dataset.source
     return {
         "name": dataset.name,
@@ -462,7 +465,7 @@ def _load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def _load_phases(
-    model: nn.Module, dataset: Dataset, config: RunConfig, checkpoint: Checkpoint
+    model: nn.Module, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
 ) -> None:
     """Give back to the phases what they keep between epochs, where scoring depends on it."""
     if not checkpoint.tensors.get("phases"):

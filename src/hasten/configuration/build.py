@@ -63,7 +63,8 @@ def build_config(
     keys = known_keys(chosen.Options)
     draft = Draft(keys)
     for name, value in chosen.defaults.items():
-        draft.put(Entry(f"training.{name}", value, f"default of {chosen.name}"))
+        key = name if "." in name else f"training.{name}"
+        draft.put(Entry(key, value, f"default of {chosen.name}"))
     for entry in entries:
         draft.put(entry)
     if data is not None:

@@ -3,7 +3,8 @@
 The rank of a target is realistic: ``1 + greater + equal / 2``, the mean of the ranks that the
 order of equal scores could give it (Berrendorf et al. 2020, "On the ambiguity of rank-based
 evaluation"). It may be a half; a target is within a cut-off k if its rank is at most k. A model
-that scores everything alike is thus judged as a random one, never as a perfect one.
+that scores everything alike is thus judged as a random one, never as a perfect one. On request the
+rank is optimistic (``1 + greater``) or pessimistic (``1 + greater + equal``).
 
 For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 
@@ -17,6 +18,8 @@ For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 ``mrr``        1/r_1; ``mrr@k``: 0 unless r_1 is within k
 ``hits@k``     share of T within k, every target counting alike in the mean
 ``mr``         mean rank of T, every target counting alike in the mean (low is good)
+``amri``       ``1 - sum(rank - 1) / sum(competitors / 2)`` over all targets: 1 is perfect, 0 what
+               a random model has (adjusted mean rank index, Berrendorf et al. 2020)
 =============  ====================================================================
 
 Where ties would bring more than k targets within k, only the k best of them count (not for
@@ -29,7 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +53,11 @@ _CUT_OFF = {
     "hits": "needed",
     "mrr": "possible",
     "mr": "refused",
+    "amri": "refused",
 }
 _PER_TARGET = ("hits", "mr")
+Ties = Literal["realistic", "optimistic", "pessimistic"]
+_SHARE_OF_EQUAL = {"realistic": 0.5, "optimistic": 0.0, "pessimistic": 1.0}
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,8 @@ class Metric:
 class PerQuery:
     """A metric before its mean: per query a sum and how much it counts.
 
-    sums: float64 [Q]; counts: int64 [Q], 1 (0 for a query without targets), or the number of
-    targets for metrics that are means over targets.
+    sums: float64 [Q]; counts: int64 [Q], 1 (0 for a query without targets), the number of targets
+    for metrics that are means over targets, or that of their competitors (amri).
     """
 
     sums: Float64
@@ -114,20 +120,26 @@ def higher_is_better(name: str) -> bool:
     return parse_metric(name).kind != "mr"
 
 
-def realistic_ranks(greater: Int64, equal: Int64) -> Float64:
-    """The mean rank over all orders of equal scores, float64."""
-    return 1.0 + greater + equal / 2.0
+def ranks_of(greater: Int64, equal: Int64, ties: Ties = "realistic") -> Float64:
+    """The mean, best or worst rank over all orders of equal scores, float64."""
+    return 1.0 + greater + equal * _SHARE_OF_EQUAL[ties]
 
 
 def metrics_per_query(
-    names: Sequence[str], offsets: Int64, greater: Int64, equal: Int64
+    names: Sequence[str],
+    offsets: Int64,
+    greater: Int64,
+    equal: Int64,
+    competitors: Int64 | None = None,
+    ties: Ties = "realistic",
 ) -> dict[str, PerQuery]:
     """Every metric of every query.
 
     offsets: int64 [Q + 1], the targets of each query; greater, equal: int64 [T], the counts of
-    each target among all candidates (other targets of the query included).
+    each target among all candidates (other targets of the query included); competitors: int64 [T],
+    how many candidates each target has beside itself; only amri needs them.
     """
-    ranked = _Ranked.build(offsets, realistic_ranks(greater, equal))
+    ranked = _Ranked.build(offsets, ranks_of(greater, equal, ties), competitors)
     return {str(metric): ranked.measure(metric) for metric in map(parse_metric, names)}
 
 
@@ -136,34 +148,45 @@ class _Ranked:
     """Targets' ranks, ascending within their query.
 
     rank: float64 [T]; query: int64 [T]; place: int64 [T], 1 for a query's best target, 2, ...;
-    targets: int64 [Q].
+    competitors: int64 [T]; targets: int64 [Q].
     """
 
     rank: Float64
     query: Int64
     place: Int64
+    competitors: Int64 | None
     targets: Int64
 
     @classmethod
-    def build(cls, offsets: Int64, rank: Float64) -> _Ranked:
+    def build(cls, offsets: Int64, rank: Float64, competitors: Int64 | None) -> _Ranked:
         targets = np.diff(offsets)
         query = np.repeat(np.arange(len(targets), dtype=np.int64), targets)
         order = np.lexsort((rank, query))
         place = np.arange(1, len(rank) + 1) - offsets[query]
-        return cls(rank[order], query, place, targets)
+        if competitors is not None:
+            competitors = competitors[order]
+        return cls(rank[order], query, place, competitors, targets)
 
     def measure(self, metric: Metric) -> PerQuery:
+        if metric.kind == "amri":
+            return self.adjusted()
         k = np.inf if metric.k is None else float(metric.k)
         sums = _MEASURES[metric.kind](self, k).astype(np.float64)
         if metric.kind in _PER_TARGET:
             return PerQuery(sums, self.targets)
         return PerQuery(sums, (self.targets > 0).astype(np.int64))
 
+    def adjusted(self) -> PerQuery:
+        """The adjusted mean rank index: a ratio of sums, so that it counts by competitors."""
+        assert self.competitors is not None, "amri needs the number of competitors"
+        better = self.competitors - 2.0 * (self.rank - 1.0)
+        return PerQuery(self.sum(better), self.sum(self.competitors).astype(np.int64))
+
     def within(self, k: float) -> NDArray[np.bool_]:
         """[T] targets within k, of one query at most k."""
         return (self.rank <= k) & (self.place <= k)
 
-    def sum(self, per_target: NDArray[np.bool_] | Float64) -> Float64:
+    def sum(self, per_target: NDArray[Any]) -> Float64:
         """[Q] sums over each query's targets."""
         sums = np.bincount(self.query, weights=per_target, minlength=len(self.targets))
         return sums.astype(np.float64)

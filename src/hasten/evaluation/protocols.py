@@ -15,8 +15,11 @@ import numpy as np
 import torch
 
 from hasten.config import EvaluationOptions
+from hasten.data.graph import AnyDataset, KnowledgeGraph
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset, Int64
 from hasten.errors import ConfigurationError, DataError
+from hasten.evaluation.completion import CompletionTask, completion_task
+from hasten.evaluation.metrics import Ties
 from hasten.models.seam import RecommenderQueries
 from hasten.ops.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
@@ -41,7 +44,7 @@ class Protocol:
     items: int
     mask_history: bool
     left_out: int = 0
-    ties: Literal["realistic"] = "realistic"
+    ties: Ties = "realistic"
 
     def text(self) -> str:
         """The words that travel with every number of a run, validation or test."""
@@ -78,14 +81,46 @@ class RankingTask:
     candidates: Int64 | None
     protocol: Protocol
 
+    #: targets that count as misses whatever their score
+    last: None = None
+
     @property
     def items(self) -> int:
         """Size of the catalogue."""
         return self.protocol.items
 
+    @property
+    def offsets(self) -> Int64:
+        """[Q + 1] the targets that count together in the mean: those of a query."""
+        return self.targets.offsets
 
-def ranking_task(dataset: Dataset, part: int, options: EvaluationOptions, seed: int) -> RankingTask:
-    """The task of predicting VALID or TEST; without queries where the part is empty.
+    @property
+    def competitors(self) -> Int64:
+        """[T] how many candidates compete with each target."""
+        if self.candidates is not None:
+            return np.full(len(self.targets.items), self.candidates.shape[1] - 1, np.int64)
+        if self.excluded is None:
+            return np.full(len(self.targets.items), self.items - 1, np.int64)
+        excluded = self.excluded.distinct()
+        rows, width = self.targets.rows, self.items
+        taken = np.isin(rows * width + self.targets.items, excluded.rows * width + excluded.items)
+        return np.asarray(self.items - excluded.lengths[rows] - ~taken, np.int64)
+
+
+AnyTask = RankingTask | CompletionTask
+
+
+def ranking_task(dataset: AnyDataset, part: int, options: EvaluationOptions, seed: int) -> AnyTask:
+    """The task of predicting VALID or TEST; without queries where the part is empty."""
+    if isinstance(dataset, KnowledgeGraph):
+        return completion_task(dataset, part, options)
+    return recommendation_task(dataset, part, options, seed)
+
+
+def recommendation_task(
+    dataset: Dataset, part: int, options: EvaluationOptions, seed: int
+) -> RankingTask:
+    """The next items of users as a task.
 
     seed: of the candidates that ``uni100`` draws; they depend on the seed, the part and the user
     alone. Raises ConfigurationError or DataError where the protocol cannot be followed.
@@ -105,6 +140,7 @@ def ranking_task(dataset: Dataset, part: int, options: EvaluationOptions, seed: 
         items=len(dataset.items),
         mask_history=options.mask_history,
         left_out=int(asked.sum()) - len(users),
+        ties=options.ties,
     )
     candidates = None
     if options.candidates == "uni100":

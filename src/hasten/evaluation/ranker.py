@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from torch import nn
 
 from hasten.data.tables import ragged_positions
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
-from hasten.evaluation.protocols import RankingTask
+from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.tiles import TILE_ROWS, Tile, make_tiles
 from hasten.models.seam import Model
 from hasten.ops.rank_all import Ranks, rank_all, rank_among
@@ -31,7 +32,7 @@ class Evaluation:
 
 def evaluate(
     model: Model,
-    task: RankingTask,
+    task: AnyTask,
     metrics: Sequence[str],
     *,
     device: torch.device,
@@ -65,7 +66,7 @@ def evaluate(
 
 def rank_queries(
     model: Model,
-    task: RankingTask,
+    task: AnyTask,
     *,
     device: torch.device,
     part: int = 0,
@@ -77,7 +78,7 @@ def rank_queries(
 
     part, parts: a process's share of the tiles, dealt out in turn; :func:`merge_ranks` adds them.
     """
-    tiles = make_tiles(task.queries.history.lengths)[part::parts]
+    tiles = make_tiles(task.queries.lengths)[part::parts]
     total = sum(tile.count for tile in tiles)
     greater = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
     equal = torch.zeros_like(greater)
@@ -105,28 +106,34 @@ def merge_ranks(shares: Sequence[Ranks]) -> Ranks:
     )
 
 
-def per_query(task: RankingTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, PerQuery]:
-    """The metrics of every query, in the order of the task's queries."""
-    return metrics_per_query(
-        metrics, task.targets.offsets, ranks.greater.cpu().numpy(), ranks.equal.cpu().numpy()
-    )
+def per_query(task: AnyTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, PerQuery]:
+    """The metrics of every query, in the order of the task's queries; or of every target."""
+    greater, equal = ranks.greater.cpu().numpy(), ranks.equal.cpu().numpy()
+    competitors = task.competitors
+    if task.last is not None:
+        greater, equal = np.where(task.last, competitors, greater), np.where(task.last, 0, equal)
+    return metrics_per_query(metrics, task.offsets, greater, equal, competitors, task.protocol.ties)
 
 
 @contextmanager
 def scoring(model: Model) -> Iterator[None]:
-    """Evaluation mode without gradients; every module's own mode is restored afterwards."""
+    """Evaluation mode without gradients; every module's own mode is restored afterwards.
+
+    A model of a whole graph encodes it here, once for all queries (``encoded_once``).
+    """
     module = cast(nn.Module, model)
+    encoded = getattr(model, "encoded_once", nullcontext)
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), encoded():
             yield
     finally:
         for part in training:
             part.training = True
 
 
-def _rank_tile(model: Model, task: RankingTask, tile: Tile) -> Ranks:
+def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> Ranks:
     """Counts of the tile's targets, the fillers' last."""
     scorer = model.scorer(task.queries.take(tile.padded))
     if task.candidates is not None:

@@ -30,9 +30,9 @@ class Tile:
 
 
 def make_tiles(lengths: Int64) -> list[Tile]:
-    """All queries, the ones with short histories first, so that a tile needs little padding.
+    """All queries, those with little to encode first, so that a tile needs little padding.
 
-    lengths: int64 [Q] length of each query's history.
+    lengths: int64 [Q], what there is to encode for each query (its history).
     """
     order = np.argsort(lengths, kind="stable")
     tiles = []

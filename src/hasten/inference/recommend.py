@@ -114,14 +114,19 @@ def recommend(
     if users is not None and histories is not None:
         raise UsageError("give users or histories, not both")
     dataset = loaded.dataset
+    if not isinstance(dataset, Dataset):
+        raise UsageError(
+            f"{loaded.config.model.name} completes a knowledge graph and recommends nothing: "
+            "hasten predict RUN"
+        )
     if histories is not None:
-        askers, queries = _from_histories(loaded, histories)
+        askers, queries = _from_histories(loaded, dataset, histories)
         words = "the given histories alone"
     else:
         askers, queries = _from_users(dataset, users, until)
         words = _HISTORY_WORDS[until]
     allowed = _allowed(dataset.items, allow, block)
-    found = _rank(loaded, queries, topk, exclude_seen, allowed)
+    found = _rank(loaded, queries, len(dataset.items), topk, exclude_seen, allowed)
     return Recommendations(
         askers, dataset.items, *found, topk=topk, histories=queries.history, known=words
     )
@@ -142,7 +147,7 @@ def _from_users(
 
 
 def _from_histories(
-    loaded: LoadedRun, histories: Mapping[Any, Sequence[object]]
+    loaded: LoadedRun, dataset: Dataset, histories: Mapping[Any, Sequence[object]]
 ) -> tuple[pa.Array, RecommenderQueries]:
     model: Any = loaded.model
     if not model.scores_new_users:
@@ -155,7 +160,7 @@ def _from_histories(
         raise DataError(f"the history{who} is empty: give at least one item")
     flat = [item for items in histories.values() for item in items]
     remedy = "leave them out of the history"
-    items = indices_of(loaded.dataset.items, flat, "item", remedy)
+    items = indices_of(dataset.items, flat, "item", remedy)
     offsets = np.zeros(len(histories) + 1, np.int64)
     np.cumsum([len(items) for items in histories.values()], out=offsets[1:])
     askers = pa.array([str(asker) for asker in histories], pa.string())
@@ -183,13 +188,13 @@ def _allowed(
 def _rank(
     loaded: LoadedRun,
     queries: RecommenderQueries,
+    count: int,
     topk: int,
     exclude_seen: bool,
     allowed: Int64 | None,
 ) -> tuple[Int64, Int64, Any, Any]:
     """asker, item, rank and score of every recommendation, each asker's best first."""
     model = cast(Model, loaded.model)
-    count = len(loaded.dataset.items)
     parts = []
     with scoring(model):
         for tile in make_tiles(queries.history.lengths):

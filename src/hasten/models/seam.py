@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.data.tables import Dataset, Histories, Int64
+from hasten.data.graph import AnyDataset, KnowledgeGraph
+from hasten.data.tables import Histories, Int64
 from hasten.ops.table import Table
 
 if TYPE_CHECKING:
@@ -67,42 +69,90 @@ class RecommenderQueries:
     def __len__(self) -> int:
         return len(self.user)
 
+    @property
+    def lengths(self) -> Int64:
+        """How much there is to encode for each query."""
+        return self.history.lengths
+
     def take(self, rows: Int64) -> RecommenderQueries:
         return RecommenderQueries(self.user[rows], self.history.take(rows))
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What a model must know of the data to be built, and to be rebuilt from a run folder."""
+class TripleQueries:
+    """Facts with an open end: which entities are the tail of (entity, relation, ?)?
 
-    users: int
-    items: int
+    entity, relation: int64 [Q]. Of R relations, r + R is the reciprocal of r: (t, r + R, ?) asks
+    for the heads of (?, r, t).
+    """
+
+    entity: Int64
+    relation: Int64
+
+    def __len__(self) -> int:
+        return len(self.entity)
+
+    @property
+    def lengths(self) -> Int64:
+        """How much there is to encode for each query: the same."""
+        return np.zeros(len(self), np.int64)
+
+    def take(self, rows: Int64) -> TripleQueries:
+        return TripleQueries(self.entity[rows], self.relation[rows])
+
+
+AnyQueries = RecommenderQueries | TripleQueries
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a model must know of the data to be built, and to be rebuilt from a run folder.
+
+    relations: those of the data, without their reciprocals.
+    """
+
+    users: int = 0
+    items: int = 0
+    entities: int = 0
+    relations: int = 0
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Sizes:
+    def of(cls, dataset: AnyDataset) -> Sizes:
+        if isinstance(dataset, KnowledgeGraph):
+            return cls(entities=len(dataset.entities), relations=len(dataset.relations))
         return cls(users=len(dataset.users), items=len(dataset.items))
 
 
 class Model(Protocol):
-    """A scorer plus its training phases. Implementations are ``nn.Module`` classes."""
+    """A scorer plus its training phases. Implementations are ``nn.Module`` classes.
+
+    A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     Options: ClassVar[type[BaseModel]]
-    #: training defaults that differ from the general ones, e.g. {"lr": 1e-3}
+    #: training defaults that differ from the general ones, e.g. {"lr": 1e-3}; keys of other
+    #: sections are written whole: {"evaluation.metrics": ("mrr",)}
     defaults: ClassVar[Mapping[str, Any]]
     #: the built-in sample that is used when no data are named
     sample: ClassVar[str]
-    #: whether a user who was not trained on can be scored from a history
+    #: models of users and items: whether a user who was not trained on can be scored by a history
     scores_new_users: ClassVar[bool]
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: Any, config: RunConfig) -> Sequence[Phase]:
         """Its training phases over this dataset, in the order of an epoch.
 
-        A model without gradient steps has none, and a method ``fit(dataset)`` instead.
+        dataset: a Dataset, or a KnowledgeGraph for models that read triples. A model without
+        gradient steps has none, and a method ``fit(dataset)`` instead.
         """
         ...
 
-    def scorer(self, queries: RecommenderQueries) -> Scorer:
-        """Scores of these queries against the catalogue, block by block."""
+    def scorer(self, queries: Any) -> Scorer:
+        """Scores of these queries against the catalogue, block by block.
+
+        queries: RecommenderQueries, or TripleQueries for models that read triples. A model that
+        encodes its whole graph offers a context manager ``encoded_once()`` beside this method: the
+        ranker enters it once for all the queries of an evaluation.
+        """
         ...

@@ -7,6 +7,8 @@ The trainer calls, for every optimiser step:
     encoded = phase.encode()                          # once a step (whole-graph models), or ()
     for each micro-batch:  phase.terms(encoded, batch, rows)   -> terms of these rows
     once:                  phase.regularisers(encoded, batch)  -> terms that no row owns
+    phase.sums()           tensors that the rows added to beside gradients: summed over processes
+    phase.end_step(finite)
 
 and minimises  sum over terms of  weight * sum / denominator.  Denominators are global and known
 before the backward pass, so micro-batches and processes simply add up.
@@ -102,6 +104,17 @@ class Phase(Protocol):
         """Loss terms that belong to no row: added once a step, by one process."""
         ...
 
+    def sums(self) -> Sequence[Tensor]:
+        """What the rows of this step added up beside gradients (BatchNorm's moments).
+
+        Summed in place over processes after the backward passes; ``encode`` starts anew.
+        """
+        ...
+
+    def end_step(self, finite: Tensor) -> None:
+        """After the update of the parameters; finite: bool scalar, whether it was made."""
+        ...
+
     def parameters(self) -> Sequence[nn.Parameter]:
         """Exactly the parameters this phase updates."""
         ...
@@ -137,6 +150,12 @@ class SimplePhase:
 
     def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return ()
+
+    def sums(self) -> Sequence[Tensor]:
+        return ()
+
+    def end_step(self, finite: Tensor) -> None:
+        return None
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return False

@@ -8,8 +8,8 @@ from typing import Any
 
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
+from hasten.data.graph import AnyDataset
 from hasten.data.store import fingerprint
-from hasten.data.tables import Dataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
 from hasten.training.checkpoint import Checkpoint, read_checkpoint
 from hasten.training.durable import drop_folder
@@ -42,7 +42,7 @@ def initial_weights(source: Path) -> Checkpoint:
     return read_checkpoint(folder, groups={"weights"})
 
 
-def refuse_changed_data(folder: RunFolder, dataset: Dataset) -> None:
+def refuse_changed_data(folder: RunFolder, dataset: AnyDataset) -> None:
     """Going on with other data than the run began with would mix two runs."""
     recorded = folder.read_json("data.json")["fingerprint"]
     if fingerprint(dataset) != recorded:

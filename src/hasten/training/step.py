@@ -88,6 +88,8 @@ class OptimiserStep:
         losses = self.accumulate(batch)
         if self.exchange is not None:
             losses, self.wishes = self.exchange(losses, wishes)
+            for tensor in self.phase.sums():
+                self.exchange.processes.sum_(tensor, "the sum of moments")
         else:
             # as in the exchange: a parameter that nothing led to has the gradient zero
             for parameter in self.parameters:
@@ -101,6 +103,7 @@ class OptimiserStep:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         self.update(finite)
+        self.phase.end_step(finite)
         self.bad += ~finite
         self.bad_in_a_row = torch.where(finite, 0, self.bad_in_a_row + 1)
         return {name: torch.where(finite, value, 0.0) for name, value in losses.items()}

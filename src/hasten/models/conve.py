@@ -1,0 +1,213 @@
+"""ConvE: two-dimensional convolutions over head and relation (Dettmers et al. 2018).
+
+Head and relation, each D = H·W numbers, become an image of 2H×W; batch norm, dropout; C filters of
+k×k without padding, batch norm, ReLU, dropout of whole channels; a linear map back to D, dropout,
+batch norm, ReLU; the score of entity t is its product with e_t, plus a bias (equation 1 and figure
+1 of the paper). Differences: no biases before a batch norm, and no gain and shift in the first one,
+which the second undoes; batch norm over groups of ``group`` questions, whatever the batch.
+
+Shapes: B questions, D width, H×W the shape of a vector, C channels, P = (2H-k+1)(W-k+1) places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hasten.config import RunConfig
+from hasten.data.graph import KnowledgeGraph
+from hasten.errors import ConfigurationError
+from hasten.models.seam import Sizes
+from hasten.models.triples import METRICS, Share, TripleModel, TripleOptions
+from hasten.ops.dropout import dropout
+from hasten.ops.group_moments import GroupMoments, normalise
+from hasten.ops.patch_convolution import folded_filters, patches_of, rectified_products
+from hasten.training.phase import Phase
+
+_EPS = 1e-5
+
+
+class ConvEOptions(TripleOptions):
+    """Options of ConvE; the paper's values in brackets."""
+
+    name: Literal["conve"] = "conve"
+    width: int = Field(200, ge=1, description="D, the width of entities and relations [200]")
+    label_smoothing: Share = Field(0.1, description="of 1-n: labels (1-s) y + s/N [0.1]")
+    channels: int = Field(32, ge=1, description="C, filters of the convolution [32]")
+    kernel: int = Field(3, ge=1, description="k, filters are k by k [3]")
+    input_dropout: Share = Field(0.2, description="of the image [0.2]")
+    feature_dropout: Share = Field(0.2, description="of whole channels [0.2]")
+    hidden_dropout: Share = Field(0.3, description="of the hidden vector [0.3]")
+    group: int = Field(128, ge=2, description="questions that share BatchNorm statistics")
+
+    @model_validator(mode="after")
+    def _has_a_shape(self) -> ConvEOptions:
+        image_shape(self.width, self.kernel)
+        return self
+
+
+def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
+    """H and W with H·W = width, H ≥ W ≥ kernel, as square as can be: 200 is 20×10.
+
+    Raises ValueError with the nearest widths that have a shape.
+    """
+
+    def find(number: int) -> tuple[int, int] | None:
+        for columns in range(math.isqrt(number), kernel - 1, -1):
+            if number % columns == 0:
+                return number // columns, columns
+        return None
+
+    found = find(width)
+    if found is not None:
+        return found
+    below = next((n for n in range(width - 1, 0, -1) if find(n)), None)
+    above = next(n for n in range(width + 1, width + kernel**2 + 2 * kernel + 2) if find(n))
+    near = f"{above}" if below is None else f"{below} or {above}"
+    raise ValueError(
+        f"width {width} is no product H W with both at least {kernel} (the kernel); the nearest "
+        f"widths that are: {near}"
+    )
+
+
+class ConvE(TripleModel):
+    """The model."""
+
+    name: ClassVar[str] = "conve"
+    summary: ClassVar[str] = "2-D convolutions over knowledge graphs (Dettmers et al. 2018)"
+    Options: ClassVar[type[ConvEOptions]] = ConvEOptions
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "lr": 3e-3,
+        "batch_size": 128,
+        "evaluation.metrics": METRICS,
+    }
+
+    def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.options = options
+        self.group = options.group
+        self.height, self.columns = image_shape(options.width, options.kernel)
+        kernel, channels = options.kernel, options.channels
+        self.places = (2 * self.height - kernel + 1) * (self.columns - kernel + 1)
+        self.filters = nn.Parameter(torch.empty(channels, kernel**2))
+        nn.init.kaiming_uniform_(self.filters, math.sqrt(5))
+        self.feature_gain = nn.Parameter(torch.ones(channels))
+        self.feature_shift = nn.Parameter(torch.zeros(channels))
+        self.hidden = nn.Linear(self.places * channels, options.width, bias=False)
+        self.hidden_gain = nn.Parameter(torch.ones(options.width))
+        self.hidden_shift = nn.Parameter(torch.zeros(options.width))
+        self.image_moments = GroupMoments(1)
+        self.feature_moments = GroupMoments(channels)
+        self.hidden_moments = GroupMoments(options.width)
+        self.recompute = False
+        self.encode: Callable[[Tensor, Tensor], tuple[Tensor, ...]] = self._encode
+
+    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+        """As for every model of triples, once the batch fits its BatchNorm groups."""
+        training = config.training
+        if training.batch_size < 2:
+            raise ConfigurationError(
+                "training.batch_size=1: BatchNorm cannot estimate a variance from one question; "
+                "give at least 2"
+            )
+        groups = -(-training.batch_size // self.group)
+        if training.accumulate > groups:
+            raise ConfigurationError(
+                f"training.accumulate={training.accumulate}: a batch of {training.batch_size} is "
+                f"{groups} group(s) of {self.group} questions that share BatchNorm statistics and "
+                "are not divided; give a larger batch, or a smaller model.group"
+            )
+        self.recompute = training.recompute
+        return super().phases(dataset, config)
+
+    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
+        """[B, D] float32, group by group in training."""
+        if not self.training:
+            return self._infer(entity, relation)
+        sizes = self._groups(len(entity))
+        found = []
+        pairs = zip(torch.split(entity, sizes), torch.split(relation, sizes), strict=True)
+        for e, r in pairs:
+            if self.recompute and torch.is_grad_enabled():
+                vectors, *stats = checkpoint(self.encode, e, r, use_reentrant=False)
+            else:
+                vectors, *stats = self.encode(e, r)
+            found.append(vectors)
+            self._gather(len(e), *(each.detach() for each in stats))
+        return torch.cat(found)
+
+    def _groups(self, count: int) -> list[int]:
+        """Sizes of the BatchNorm groups; a last one of a single question joins its neighbour."""
+        sizes = [self.group] * (count // self.group)
+        rest = count % self.group
+        if rest == 1 and sizes:
+            sizes[-1] += 1
+        elif rest:
+            sizes.append(rest)
+        return sizes
+
+    def _gather(self, count: int, image: Tensor, feature: Tensor, hidden: Tensor) -> None:
+        """Take in the moments of a group: mean and variance stacked [2, channels]."""
+        cells = count * 2 * self.height * self.columns
+        for moments, stats, values in (
+            (self.image_moments, image, cells),
+            (self.feature_moments, feature, count * self.places),
+            (self.hidden_moments, hidden, count),
+        ):
+            moments.add(stats[0], stats[1], values)
+
+    def _image(self, entity: Tensor, relation: Tensor) -> Tensor:
+        """[B, 2H, W] the head above the relation."""
+        shape = (len(entity), self.height, self.columns)
+        head, below = self.entities.rows(entity), self.relations.rows(relation)
+        return torch.cat([head.view(shape), below.view(shape)], dim=1)
+
+    def _encode(self, entity: Tensor, relation: Tensor) -> tuple[Tensor, ...]:
+        """The vectors of one group in training, and the moments of its batch norms."""
+        options = self.options
+        image = self._image(entity, relation)
+        image_var, image_mean = torch.var_mean(image, correction=0)
+        image = dropout(normalise(image, image_mean, image_var, _EPS), options.input_dropout, True)
+        patches = patches_of(image, options.kernel)
+        filters, shift, mean, var = folded_filters(
+            patches, self.filters, self.feature_gain, self.feature_shift, _EPS
+        )
+        keep = None
+        if options.feature_dropout:
+            ones = torch.ones(len(entity), options.channels, device=image.device)
+            keep = dropout(ones, options.feature_dropout, True)
+        features = rectified_products(patches, filters, shift, keep, self.places)
+        hidden = dropout(self.hidden(features).float(), options.hidden_dropout, True)
+        hidden_var, hidden_mean = torch.var_mean(hidden, 0, correction=0)
+        hidden = normalise(hidden, hidden_mean, hidden_var, _EPS)
+        vectors = torch.relu(hidden * self.hidden_gain + self.hidden_shift)
+        return (
+            vectors,
+            torch.stack([image_mean, image_var])[:, None],
+            torch.stack([mean, var]),
+            torch.stack([hidden_mean, hidden_var]),
+        )
+
+    def _infer(self, entity: Tensor, relation: Tensor) -> Tensor:
+        """The vectors by the running moments, without dropout."""
+        image = self._image(entity, relation)
+        moments = self.image_moments
+        image = normalise(image, moments.mean, moments.variance, _EPS)
+        moments = self.feature_moments
+        scale = self.feature_gain * torch.rsqrt(moments.variance + _EPS)
+        filters, shift = self.filters * scale[:, None], self.feature_shift - scale * moments.mean
+        patches = patches_of(image, self.options.kernel)
+        hidden = self.hidden(rectified_products(patches, filters, shift, None, self.places)).float()
+        moments = self.hidden_moments
+        hidden = normalise(hidden, moments.mean, moments.variance, _EPS)
+        return torch.relu(hidden * self.hidden_gain + self.hidden_shift)
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> None:
+        """Compile what a step calls: the encoder of a group."""
+        self.encode = wrap(self._encode)

@@ -1,0 +1,43 @@
+"""DistMult: three-way products of embeddings (Yang et al. 2015).
+
+``q(h, r) = e_h ∘ e_r``, score ``q · e_t``. With a reciprocal relation for each direction it is no
+longer bound to symmetric relations, unlike the original.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from hasten.models.seam import Sizes
+from hasten.models.triples import METRICS, Share, TripleModel, TripleOptions
+from hasten.ops.dropout import dropout
+
+
+class DistMultOptions(TripleOptions):
+    """Options of DistMult."""
+
+    name: Literal["distmult"] = "distmult"
+    loss: Literal["1-n", "1vsall", "sampled"] = Field(
+        "1vsall", description="all answers of a question at once, one among all, among drawn ones"
+    )
+    dropout: Share = Field(0.3, description="of the products")
+
+
+class DistMult(TripleModel):
+    """The model."""
+
+    name: ClassVar[str] = "distmult"
+    summary: ClassVar[str] = "three-way products of triples (Yang et al. 2015)"
+    Options: ClassVar[type[DistMultOptions]] = DistMultOptions
+    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}  # noqa: RUF012
+
+    def __init__(self, options: DistMultOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.options = options
+
+    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
+        product = self.entities.rows(entity) * self.relations.rows(relation)
+        return dropout(product, self.options.dropout, self.training)

@@ -1,0 +1,126 @@
+"""What models of knowledge graphs share: tables, reciprocal relations, losses, the scorer.
+
+A model answers (h, r, ?) by a vector q(h, r) and scores entity t as ``q · e_t + b_t``. Heads are
+asked for by the reciprocal relation: (?, r, t) is (t, r + R, ?). Losses, summed over the questions
+of a batch and divided by their number:
+
+- ``1-n``: binary cross-entropy over all entities, with all training answers of (h, r) as
+  positives and smoothed labels (Dettmers et al. 2018);
+- ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018), a training
+  triple and direction at a time;
+- ``sampled``: binary cross-entropy of one answer and k drawn entities that are not known as
+  answers; its cost does not depend on the number of entities.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.graph import KnowledgeGraph
+from hasten.models.seam import Catalogue, FactorScorer, Scorer, Sizes, TripleQueries
+from hasten.ops.catalogue_loss import catalogue_cross_entropy
+from hasten.ops.group_moments import GroupMoments
+from hasten.ops.one_to_many_loss import one_to_many_loss
+from hasten.ops.sampled_loss import sampled_loss
+from hasten.ops.table import EmbeddingTable, Table
+from hasten.training.completion import (
+    CompletionBatch,
+    CompletionPhase,
+    Rows,
+    SingleTriples,
+)
+from hasten.training.phase import Phase
+
+METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TripleOptions(ModelOptions):
+    """Options that models of knowledge graphs share."""
+
+    width: int = Field(200, ge=1, description="D, the width of entities and relations")
+    loss: Literal["1-n", "1vsall", "sampled"] = Field(
+        "1-n", description="all answers of a question at once, one among all, one among drawn ones"
+    )
+    label_smoothing: Share = Field(0.1, description="of 1-n: labels (1-s) y + s/N")
+    negatives: int = Field(128, ge=1, description="entities drawn for each answer (sampled)")
+
+    @model_validator(mode="after")
+    def _of_the_loss(self) -> TripleOptions:
+        given = self.model_fields_set
+        if "negatives" in given and self.loss != "sampled":
+            raise ValueError(f"negatives has no effect with loss={self.loss}, only with sampled")
+        if "label_smoothing" in given and self.loss != "1-n" and self.label_smoothing:
+            raise ValueError(f"label_smoothing has no effect with loss={self.loss}, only with 1-n")
+        return self
+
+
+class TripleModel(nn.Module, ABC):
+    """Entities, relations in both directions, an entity bias; a subclass says what q(h, r) is."""
+
+    reads: ClassVar[str] = "triples"
+    sample: ClassVar[str] = "families"
+    defaults: ClassVar[Mapping[str, Any]] = {"evaluation.metrics": METRICS}
+    #: questions whose BatchNorm statistics are taken together; 1: there are none
+    group = 1
+
+    def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.entities: Table = EmbeddingTable(sizes.entities, options.width)
+        self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
+        self.bias = nn.Parameter(torch.zeros(sizes.entities))
+        self.loss = options
+
+    @abstractmethod
+    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
+        """[B, D] float32: q(h, r) of int64 [B] entities and relations (reciprocals included)."""
+
+    @property
+    def moments(self) -> Sequence[GroupMoments]:
+        """What BatchNorm follows in training."""
+        return [part for part in self.modules() if isinstance(part, GroupMoments)]
+
+    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+        """One phase: rows with all their answers, or single triples in both directions."""
+        options = self.loss
+        examples: Rows | SingleTriples
+        if options.loss == "1-n":
+            examples = Rows(dataset)
+        else:
+            sampled = options.negatives if options.loss == "sampled" else 0
+            examples = SingleTriples(dataset, sampled)
+        return [CompletionPhase(self, examples, config.training.batch_size)]
+
+    def completion_loss(self, batch: CompletionBatch) -> Tensor:
+        """The loss that the options name, summed over the questions."""
+        x_BD = self.vectors(batch.entity, batch.relation)
+        table = self.entities.block(0, len(self.entities))
+        if batch.row is not None and batch.item is not None:
+            smoothing = self.loss.label_smoothing
+            return one_to_many_loss(x_BD, [table], batch.row, batch.item, self.bias, smoothing)
+        assert batch.target is not None
+        if batch.negatives is None:
+            return catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
+        ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
+        # the bias as one more column of the rows, against ones
+        rows = torch.cat([self.entities.rows(ids), self.bias[ids][..., None]], dim=2)
+        return sampled_loss(nn.functional.pad(x_BD, (0, 1), value=1.0), rows)
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> None:
+        """Compile what a step calls: the vectors of the questions."""
+        self.vectors = wrap(self.vectors)  # type: ignore[method-assign]
+
+    def scorer(self, queries: TripleQueries) -> Scorer:
+        """``q · e_t + b_t`` for all entities t."""
+        device = self.bias.device
+        entity = torch.from_numpy(queries.entity).to(device)
+        relation = torch.from_numpy(queries.relation).to(device)
+        vectors = self.vectors(entity, relation)
+        return FactorScorer(vectors, Catalogue(self.entities, self.bias))

@@ -1,0 +1,55 @@
+"""Running moments of batch norm that no layout of a batch changes.
+
+Batch norm takes its statistics over fixed groups of rows, the same in every layout: a micro-batch
+or a process holds whole groups. What evaluation needs, running means and variances, is gathered
+over all groups of an optimiser step, summed over processes, and then followed once:
+
+    running += momentum (weighted mean over groups of the group's moment - running)
+
+with variances unbiased, as torch keeps them. A step that is left out leaves no trace.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class GroupMoments(nn.Module):
+    """The running mean and variance of some channels [C]; not parameters, but of the weights."""
+
+    mean: Tensor
+    variance: Tensor
+    gathered: Tensor
+
+    def __init__(self, channels: int, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("variance", torch.ones(channels))
+        self.register_buffer("gathered", torch.zeros(2 * channels + 1), persistent=False)
+
+    def start(self) -> None:
+        """Begin a step."""
+        self.gathered.zero_()
+
+    @torch.no_grad()
+    def add(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Take in a group of ``count`` values a channel; variance: biased, of these values."""
+        unbiased = variance * (count / max(1, count - 1))
+        one = mean.new_ones(1)
+        self.gathered += count * torch.cat([mean, unbiased, one]).to(self.gathered.dtype)
+
+    @torch.no_grad()
+    def fold(self, finite: Tensor) -> None:
+        """Follow what was gathered, unless the step or a moment was not finite."""
+        total = self.gathered[-1]
+        mean, variance = (self.gathered[:-1] / total.clamp(min=1)).chunk(2)
+        good = finite & (total > 0) & self.gathered.isfinite().all()
+        for running, moment in ((self.mean, mean), (self.variance, variance)):
+            running.copy_(torch.where(good, running.lerp(moment, self.momentum), running))
+
+
+def normalise(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
+    """[B, C] or [B, ...] to mean 0 and variance 1 by the given moments (channels last)."""
+    return (x - mean) * torch.rsqrt(variance + eps)
