@@ -54,6 +54,7 @@ class ModelEntry:
 
 BUILT_IN = (
     ModelEntry("sasrec", "hasten.models.sasrec", "SASRec", "self-attention over item sequences"),
+    ModelEntry("tisasrec", "hasten.models.tisasrec", "TiSASRec", "self-attention that knows times"),
     ModelEntry("conve", "hasten.models.conve", "ConvE", "2-D convolutions over knowledge graphs"),
     ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
     ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),

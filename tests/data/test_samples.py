@@ -8,7 +8,7 @@ import pytest
 from hasten.config import DataOptions
 from hasten.data import counter
 from hasten.data.load import load_dataset
-from hasten.data.samples import make_sequences, write_sample
+from hasten.data.samples import make_sequences, make_sittings, write_sample
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError, UsageError
@@ -68,17 +68,50 @@ def test_the_next_item_can_be_predicted_far_better_than_by_popularity(sample):
     assert top_tenth > 0.25 * len(train.items)  # popularity is skewed
 
 
+def test_the_other_sample_is_always_the_same():
+    assert fingerprint(load_dataset(DataOptions(path="sittings"), seed=0)) == (
+        "71ebed3fc1f00619bdec155225874782331e8a64bd1fe11d3209e1a619cb0c8b"
+    )
+
+
+def test_in_sittings_the_pauses_tell_what_comes_next():
+    """Three records may follow another, equally far apart in the ring; which, the pause tells."""
+    table = make_sittings().table
+    user, item, time = (table[name].to_numpy() for name in table.column_names)
+    names = make_sittings().names
+    place = np.array([int(names[str(i)].split()[-1]) - 1 for i in item])
+    genre = np.array([names[str(i)].split()[0] for i in item])
+    assert all(len(set(genre[user == one])) == 1 for one in range(1, 50))
+    size = np.array([34, 33])[
+        np.array([g not in ("Jazz", "Blues", "Folk", "Soul") for g in genre], int)
+    ]
+    inner = (user[1:-1] == user[:-2]) & (user[1:-1] == user[2:])
+    pause = (time[1:-1] - time[:-2])[inner]
+    step = ((place[2:] - place[1:-1]) % size[1:-1])[inner]
+    third = size[1:-1][inner] // 3
+    kinds = [step == 1, step == 1 + third, step == 1 + 2 * third]
+    assert all(0.15 < kind.mean() < 0.5 for kind in kinds)
+    smallest = np.full(user.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(smallest, user[1:-1][inner], pause)
+    units = pause / smallest[user[1:-1][inner]]
+    told = np.select([units < 2, units < 20], [kinds[0], kinds[1]], kinds[2])
+    assert told.mean() > 0.85
+
+
+@pytest.mark.parametrize("make", [make_sequences, make_sittings])
 @pytest.mark.parametrize(
     ("users", "items", "events"), [(1, 8, 3), (7, 50, 22), (300, 12, 900), (50, 5000, 4000)]
 )
-def test_any_size_can_be_made(users, items, events):
-    made = make_sequences(users, items, events, seed=3)
+def test_any_size_can_be_made(make, users, items, events):
+    made = make(users, items, events, seed=3)
     assert made.table.num_rows == events
     assert len(made.names) == items
     user, item = np.asarray(made.table["user_id"]), np.asarray(made.table["item_id"])
     assert set(user) == set(range(1, users + 1))
     assert 1 <= item.min() <= item.max() <= items
     assert (np.bincount(user)[1:] >= 3).all()
+    time = np.asarray(made.table["timestamp"])
+    assert (np.diff(time)[np.diff(user) == 0] > 0).all()
 
 
 def test_sizes_that_are_left_out_follow_from_the_others():

@@ -25,6 +25,12 @@ def _sequences() -> SampleSet:
     return make_sequences()
 
 
+def _sittings() -> SampleSet:
+    from hasten.data.samples import make_sittings  # noqa: PLC0415
+
+    return make_sittings()
+
+
 def _families() -> SampleSet:
     from hasten.data.graph_sample import make_families  # noqa: PLC0415
 
@@ -83,6 +89,11 @@ CATALOGUE: dict[str, Sample | Remote] = {
             "sequences",
             "1,200 made listeners, 400 records, 24,000 events; the next record can be predicted",
             _sequences,
+        ),
+        Sample(
+            "sittings",
+            "as sequences, but the pauses between records tell which one is next",
+            _sittings,
         ),
         Sample(
             "families",

@@ -3,12 +3,15 @@
 ``sequences``: listeners with one or two tastes walk through records. Every genre is a ring of
 records; from a record a listener mostly goes on to one of the next three in the ring (so that the
 next item can be predicted from the last one), sometimes jumps within the genre (to records near
-the start of the ring: they are popular) or changes to the other taste. Only the counter-based
-generator and exact arithmetic are used: the bytes do not depend on the version of numpy.
+the start of the ring: they are popular) or changes to the other taste. ``sittings``: listeners
+whose next record depends on how long they paused (:mod:`hasten.data.sittings`). Only the
+counter-based generator and exact arithmetic are used: the bytes do not depend on the version of
+numpy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +22,18 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
-from hasten.data import counter
+from hasten.data import counter, sittings
 from hasten.errors import DataError, UsageError
 
 GENRES = (
     "Jazz", "Blues", "Folk", "Soul", "Rock", "Techno",
     "Opera", "Punk", "Reggae", "Metal", "Country", "Ambient",
 )  # fmt: skip
+#: lengths, offsets, tastes, items, genres and seed to the items and times of all events
+Walk = Callable[
+    [NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int, int, int],
+    tuple[NDArray[np.int64], NDArray[np.int64]],
+]
 _USERS, _ITEMS, _EVENTS = 1200, 400, 24_000
 _FIRST_SECOND = 1_672_617_600  # 2023-01-02
 _FOLLOW, _CHANGE = 0.75, 0.12
@@ -52,6 +60,23 @@ def make_sequences(
     Raises:
         DataError: sizes that do not go together.
     """
+    return _make(_walks, users, items, events, seed)
+
+
+def make_sittings(
+    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
+) -> SampleSet:
+    """The sample ``sittings`` at any size; sizes left out follow from those given.
+
+    Raises:
+        DataError: sizes that do not go together.
+    """
+    return _make(sittings.walks, users, items, events, seed)
+
+
+def _make(
+    walk: Walk, users: int | None, items: int | None, events: int | None, seed: int
+) -> SampleSet:
     if events is None:
         events = _EVENTS if users is None else users * (_EVENTS // _USERS)
     if users is None:
@@ -64,7 +89,7 @@ def make_sequences(
     offsets = np.zeros(users + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     tastes = _tastes(users, genres, seed)
-    item, time = _walks(lengths, offsets, tastes, items, genres, seed)
+    item, time = walk(lengths, offsets, tastes, items, genres, seed)
     place = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SAMPLE, 9), items))
     label = np.empty(items, np.int64)
     label[place] = np.arange(1, items + 1)
@@ -166,7 +191,7 @@ def _names(label: NDArray[np.int64], genres: int) -> dict[str, str]:
     return dict(sorted(names.items(), key=lambda pair: int(pair[0])))
 
 
-SAMPLES = {"sequences": make_sequences}
+SAMPLES = {"sequences": make_sequences, "sittings": make_sittings}
 
 
 def write_sample(
