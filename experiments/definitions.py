@@ -57,19 +57,26 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         f"{_BEAUTY} --set model.loss=ce --lr 2e-3 --epochs 60 --patience 6",
         also=(_MASKED, _SAMPLED),
     ),
+    # what a minute of training on two cores is worth, evaluations included
+    *seeds(
+        "sasrec-beauty-ce-minute",
+        "sasrec",
+        "beauty",
+        f"{_BEAUTY} --set model.loss=ce --lr 2e-3 --epochs 60 --max-time 60s",
+    ),
     *seeds(
         "sasrec-ml-1m-ce",
         "sasrec",
         "ml-1m",
         f"{_ML1M} --set model.loss=ce --epochs 200 --eval-every 2 --patience 8",
-        also=(_SAMPLED,),
+        also=(_MASKED, _SAMPLED),
     ),
     *seeds(
         "sasrec-ml-1m-bce",
         "sasrec",
         "ml-1m",
         f"{_ML1M} --set model.loss=bce --epochs 400 --eval-every 5 --patience 8",
-        also=(_SAMPLED,),
+        also=(_MASKED, _SAMPLED),
     ),
 )
 
