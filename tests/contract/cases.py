@@ -41,6 +41,14 @@ CASES = (
         {**_SMALL, "model.loss": "gbce", "model.negatives": 4, "model.heads": 2},
         _NO_DROPOUT,
     ),
+    ModelCase("tisasrec-ce", "tisasrec", {**_SMALL, "model.span": 20}, _NO_DROPOUT),
+    ModelCase(
+        "tisasrec-bce",
+        "tisasrec",
+        {**_SMALL, "model.span": 4, "model.loss": "bce", "model.heads": 2},
+        _NO_DROPOUT,
+    ),
+    ModelCase("tisasrec-mhc", "tisasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase("pop", "pop", trains=False),
 )
 
