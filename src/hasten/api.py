@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.config import RunConfig
 from hasten.configuration.build import build_config
+from hasten.errors import HastenError, UsageError
 from hasten.inference.recommend import Recommendations, recommend
 from hasten.run import LoadedRun, load_run
 from hasten.run import train as train_run
+from hasten.training.config_text import config_text
+from hasten.training.launch import processes_to_start, run_processes
 from hasten.training.summary import Summary
 
 if TYPE_CHECKING:
@@ -87,13 +93,45 @@ def train(
     data: a path, a registered name, a pandas/polars/Arrow table or a mapping of arrays; None takes
     the built-in sample. settings: dotted configuration keys, ``{"model.width": 128}``; flags: the
     everyday ones by name (``epochs=20, lr=1e-3, device="cpu", out="runs/mine"``).
+    devices=2 trains in two processes: they are new ones of the program hasten, so a script needs
+    no ``if __name__`` guard, but they read the data themselves, from a path. In a script that
+    torchrun starts, this call is one of its processes.
     Raises hasten.HastenError.
     """
     path = str(data) if isinstance(data, str | Path) else None
     table = None if data is None or path is not None else data
     given = {**(settings or {}), **flags}
     built = build_config(model, path, None if config is None else Path(config), (), given)
+    count = processes_to_start(built.devices, "devices" in given, built.distributed.master_port)
+    if count:
+        return Result(_train_in_processes(built, count, table, quiet))
     return Result(train_run(built, table=table, quiet=quiet))
+
+
+def _train_in_processes(
+    config: RunConfig, count: int, table: object | None, quiet: bool
+) -> Summary:
+    """Train by ``count`` new processes of the command line; what they print comes back."""
+    if table is not None:
+        raise UsageError(
+            f"devices={count} with a table in memory: several processes read the data from files; "
+            "save the table (to Parquet, say) and give its path"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "config.yaml"
+        file.write_text(config_text(config), encoding="utf-8")
+        arguments = ["train", "--config", str(file), "--json"]
+        arguments += ["--out", str(config.out)] if config.out is not None else []
+        arguments += ["--quiet"] if quiet else []
+        ended = run_processes(arguments, count, config.distributed.master_port, capture=True)
+    lines = ended.output.splitlines()
+    values = json.loads(lines[-1]) if lines else {}
+    if ended.code == 0:
+        return Summary.from_json(values)
+    told = values.get("error", {"code": "processes", "message": ended.problem})
+    error = HastenError(told["message"] or "the processes failed; what they said stands above")
+    error.code, error.exit_code = told["code"], ended.code
+    raise error
 
 
 def load(run: str | Path, checkpoint: str = "best", device: str = "auto") -> LoadedRun:

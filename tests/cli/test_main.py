@@ -202,10 +202,16 @@ def test_control_characters_do_not_reach_the_terminal(run, capsys):
         (["recommend", "x"], "for whom?"),
         (["recommend", "x", "--users", "all", "--until", "now"], "must be one of train, valid, te"),
         (["recommend", "x", "--users", "all", "--history", "a"], "for whom?"),
-        (["train", "toy", "--devices", "2"], "--devices 2 is not available in this version"),
-        (["train", "toy", "--backend", "gloo"], "--backend gloo is not available"),
-        (["train", "toy", "--master-port", "0"], "--master-port 0 is not available"),
-        (["train", "toy", "--lr-scaling", "sqrt"], "--lr-scaling sqrt is not available"),
+        (["train", "toy", "--devices", "0"], "--devices"),
+        (["train", "toy", "--backend", "mpi"], "--backend"),
+        (["train", "toy", "--master-port", "70000"], "--master-port"),
+        (["train", "toy", "--lr-scaling", "cube"], "--lr-scaling"),
+        (["evaluate", "x", "--devices", "two"], "--devices two: expected a whole number"),
+        (["doctor", "--devices", "2"], "belongs to hasten doctor --distributed"),
+        (
+            ["train", "toy", "--batch-size", "8", "--set", "training.batch_size_per_device=4"],
+            "say the same in two ways",
+        ),
         (["train", "toy", "--memory-budget", "10GB"], "--memory-budget 10GB is not available"),
     ],
 )
@@ -218,21 +224,48 @@ def test_wrong_usage_is_code_two(run, capsys, arguments, message):
     assert not run.calls
 
 
-def test_unavailable_options_at_their_default_are_accepted(run):
-    assert main(["train", "toy", "--devices", "1", "--lr-scaling", "none"]) == 0
+def test_options_of_several_processes_reach_the_configuration(run):
+    given = ["--devices", "1", "--lr-scaling", "sqrt", "--backend", "gloo", "--master-port", "0"]
+    assert main(["train", "toy", *given]) == 0
+    config = run.calls[0][1]["config"]
+    assert (config.devices, config.training.lr_scaling) == (1, "sqrt")
+    assert (config.distributed.backend, config.distributed.master_port) == ("gloo", 0)
 
 
-@pytest.mark.parametrize("verb", [["train", "toy"], ["resume", "x"], ["evaluate", "x"]])
-def test_several_processes_are_refused_by_each_and_said_once(run, monkeypatch, capsys, verb):
+def test_several_processes_are_refused_where_they_repeat_the_work_and_said_once(
+    run, monkeypatch, capsys
+):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    assert main([*verb, "--json"]) == 2
+    assert main(["recommend", "x", "--users", "all", "--json"]) == 2
     shown = capsys.readouterr()
-    assert "not available in this version" in shown.err
+    assert "this command works in one process" in shown.err
     assert last_json(shown.out)["error"]["code"] == "usage"
     monkeypatch.setenv("RANK", "1")
-    assert main([*verb, "--json"]) == 2
+    assert main(["recommend", "x", "--users", "all", "--json"]) == 2
     assert capsys.readouterr() == ("", "")
+
+
+def test_devices_must_not_contradict_the_launcher(run, monkeypatch, capsys):
+    started = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**started, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "toy", "--devices", "2"]) == 0
+    assert main(["train", "toy", "--devices", "3"]) == 2
+    assert "a launcher has started 2 processes" in capsys.readouterr().err
+    assert main(["train", "toy", "--master-port", "1234"]) == 2
+    assert "give the port to the launcher" in capsys.readouterr().err
+    monkeypatch.delenv("MASTER_PORT")
+    assert main(["train", "toy"]) == 2
+    assert "MASTER_PORT is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelling", ["--local-rank=3", "--local_rank=3"])
+def test_the_local_rank_of_the_old_launcher_becomes_a_variable(run, monkeypatch, spelling):
+    monkeypatch.setenv("LOCAL_RANK", "")
+    monkeypatch.delenv("LOCAL_RANK")
+    assert main([spelling, "train", "toy"]) == 0
+    assert os.environ["LOCAL_RANK"] == "3"
 
 
 def test_help_and_version(capsys):

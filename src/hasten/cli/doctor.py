@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from hasten.cli import output
-from hasten.cli.options import DebugOption, JsonOption, prepare_process
+from hasten.cli.options import (
+    BackendOption,
+    DebugOption,
+    DeviceOption,
+    DevicesOption,
+    JsonOption,
+    MasterPortOption,
+    given,
+    prepare_process,
+    start_if_several,
+    whole_number,
+)
+from hasten.errors import UsageError
 
 # What hasten itself and the libraries under it take from the environment.
 VARIABLES = {
@@ -21,6 +33,7 @@ VARIABLES = {
     "MKL_NUM_THREADS": "CPU threads of MKL",
     "THP_MEM_ALLOC_ENABLE": "1: torch asks for huge pages",
     "CUDA_VISIBLE_DEVICES": "which CUDA devices are seen",
+    "GLOO_SOCKET_IFNAME": "network interface of gloo",
     "PYTORCH_CUDA_ALLOC_CONF": "CUDA memory allocator",
     "TORCHINDUCTOR_CACHE_DIR": "what torch.compile keeps",
 }
@@ -28,6 +41,18 @@ _CPU_FEATURES = (("avx2", "avx512f", "avx512_bf16", "amx_bf16"), ("asimd", "sve"
 
 
 def doctor(
+    context: typer.Context,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="Test the processes that --devices or torchrun starts, and their exchange.",
+        ),
+    ] = False,
+    device: DeviceOption = None,
+    devices: DevicesOption = None,
+    backend: BackendOption = None,
+    master_port: MasterPortOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
@@ -35,6 +60,18 @@ def doctor(
 
     The exit code is 1 if a test fails.
     """
+    if distributed:
+        _examine_processes(context, device, devices, backend, master_port, json)
+        return
+    named = {
+        "--device": device,
+        "--devices": devices,
+        "--backend": backend,
+        "--master-port": master_port,
+    }
+    for name, value in named.items():
+        if value is not None:
+            raise UsageError(f"{name} belongs to hasten doctor --distributed: give that too")
     prepare_process()
     found = examine()
     failed = [check for check in found["checks"] if check["status"] == "fail"]
@@ -46,13 +83,44 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _examine_processes(
+    context: typer.Context,
+    device: str | None,
+    devices: str | None,
+    backend: str | None,
+    master_port: str | None,
+    json: bool,
+) -> None:
+    prepare_process(several=True)
+    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
+
+    settings = parse_changes([], given(device=device, backend=backend, master_port=master_port))
+    options = {name.partition(".")[2]: value for name, value in settings.items()}
+    options.pop("", None)
+    count = whole_number("devices", devices)
+    start_if_several(context, count or 2, count is not None, options.get("master_port", 0))
+    from hasten.cli.collectives import examine_processes, lines  # noqa: PLC0415 - brings torch
+    from hasten.config import DistributedOptions  # noqa: PLC0415 - only when needed
+
+    found = examine_processes(device or "auto", DistributedOptions(**options))
+    if json:
+        output.write_json(found)
+    for line in lines(found):
+        output.say(line)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
 def examine() -> dict[str, Any]:
     """Everything the command says: ``{"ok", "environment", "torch", ..., "checks"}``."""
     import torch  # noqa: PLC0415 - slow to import
 
     from hasten.cli.selftest import run_checks  # noqa: PLC0415 - brings torch
     from hasten.data.fetch import cache_folder  # noqa: PLC0415
-    from hasten.training.environment import describe_environment  # noqa: PLC0415
+    from hasten.training.environment import (  # noqa: PLC0415
+        describe_environment,
+        recorded_variables,
+    )
     from hasten.training.machine import allocator_report  # noqa: PLC0415
 
     checks = run_checks(cache_folder())
@@ -69,7 +137,10 @@ def examine() -> dict[str, Any]:
         },
         "allocator": allocator_report(),
         "memory": memory(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {
+            **{name: os.environ[name] for name in VARIABLES if name in os.environ},
+            **{k: v for k, v in recorded_variables(os.environ).items() if k.startswith("NCCL_")},
+        },
         "checks": [vars(check) for check in checks],
     }
 

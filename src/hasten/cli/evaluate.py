@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from hasten.cli import output, result
 from hasten.cli.options import (
     CheckpointOption,
     DebugOption,
     DeviceOption,
+    DevicesOption,
     JsonOption,
     MetricsOption,
     RunArgument,
@@ -16,16 +19,20 @@ from hasten.cli.options import (
     TopkOption,
     given,
     prepare_process,
+    start_if_several,
+    whole_number,
 )
 
 
 def evaluate(
+    context: typer.Context,
     run: RunArgument,
     checkpoint: CheckpointOption = "best",
     metrics: MetricsOption = None,
     topk: TopkOption = None,
     sets: SetOption = None,
     device: DeviceOption = None,
+    devices: DevicesOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
@@ -34,7 +41,9 @@ def evaluate(
     Another protocol: --set evaluation.mask_history=true (or
     evaluation.candidates=uni100). It is printed beside the numbers.
     """
-    prepare_process()
+    prepare_process(several=True)
+    count = whole_number("devices", devices)
+    start_if_several(context, count or 1, count is not None)
     from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
 
     configured = _configured_metrics(run) if (metrics is None) != (topk is None) else None

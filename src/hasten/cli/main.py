@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from hasten.cli import data, doctor, evaluate, output, recommend, resume, train
-from hasten.errors import HastenError, Interrupted, UsageError
+from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError
 from hasten.registry import did_you_mean
 
 # The base of every error of the command line's grammar, in each release of typer.
@@ -76,7 +76,7 @@ app.add_typer(data.app, name="data", cls=_Commands)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every error ends here."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = _without_local_rank(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _invoke(given)
         sys.stdout.flush()
@@ -87,11 +87,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _without_local_rank(arguments: Sequence[str]) -> list[str]:
+    """The arguments without what torch.distributed.launch puts before them, made a variable."""
+    kept = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name in ("--local-rank", "--local_rank") and value:
+            os.environ.setdefault("LOCAL_RANK", value)
+        else:
+            kept.append(argument)
+    return kept
+
+
 def _invoke(given: list[str]) -> int:
     report = _Report(as_json="--json" in given, debug="--debug" in given)
     try:
         command = typer.main.get_command(app)
-        with command.make_context("hasten", given or ["--help"]) as context:
+        with command.make_context("hasten", given or ["--help"], obj=given) as context:
             command.invoke(context)
     except typer.Exit as done:
         return int(done.exit_code)
@@ -112,7 +124,8 @@ class _Report:
     def explain(self, error: BaseException) -> int:
         """Say what is wrong, and return the exit code."""
         if isinstance(error, HastenError):
-            return self.fail(error.code, str(error), error.exit_code)
+            own = isinstance(error, ProcessesError) and not error.agreed
+            return self.fail(error.code, str(error), error.exit_code, own=own)
         if isinstance(error, _GrammarError):
             return self.fail(UsageError.code, _grammar(error), error.exit_code)
         if isinstance(error, KeyboardInterrupt | typer.Abort):
@@ -123,19 +136,22 @@ class _Report:
             return self.fail("system", f"{error.filename}: {error.strerror}", 1)
         return self.defect(error)
 
-    def fail(self, code: str, message: str, exit_code: int) -> int:
-        """An error with a message of its own; the traceback only with --debug."""
+    def fail(self, code: str, message: str, exit_code: int, own: bool = False) -> int:
+        """An error with a message of its own; the traceback only with --debug.
+
+        own: of several processes, this one alone has it.
+        """
         if self.debug:
-            output.say(traceback.format_exc())
-        output.say(f"error: {message}")
+            output.say(traceback.format_exc(), own)
+        output.say(f"error: {message}", own)
         self._json(code, message)
         return exit_code
 
     def defect(self, error: BaseException) -> int:
         """An error that nobody foresaw: its traceback is the message."""
-        output.say(traceback.format_exc())
+        output.say(traceback.format_exc(), own=True)
         message = f"this is a defect in hasten: {type(error).__name__}: {error}"
-        output.say(message)
+        output.say(message, own=True)
         self._json("defect", message)
         return 1
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hasten.errors import UsageError
+from hasten.cli.output import say
+from hasten.errors import ProcessesError, UsageError
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
 SetOption = Annotated[
@@ -38,6 +39,30 @@ DeviceOption = Annotated[
         rich_help_panel="Speed and memory",
     ),
 ]
+DevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Processes to start on this machine, each on its own device.",
+        rich_help_panel="Several processes",
+    ),
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="nccl, gloo, or auto: by the device.",
+        rich_help_panel="Several processes",
+    ),
+]
+MasterPortOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Where they meet; 0: a free port.",
+        rich_help_panel="Several processes",
+    ),
+]
 CheckpointOption = Annotated[
     str, typer.Option(metavar="NAME", help="best, final, or a name such as epoch-0010.")
 ]
@@ -46,40 +71,62 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress, only wa
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def prepare_process() -> None:
+def prepare_process(*, several: bool = False) -> None:
     """What every command that computes does before it imports torch.
 
-    Several processes are not built yet: they are refused, rather than left to race. The
-    allocator's settings only take effect before torch allocates.
+    several: whether the command works in several processes; others are refused there, rather than
+    left to do the same work over and over. The allocator's settings only take effect before torch
+    allocates.
     """
     world = os.environ.get("WORLD_SIZE", "1")
-    if world != "1":
+    if world != "1" and not several:
         raise UsageError(
-            f"{world} processes (WORLD_SIZE) are not available in this version: "
-            "run hasten without torchrun, in one process"
+            f"this command works in one process, but {world} were started (WORLD_SIZE): run it "
+            "without torchrun"
         )
+    if "WORLD_SIZE" in os.environ:
+        # when a process dies, torch's own warnings in the others bury the one line that says so
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from hasten.training.machine import tune_process  # noqa: PLC0415 - only when it is needed
 
     tune_process()
 
 
-def refuse_unavailable(
-    devices: str, backend: str, master_port: str | None, lr_scaling: str, memory_budget: str | None
+def start_if_several(
+    context: typer.Context, devices: int, given: bool = False, port: int = 0
 ) -> None:
+    """Where several processes are wanted and none were started: start them, and end with them.
+
+    They are given the same arguments as this one.
+    """
+    from hasten.training import launch  # noqa: PLC0415 - only when it is needed
+
+    count = launch.processes_to_start(devices, given, port)
+    if not count:
+        return
+    ended = launch.run_processes(context.find_root().obj, count, port)
+    if ended.problem is not None:
+        if not ended.first_spoke:
+            raise ProcessesError(ended.problem)
+        say(f"error: {ended.problem}")
+    raise typer.Exit(ended.code)
+
+
+def whole_number(name: str, text: str | None) -> int | None:
+    """A number given for a flag that is needed before there is a configuration."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", text.strip()):
+        raise UsageError(f"--{name} {text}: expected a whole number from 1")
+    return int(text)
+
+
+def refuse_unavailable(memory_budget: str | None) -> None:
     """Options of the command line's contract whose work is not built: refused, never ignored."""
-    given = {
-        f"--devices {devices}": devices != "1",
-        f"--backend {backend}": backend != "auto",
-        f"--master-port {master_port}": master_port is not None,
-        f"--lr-scaling {lr_scaling}": lr_scaling != "none",
-        f"--memory-budget {memory_budget}": memory_budget is not None,
-    }
-    refused = [name for name, wanted in given.items() if wanted]
-    if refused:
-        verb = "is" if len(refused) == 1 else "are"
+    if memory_budget is not None:
         raise UsageError(
-            f"{', '.join(refused)} {verb} not available in this version: it trains in one "
-            "process on one device, in the memory that the batch needs; leave the option out"
+            f"--memory-budget {memory_budget} is not available in this version: it trains in the "
+            "memory that the batch needs; leave the option out"
         )
 
 

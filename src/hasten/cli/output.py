@@ -15,10 +15,14 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def say(text: str = "") -> None:
-    """A line for people, on stderr."""
-    if speaks():
-        sys.stderr.write(printable(text) + "\n")
+def say(text: str = "", own: bool = False) -> None:
+    """A line for people, on stderr; of several processes the first says it.
+
+    own: it concerns this process alone, so it says it itself.
+    """
+    if speaks() or own:
+        which = "" if speaks() else f"[rank {os.environ['RANK']}] "
+        sys.stderr.write(which + printable(text) + "\n")
         sys.stderr.flush()
 
 

@@ -8,18 +8,23 @@ import typer
 
 from hasten.cli import output, result
 from hasten.cli.options import (
+    BackendOption,
     DebugOption,
+    DevicesOption,
     JsonOption,
+    MasterPortOption,
     QuietOption,
     RunArgument,
     SetOption,
     given,
     prepare_process,
     seconds,
+    start_if_several,
 )
 
 
 def resume(
+    context: typer.Context,
     run: RunArgument,
     checkpoint: Annotated[
         str | None,
@@ -32,6 +37,9 @@ def resume(
     max_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop and save after 90s, 30m, 2h.")
     ] = None,
+    devices: DevicesOption = None,
+    backend: BackendOption = None,
+    master_port: MasterPortOption = None,
     sets: SetOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -41,11 +49,29 @@ def resume(
 
     Only what does not alter the work done so far may change, such as --epochs.
     """
-    prepare_process()
-    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
+    prepare_process(several=True)
+    from hasten.configuration.build import (  # noqa: PLC0415 - only when needed
+        load_config,
+        parse_changes,
+    )
 
-    flags = given(epochs=epochs, patience=patience, max_time=seconds(max_time))
+    flags = given(
+        epochs=epochs,
+        patience=patience,
+        max_time=seconds(max_time),
+        devices=devices,
+        backend=backend,
+        master_port=master_port,
+    )
     changes = parse_changes(sets or [], flags)
+    if (run / "config.yaml").is_file():
+        saved = load_config(run / "config.yaml")
+        start_if_several(
+            context,
+            changes.get("devices", saved.devices),
+            devices is not None,
+            changes.get("distributed.master_port", saved.distributed.master_port),
+        )
     from hasten import run as flow  # noqa: PLC0415 - brings torch
 
     summary = flow.resume(run, checkpoint=checkpoint, changes=changes, quiet=quiet)

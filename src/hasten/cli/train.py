@@ -9,9 +9,12 @@ import typer
 
 from hasten.cli import output, result
 from hasten.cli.options import (
+    BackendOption,
     DebugOption,
     DeviceOption,
+    DevicesOption,
     JsonOption,
+    MasterPortOption,
     MetricsOption,
     QuietOption,
     SetOption,
@@ -20,6 +23,7 @@ from hasten.cli.options import (
     prepare_process,
     refuse_unavailable,
     seconds,
+    start_if_several,
 )
 from hasten.errors import UsageError
 from hasten.registry import BUILT_IN
@@ -29,6 +33,7 @@ _TRAINING, _SPEED, _JUDGING = "Training", "Speed and memory", "Evaluation"
 
 
 def train(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help=f"{_MODELS}; or one of another package."),
@@ -139,10 +144,17 @@ def train(
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
-    devices: Annotated[str, typer.Option(hidden=True)] = "1",
-    backend: Annotated[str, typer.Option(hidden=True)] = "auto",
-    master_port: Annotated[str | None, typer.Option(hidden=True)] = None,
-    lr_scaling: Annotated[str, typer.Option(hidden=True)] = "none",
+    devices: DevicesOption = None,
+    backend: BackendOption = None,
+    master_port: MasterPortOption = None,
+    lr_scaling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="none, sqrt or linear: by the number of processes.",
+            rich_help_panel="Several processes",
+        ),
+    ] = None,
     memory_budget: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train MODEL on DATA into a run folder.
@@ -150,8 +162,8 @@ def train(
     Without DATA the model trains on its built-in sample.
     Every key of the configuration can be set: --set training.weight_decay=0.1
     """
-    prepare_process()
-    refuse_unavailable(devices, backend, master_port, lr_scaling, memory_budget)
+    prepare_process(several=True)
+    refuse_unavailable(memory_budget)
     if resume not in (None, "auto"):
         raise UsageError(
             f"--resume {resume}: only --resume auto is known here; "
@@ -181,10 +193,17 @@ def train(
         format=format,
         out=out,
         init_from=init_from,
+        devices=devices,
+        backend=backend,
+        master_port=master_port,
+        lr_scaling=lr_scaling,
     )
     configuration = build_config(model, data, config, sets or [], flags)
     if resume and configuration.out is None:
         raise UsageError("--resume auto needs --out DIR: the folder to go on in or to start")
+    start_if_several(
+        context, configuration.devices, devices is not None, configuration.distributed.master_port
+    )
     from hasten import run  # noqa: PLC0415 - brings torch
 
     summary = run.train(configuration, quiet=quiet, resume_auto=resume == "auto")

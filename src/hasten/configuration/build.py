@@ -40,6 +40,9 @@ EVERYDAY = {
     "deterministic": "training.deterministic",
     "eval_every": "evaluation.every",
     "format": "data.format",
+    "backend": "distributed.backend",
+    "master_port": "distributed.master_port",
+    "lr_scaling": "training.lr_scaling",
 }
 _WITHOUT_K = frozenset({"mrr", "mr", "amri", "auroc", "ap"})
 _MAPPINGS = frozenset(name for name, key in known_keys(None).items() if key.mapping)
@@ -57,8 +60,8 @@ def build_config(
     sets: texts ``key.path=value``. flags: everyday names (``epochs``) or dotted keys, only those
     that were given; ``metrics`` and ``topk`` combine. Raises ConfigurationError.
     """
-    entries = read_entries(config_file, _MAPPINGS) if config_file else []
-    entries += set_entries(sets)
+    from_file = read_entries(config_file, _MAPPINGS) if config_file else []
+    entries = [*from_file, *set_entries(sets)]
     chosen, entries = _choose_model(model, entries)
     keys = known_keys(chosen.Options)
     draft = Draft(keys)
@@ -69,9 +72,24 @@ def build_config(
         draft.put(entry)
     if data is not None:
         draft.put(Entry("data.path", Quoted(data), "DATA"))
-    for entry in flag_entries(flags or {}, draft.values.get("evaluation.metrics")):
+    last = flag_entries(flags or {}, draft.values.get("evaluation.metrics"))
+    for entry in last:
         draft.put(entry)
+    _refuse_two_batch_sizes(from_file)
+    _refuse_two_batch_sizes([*set_entries(sets), *last])
     return draft.build(chosen)
+
+
+def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
+    """A batch size over everything and one a process, side by side, contradict each other."""
+    names = ("training.batch_size_per_device", "training.batch_size")
+    given = {e.key: e for e in entries if e.key in names and e.value not in (None, "null", "none")}
+    if len(given) == 2:
+        each, whole = (given[name] for name in names)
+        raise ConfigurationError(
+            f"{each.key} ({each.place}) and {whole.key} ({whole.place}) say the same in two ways: "
+            "give one"
+        )
 
 
 def load_config(file: Path) -> RunConfig:

@@ -62,13 +62,19 @@ def _device_of_process(name: str, launch: Launch) -> torch.device:
 
 
 def prepare_torch(config: RunConfig, device: torch.device, launch: Launch | None = None) -> None:
-    """Threads and determinism, for the whole process; processes of a machine share its cores."""
+    """Threads and determinism, for the whole process."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    elif launch is not None and launch.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() // launch.local_world))
+    else:
+        prepare_threads(launch)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if config.training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+
+
+def prepare_threads(launch: Launch | None) -> None:
+    """Let the processes of a machine share its cores, unless ``OMP_NUM_THREADS`` says how many."""
+    if launch is not None and launch.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // launch.local_world))

@@ -48,6 +48,7 @@ class Heartbeat:
         self._launcher = os.getppid()
         now = time.monotonic()
         self._store_answered = now
+        self._store_gone: str | None = None
         self._heard = dict.fromkeys(self._others(), now)
         self._beats: dict[int, str] = {}
         self._threads = [
@@ -84,8 +85,10 @@ class Heartbeat:
     def explain(self, since: float) -> str | None:
         """Who is to blame for a connection that broke at ``since``; waits for some beats."""
         deadline = since + 3 * self.interval
-        while self.lost is None and time.monotonic() < deadline:
+        while self.lost is None and self._store_gone is None and time.monotonic() < deadline:
             time.sleep(self.interval / 5)
+        if self.lost is None and self._store_gone is not None:
+            self.lost = self._store_gone
         silent = [rank for rank, heard in self._heard.items() if heard < since]
         if self.lost is None and silent:
             self.lost = f"{_ranks(silent)} died ({self.places(silent)})"
@@ -119,9 +122,13 @@ class Heartbeat:
                 failed = self.store.check([_FAILED])
                 told = json.loads(self.store.get(_FAILED)) if failed else None
             except (RuntimeError, ValueError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                self._store_gone = (
+                    f"{self.holder}, where all processes report, died ({self.places()}): {reason}"
+                )
                 # at the very end of a run the first process, and the store with it, may be gone
                 if not self._stopping.wait(2.0):
-                    self._lose(f"{self.holder}, where all processes report, is gone: {error}")
+                    self._lose(self._store_gone)
                 return
             now = self._store_answered = time.monotonic()
             for rank, text in zip(others, found, strict=True):

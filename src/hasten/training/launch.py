@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 #: set for the processes that are started here: the launcher's process id, the store's open socket
 LAUNCHER, STORE_SOCKET = "HASTEN_LAUNCHER", "HASTEN_STORE_SOCKET"
 #: seconds that the others have to end by themselves once one has failed
-GRACE = 15.0
+GRACE = 8.0
 _LOOK = 0.05
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -191,7 +191,7 @@ def _wait(children: Sequence[subprocess.Popen[str]]) -> int | None:
     """Wait for all; the rank of the first that failed, if one did."""
     failed: int | None = None
     deadline = float("inf")
-    while any(child.poll() is None for child in children):
+    while None in [child.poll() for child in children]:
         if failed is None:
             failed = _first_failed(children)
             deadline = float("inf") if failed is None else time.monotonic() + GRACE

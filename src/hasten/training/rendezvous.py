@@ -114,6 +114,11 @@ def meet(launch: Launch, options: DistributedOptions, device: torch.device, back
 
     Raises ProcessesError, naming who did not come.
     """
+    if dist.is_initialized():
+        raise ProcessesError(
+            "this program has a process group of torch.distributed already: let hasten make it "
+            "(call hasten.train first), or destroy it before"
+        )
     choose_interface(launch)
     timeout = timedelta(seconds=options.timeout)
     store = open_store(launch, timeout)

@@ -1,0 +1,112 @@
+"""``hasten doctor --distributed``: whether the processes compute together, and how fast."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import torch
+
+from hasten.config import DistributedOptions
+from hasten.training.device import prepare_threads
+from hasten.training.distributed import Processes
+
+#: bytes of the summed tensors, and how often each is measured
+SIZES = ((8, 100), (1 << 16, 50), (1 << 20, 30), (1 << 24, 8))
+
+
+def examine_processes(device: str, options: DistributedOptions) -> dict[str, Any]:
+    """Sum and broadcast between the processes: right or not, latency and bandwidth.
+
+    ``bus_gb_per_second`` counts what each link of a ring carries, 2(n-1)/n of the tensor, and so
+    compares between numbers of processes.
+    """
+    with Processes.join(device, options) as processes:
+        prepare_threads(processes.launch)
+        about = {
+            "rank": processes.rank,
+            "host": socket.gethostname(),
+            "device": str(processes.device),
+            "threads": torch.get_num_threads(),
+            "variables": shown_variables(os.environ),
+        }
+        everyone = processes.gather(about)
+        wrong = [
+            rank for rank, right in enumerate(processes.gather(_is_right(processes))) if not right
+        ]
+        sums = [_measure(processes, size, count) for size, count in SIZES]
+        return {
+            "ok": not wrong,
+            "wrong_ranks": wrong,
+            "backend": processes.backend,
+            "world": processes.world,
+            "processes": everyone,
+            "sums": sums,
+        }
+
+
+def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """What of the environment bears on several processes."""
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT")
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name in names or name.startswith(("NCCL_", "GLOO_"))
+    }
+
+
+def _is_right(processes: Processes) -> bool:
+    """Whether sums and broadcasts give on this process what they must, exactly."""
+    n, device = processes.world, processes.device
+    numbers = torch.arange(1000, dtype=torch.float32, device=device)
+    summed = processes.sum_(numbers * (processes.rank + 1), "the sum of the test")
+    sent = processes.broadcast_(numbers + processes.rank, "the broadcast of the test")
+    return torch.equal(summed, numbers * (n * (n + 1) / 2)) and torch.equal(sent, numbers)
+
+
+def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
+    tensor = torch.zeros(max(1, size // 4), device=processes.device)
+    seconds = []
+    for repeat in range(count + 3):
+        begin = time.perf_counter()
+        processes.sum_(tensor, "a measured sum")
+        if processes.device.type == "cuda":
+            torch.cuda.synchronize(processes.device)
+        if repeat >= 3:
+            seconds.append(time.perf_counter() - begin)
+    typical = median(seconds)
+    rate = size / typical / 1e9
+    return {
+        "bytes": size,
+        "median_microseconds": typical * 1e6,
+        "slowest_microseconds": max(seconds) * 1e6,
+        "gb_per_second": rate,
+        "bus_gb_per_second": rate * 2 * (processes.world - 1) / processes.world,
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The findings for people."""
+    text = [f"{found['world']} processes, {found['backend']}"]
+    for each in found["processes"]:
+        variables = ", ".join(f"{k}={v}" for k, v in each["variables"].items())
+        text.append(
+            f"rank {each['rank']}  {each['host']}, {each['device']}, {each['threads']} threads  "
+            f"{variables}"
+        )
+    text.append("")
+    text.append(f"{'bytes':>12} {'median us':>11} {'slowest us':>11} {'GB/s':>8} {'bus GB/s':>9}")
+    text += [
+        f"{row['bytes']:>12,} {row['median_microseconds']:>11.0f} "
+        f"{row['slowest_microseconds']:>11.0f} {row['gb_per_second']:>8.3f} "
+        f"{row['bus_gb_per_second']:>9.3f}"
+        for row in found["sums"]
+    ]
+    wrong = ", ".join(map(str, found["wrong_ranks"]))
+    text.append("")
+    text.append("sums and broadcasts are right" if found["ok"] else f"WRONG on ranks {wrong}")
+    return text
