@@ -41,6 +41,18 @@ CASES = (
         {**_SMALL, "model.loss": "gbce", "model.negatives": 4, "model.heads": 2},
         _NO_DROPOUT,
     ),
+    ModelCase("sasrec-mhc", "sasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
+    ModelCase(
+        "sasrec-mhc-static",
+        "sasrec",
+        {
+            **_SMALL,
+            "model.residual": "mhc",
+            "model.maps": "static",
+            "model.projection": "permutation",
+        },
+        _NO_DROPOUT,
+    ),
     ModelCase("tisasrec-ce", "tisasrec", {**_SMALL, "model.span": 20}, _NO_DROPOUT),
     ModelCase(
         "tisasrec-bce",

@@ -26,6 +26,8 @@ Projection = Literal["sinkhorn", "permutation", "identity"]
 FAR = -8.0
 #: with which factor dynamic maps begin to follow their token
 ALPHA = 0.01
+#: how far shares begin below and above those of the plain residual
+SPREAD = 0.5
 
 Branch = Callable[[Tensor], Tensor]
 
@@ -70,11 +72,15 @@ class PlainResiduals:
 class HyperConnection(nn.Module):
     """Manifold-constrained hyper-connection around one sublayer (arXiv 2512.24880, equations 3-9).
 
-    reads: the stream that this sublayer reads most of in the beginning, None where all are equal;
-    projection: None where H_res could have no effect; dynamic: whether the maps follow each token.
-    Parameters are deviations from where they begin, so that weight decay draws towards the plain
-    residual. Logits that shift a row of H_res, or all permutations, would have no gradient: those
-    of the identity stay 0.
+    In the beginning the streams are written to and read from in different shares (``sign`` swaps
+    them), 1 and 1/n on average and orthogonal to one another. So what is read and the mean of the
+    streams are the plain residual to the last digits, and yet neither the streams nor their
+    gradients are equal, which no gradient could part and noise would.
+
+    reads: False where all streams are still equal; projection: None where H_res could have no
+    effect; dynamic: whether the maps follow each token. Parameters are deviations from where they
+    begin, so that weight decay draws towards the plain residual. Logits that shift a row of H_res,
+    or all permutations, would have no gradient: those of the identity stay 0.
     """
 
     def __init__(
@@ -82,19 +88,20 @@ class HyperConnection(nn.Module):
         streams: int,
         width: int,
         *,
-        reads: int | None,
+        sign: int,
+        reads: bool,
         projection: Projection | None,
         dynamic: bool,
     ) -> None:
         super().__init__()
         self.streams, self.projection = streams, projection
-        share = torch.zeros(0)
-        if reads is not None:
-            share = torch.full((streams,), 0.5 / streams)
-            share[reads] += 0.5
+        slope = sign * torch.linspace(-1, 1, streams)
+        bend = sign * (slope.square() - slope.square().mean())  # none for two streams
+        share = (1 + SPREAD * bend)[: streams if reads else 0] / streams
+        half = (1 + SPREAD * slope) / 2
         mixed = {"sinkhorn": streams * (streams - 1), "permutation": math.factorial(streams) - 1}
         residual = torch.full((mixed.get(projection or "", 0),), FAR)
-        parts = [share.logit(), torch.zeros(streams), residual]
+        parts = [share.logit(), half.logit(), residual]
         self.sizes = [len(part) for part in parts]
         self.begin: Tensor
         self.register_buffer("begin", torch.cat(parts), persistent=False)
@@ -166,7 +173,8 @@ class HyperResiduals:
         return HyperConnection(
             self.streams,
             self.width,
-            reads=sublayer % self.streams if sublayer else None,
+            sign=-1 if sublayer % 2 else 1,
+            reads=sublayer > 0,
             projection=self.projection if mixes else None,
             dynamic=self.dynamic,
         )

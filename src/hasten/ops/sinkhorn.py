@@ -4,8 +4,8 @@ Sinkhorn & Knopp 1967: the columns and the rows of exp(logits) are normalised in
 arXiv 2512.24880 (equation 9) does. Twenty iterations are far from the limit where the logits are
 extreme, or where the matrix is near a permutation and not symmetric; what is then missing is added
 by the rounding of Altschuler, Weed & Rigollet 2017 (algorithm 2), so that rows and columns always
-sum to 1 to the last digits. Where the iteration has converged, rounding changes nothing. Two by two
-has a closed form, which is taken.
+sum to 1. Where the iteration has converged, nothing is rounded. Two by two has a closed form, which
+is taken.
 
 On a CPU the iteration is one function with its own backward pass, over vectors of all matrices'
 entries, on scalings instead of logarithms. Where logits of one matrix lie further apart than
@@ -24,6 +24,9 @@ from hasten.ops.dtypes import wide
 ITERATIONS = 20
 #: widest distance between the logits of a matrix whose scalings stay within float32
 SAFE = 60.0
+#: by how much a column may miss 1 before the matrix is rounded; rounding has a kink where all is
+#: exact, as it is in the beginning, and noise alone would decide about the gradient there
+TOLERANCE = 5e-5
 
 
 def sinkhorn(logits: Tensor) -> Tensor:
@@ -64,16 +67,20 @@ def _far_apart(logits: Tensor) -> bool:
 
 
 def _round(matrix: Tensor) -> Tensor:
-    """The nearest doubly stochastic matrix that can be had at once.
+    """The same matrix, or a doubly stochastic one near it where columns do not yet sum to 1.
 
     Columns above 1 are scaled down (rows already sum to 1), and what is missing is added as an
     outer product.
     """
-    matrix = matrix / matrix.sum(0, keepdim=True).clamp(min=1)
-    rows = (1 - matrix.sum(1, keepdim=True)).clamp(min=0)
-    columns = (1 - matrix.sum(0, keepdim=True)).clamp(min=0)
-    total = rows.sum(0, keepdim=True).clamp(min=64 * torch.finfo(matrix.dtype).eps)
-    return matrix + rows * (columns / total)
+    sums = matrix.sum(0, keepdim=True)
+    missed = (sums.detach() - 1).abs().amax(1, keepdim=True) > TOLERANCE
+    if matrix.device.type == "cpu" and not torch.compiler.is_compiling() and not missed.any():
+        return matrix
+    scaled = matrix / sums.clamp(min=1)
+    rows = (1 - scaled.sum(1, keepdim=True)).clamp(min=0)
+    columns = (1 - scaled.sum(0, keepdim=True)).clamp(min=0)
+    total = rows.sum(0, keepdim=True).clamp(min=TOLERANCE / 2)
+    return torch.where(missed, scaled + rows * (columns / total), matrix)
 
 
 class _Sinkhorn(torch.autograd.Function):
