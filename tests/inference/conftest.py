@@ -74,7 +74,9 @@ def make_dataset(numeric: bool = False) -> Dataset:
 @pytest.fixture
 def make_run():
     def make(numeric: bool = False) -> Any:
-        config = SimpleNamespace(model=SimpleNamespace(name="circle"))
+        config = SimpleNamespace(
+            model=SimpleNamespace(name="circle"), data=SimpleNamespace(time_unit="s")
+        )
         return SimpleNamespace(
             path=Path("runs/x"),
             config=config,

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.errors import DataError
-from hasten.inference.inputs import read_histories, read_labels
+from hasten.inference.inputs import read_histories, read_labels, split_times
 
 
 def test_a_list_on_the_command_line():
@@ -59,18 +59,21 @@ def test_a_missing_file_is_not_taken_for_an_id(tmp_path):
         read_labels(",", "user_id")
 
 
-def test_histories_in_the_order_of_their_times(tmp_path):
+def test_histories_with_and_without_times(tmp_path):
     file = tmp_path / "new.csv"
     file.write_text("item_id,user_id,timestamp\nb,u1,2\nc,u2,9\na,u1,1\nz,u1,2\n")
-    assert read_histories(file) == {"u1": ["a", "b", "z"], "u2": ["c"]}
+    assert read_histories(file) == (
+        {"u1": ["b", "a", "z"], "u2": ["c"]},
+        {"u1": [2, 1, 2], "u2": [9]},
+    )
     file.write_text("user_id,item_id\nu1,b\nu1,a\n")
-    assert read_histories(file) == {"u1": ["b", "a"]}
+    assert read_histories(file) == ({"u1": ["b", "a"]}, None)
 
 
 def test_histories_from_parquet(tmp_path):
     file = tmp_path / "new.parquet"
     pq.write_table(pa.table({"user_id": [1, 1], "item_id": [5, 6], "timestamp": [2, 1]}), file)
-    assert read_histories(file) == {"1": ["6", "5"]}
+    assert read_histories(file) == ({"1": ["5", "6"]}, {"1": [2, 1]})
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,12 @@ def test_unusable_histories(tmp_path, content, message):
     file.write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_histories(file)
+
+
+def test_times_on_the_command_line():
+    assert split_times("3, 1.5,2e9") == [3, 1.5, 2e9]
+    with pytest.raises(DataError, match=r"--history-times: timestamp 'noon' is not a number"):
+        split_times("1,noon")
 
 
 def test_a_file_that_only_claims_to_be_parquet(tmp_path):

@@ -78,6 +78,42 @@ def test_new_histories_stand_alone(make_run):
     assert found.known == "the given histories alone"
 
 
+def test_items_follow_their_times(make_run):
+    """Stably, and items and times stay together; the last one in time decides on this circle."""
+    loaded = make_run()
+    histories = {"a": ["dog", "ant", "eel"], "b": ["bee"]}
+    times = {"b": [1], "a": [5.9, -2, 5.1]}
+    found = recommend(loaded, histories=histories, times=times, topk=1)
+    assert by_user(found) == {"a": ["=fox"], "b": ["cat"]}
+    assert found.histories.items.tolist() == [0, 3, 4, 1]
+    assert found.histories.times.tolist() == [-2, 5, 5, 1]
+    loaded.config.data.time_unit = "ms"
+    times = {"a": [5900, -2000, 5100], "b": [1]}
+    found = recommend(loaded, histories=histories, times=times, topk=1)
+    assert found.histories.times.tolist() == [-2, 5, 5, 0]
+
+
+def test_times_that_do_not_belong(make_run):
+    loaded = make_run()
+    with pytest.raises(UsageError, match="the history of 'a' has 2 items, 1 times"):
+        recommend(loaded, histories={"a": ["ant", "bee"]}, times={"a": [1]})
+    with pytest.raises(UsageError, match="the history of 'a' has 1 items, 0 times"):
+        recommend(loaded, histories={"a": ["ant"]}, times={"b": [1]})
+    with pytest.raises(DataError, match="must be numbers"):
+        recommend(loaded, histories={"a": ["ant"]}, times={"a": [float("nan")]})
+    with pytest.raises(UsageError, match="times belong to histories"):
+        recommend(loaded, ["u1"], times={"u1": [1]})
+
+
+def test_a_model_that_reads_times_says_what_it_takes_instead(make_run):
+    loaded = make_run()
+    loaded.model.reads_times = True
+    found = recommend(loaded, histories={"a": ["ant"]})
+    assert found.known == "the given histories alone, taken for evenly spaced in time"
+    found = recommend(loaded, histories={"a": ["ant"]}, times={"a": [3]})
+    assert found.known == "the given histories alone"
+
+
 def test_numbers_as_labels(make_run):
     found = recommend(make_run(numeric=True), [10, "20"], topk=1, block=["103"])
     table = found.to_table()

@@ -40,6 +40,12 @@ def recommend(
     history: Annotated[
         str | None, typer.Option(metavar="a,b,c", help="For a new history: items, oldest first.")
     ] = None,
+    history_times: Annotated[
+        str | None,
+        typer.Option(
+            metavar="t,u,v", help="When they were, in the data's unit; else evenly spaced."
+        ),
+    ] = None,
     history_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="For new histories: user_id,item_id[,timestamp]."),
@@ -77,6 +83,8 @@ def recommend(
         raise UsageError(
             "for whom? give one of --users FILE|a,b,c|all, --history a,b,c, --history-file FILE"
         )
+    if history_times is not None and history is None:
+        raise UsageError("--history-times are those of --history a,b,c, which is not given")
     if until not in PARTS:
         raise UsageError(f"--until {until}: must be one of {', '.join(PARTS)}")
     if format is not None and out is None:
@@ -88,10 +96,12 @@ def recommend(
         export.check_target(out, format)
     wanted = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
     histories: dict[str, list[str]] | None = None
+    times: dict[str, list[float]] | None = None
     if history is not None:
         histories = {"new": inputs.split_labels(history)}
+        times = None if history_times is None else {"new": inputs.split_times(history_times)}
     elif history_file is not None:
-        histories = inputs.read_histories(history_file)
+        histories, times = inputs.read_histories(history_file)
     allowed = None if allow is None else inputs.read_labels(allow, inputs.ITEM)
     blocked = None if block is None else inputs.read_labels(block, inputs.ITEM)
     from hasten.inference import recommend as engine  # noqa: PLC0415 - brings torch
@@ -103,6 +113,7 @@ def recommend(
         wanted,
         histories,
         topk,
+        times=times,
         exclude_seen=not include_seen,
         allow=allowed,
         block=blocked,

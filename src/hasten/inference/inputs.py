@@ -40,33 +40,40 @@ def split_labels(text: str) -> list[str]:
     return [label for part in text.split(",") if (label := part.strip())]
 
 
-def read_histories(path: Path) -> dict[str, list[str]]:
-    """New histories by user, oldest first, from a table with user_id, item_id[, timestamp].
+def read_histories(path: Path) -> tuple[dict[str, list[str]], dict[str, list[float]] | None]:
+    """Items of new histories by user, and their times, from a table user_id, item_id[, timestamp].
 
-    Without times the order of the file counts. Raises DataError with file and line.
+    Both in the order of the file; without the column there are no times. Raises DataError with
+    file and line.
     """
-    rows: list[tuple[float, str, str]] = []
+    histories: dict[str, list[str]] = {}
+    times: dict[str, list[float]] = {}
     for place, cells in _rows(path, (USER, ITEM)):
         for column in (USER, ITEM):
             if not cells[column].strip():
                 raise DataError(f"{path}, {place}: {column} is empty")
-        rows.append((_time(path, place, cells), cells[USER].strip(), cells[ITEM].strip()))
-    if not rows:
+        user = cells[USER].strip()
+        histories.setdefault(user, []).append(cells[ITEM].strip())
+        if TIME in cells:
+            times.setdefault(user, []).append(_time(f"{path}, {place}", cells[TIME]))
+    if not histories:
         raise DataError(f"{path}: 0 events; expected {USER},{ITEM}[,{TIME}] with a row an event")
-    histories: dict[str, list[str]] = {user: [] for _, user, _ in rows}
-    for _, user, item in sorted(rows, key=lambda row: row[0]):
-        histories[user].append(item)
-    return histories
+    return histories, times or None
 
 
-def _time(path: Path, place: str, cells: Cells) -> float:
-    text = cells.get(TIME, "0").strip()
+def split_times(text: str) -> list[float]:
+    """``10,20.5`` as two times. Raises DataError."""
+    return [_time("--history-times", part) for part in split_labels(text)]
+
+
+def _time(where: str, text: str) -> float:
+    text = text.strip()
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{path}, {place}: {TIME} {text!r} is not a number")
+        raise DataError(f"{where}: {TIME} {text!r} is not a number")
     return value
 
 

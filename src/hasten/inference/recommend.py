@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from hasten.data.checks import MAX_TIME
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, Int64, Vocabulary
+from hasten.data.times import PER_SECOND
 from hasten.errors import DataError, UsageError
 from hasten.evaluation.ranker import scoring
 from hasten.evaluation.tiles import make_tiles
@@ -96,6 +98,7 @@ def recommend(
     histories: Mapping[Any, Sequence[object]] | None = None,
     topk: int = 10,
     *,
+    times: Mapping[Any, Sequence[float]] | None = None,
     exclude_seen: bool = True,
     allow: Sequence[object] | None = None,
     block: Sequence[object] | None = None,
@@ -104,7 +107,9 @@ def recommend(
     """The ``topk`` best items for users, or for histories that the run has never seen.
 
     users: labels; None: all, unless histories are given. histories: item labels by asker, oldest
-    first; each stands alone, nothing known of a user of that label is added.
+    first; each stands alone, nothing known of a user of that label is added. times: of the
+    events of the histories, in the training data's unit (data.time_unit), which then give their order; a
+    model that reads times takes events without them for evenly spaced.
     exclude_seen: leave out the items of the history. allow, block: the only items that may
     appear, and those that may not. until: the last part of the data that counts as history.
     Raises DataError for unknown labels, UsageError for what the model or the request rules out.
@@ -113,6 +118,8 @@ def recommend(
         raise UsageError(f"topk {topk}: must be 1 or more")
     if users is not None and histories is not None:
         raise UsageError("give users or histories, not both")
+    if times is not None and histories is None:
+        raise UsageError("times belong to histories, which are not given")
     dataset = loaded.dataset
     if not isinstance(dataset, Dataset):
         raise UsageError(
@@ -120,8 +127,10 @@ def recommend(
             "hasten predict RUN"
         )
     if histories is not None:
-        askers, queries = _from_histories(loaded, dataset, histories)
+        askers, queries = _from_histories(loaded, dataset, histories, times)
         words = "the given histories alone"
+        if times is None and getattr(loaded.model, "reads_times", False):
+            words += ", taken for evenly spaced in time"
     else:
         askers, queries = _from_users(dataset, users, until)
         words = _HISTORY_WORDS[until]
@@ -147,7 +156,10 @@ def _from_users(
 
 
 def _from_histories(
-    loaded: LoadedRun, dataset: Dataset, histories: Mapping[Any, Sequence[object]]
+    loaded: LoadedRun,
+    dataset: Dataset,
+    histories: Mapping[Any, Sequence[object]],
+    times: Mapping[Any, Sequence[float]] | None,
 ) -> tuple[pa.Array, RecommenderQueries]:
     model: Any = loaded.model
     if not model.scores_new_users:
@@ -165,7 +177,28 @@ def _from_histories(
     np.cumsum([len(items) for items in histories.values()], out=offsets[1:])
     askers = pa.array([str(asker) for asker in histories], pa.string())
     new = np.full(len(histories), -1, np.int64)
-    return askers, RecommenderQueries(new, Histories(offsets, items))
+    if times is None:
+        return askers, RecommenderQueries(new, Histories(offsets, items))
+    seconds = _seconds(histories, times, PER_SECOND[loaded.config.data.time_unit])
+    # by history, then time, then as given: items and times stay together
+    order = np.lexsort((seconds, np.repeat(np.arange(len(new)), np.diff(offsets))))
+    return askers, RecommenderQueries(new, Histories(offsets, items[order], seconds[order]))
+
+
+def _seconds(
+    histories: Mapping[Any, Sequence[object]],
+    times: Mapping[Any, Sequence[float]],
+    per_second: int,
+) -> Int64:
+    """The times of all events one after the other, in whole seconds."""
+    for asker, items in histories.items():
+        count = len(times.get(asker, ()))
+        if count != len(items):
+            raise UsageError(f"the history of {str(asker)!r} has {len(items)} items, {count} times")
+    flat = np.array([time for asker in histories for time in times[asker]], np.float64)
+    if not np.all(np.abs(flat) < MAX_TIME):
+        raise DataError("the times of the histories must be numbers that are unix times")
+    return np.floor(flat / per_second).astype(np.int64)
 
 
 def _allowed(

@@ -126,7 +126,8 @@ class Sizes:
 class Model(Protocol):
     """A scorer plus its training phases. Implementations are ``nn.Module`` classes.
 
-    A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions.
+    A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions. One to
+    which the times of a history matter has ``reads_times = True``.
     """
 
     name: ClassVar[str]

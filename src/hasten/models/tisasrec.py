@@ -163,6 +163,7 @@ class TiSASRec(nn.Module):
     defaults: ClassVar[Mapping[str, Any]] = {"betas": (0.9, 0.98), "clip_norm": 5.0}
     sample: ClassVar[str] = "sittings"
     scores_new_users: ClassVar[bool] = True
+    reads_times: ClassVar[bool] = True
 
     def __init__(self, options: TiSASRecOptions, sizes: Sizes) -> None:
         super().__init__()
