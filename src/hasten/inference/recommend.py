@@ -107,9 +107,9 @@ def recommend(
     """The ``topk`` best items for users, or for histories that the run has never seen.
 
     users: labels; None: all, unless histories are given. histories: item labels by asker, oldest
-    first; each stands alone, nothing known of a user of that label is added. times: of the
-    events of the histories, in the training data's unit (data.time_unit), which then give their order; a
-    model that reads times takes events without them for evenly spaced.
+    first; each stands alone, nothing known of a user of that label is added. times: those of the
+    histories' events, in the training data's unit (data.time_unit), which then give the order; to
+    a model that reads times, events without them are evenly spaced.
     exclude_seen: leave out the items of the history. allow, block: the only items that may
     appear, and those that may not. until: the last part of the data that counts as history.
     Raises DataError for unknown labels, UsageError for what the model or the request rules out.
