@@ -23,30 +23,33 @@ class GradientExchange:
         self.parameters = list(parameters)
         assert len({(p.dtype, p.device) for p in parameters}) == 1, "one dtype and device a phase"
         self._names: list[str] | None = None
-        self._flat = torch.empty(0)
+        self._flat = self._tail = torch.empty(0)
         self._views: list[Tensor] = []
+        self._sums: list[Tensor] = []
 
     def __call__(
-        self, losses: dict[str, Tensor], wishes: Sequence[float]
+        self, losses: dict[str, Tensor], wishes: Sequence[float], sums: Sequence[Tensor] = ()
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Sum gradients (in place), losses and wishes over all processes.
+        """Sum gradients and ``sums`` (in place), losses and wishes over all processes.
 
         losses: scalars by name; a process without rows has none. A phase must name its terms alike
         in every step. Returns the losses and the wishes [len(wishes)].
         """
-        names = self._agreed_names(losses, len(wishes))
+        if self._names is None:
+            self._names = self._agreed_names(losses)
+            self._lay_out(sums, len(self._names) + len(wishes))
+        names = self._names
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
-        for parameter, view in zip(self.parameters, self._views, strict=True):
-            if parameter.grad is None:
-                view.zero_()
-        pairs = [
-            (view, parameter.grad)
-            for parameter, view in zip(self.parameters, self._views, strict=True)
-            if parameter.grad is not None
+        grads = [parameter.grad for parameter in self.parameters]
+        held = [
+            (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
-        if pairs:
-            torch._foreach_copy_([view for view, _ in pairs], [grad for _, grad in pairs])
-        tail = self._flat[-(len(names) + len(wishes)) :]
+        held += zip(self._sums, sums, strict=True)
+        torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
+        for view, grad in zip(self._views, grads, strict=True):
+            if grad is None:
+                view.zero_()
+        tail = self._tail
         zero = tail.new_zeros(())
         values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
         tail[: len(names)].copy_(torch.stack(values))
@@ -54,21 +57,22 @@ class GradientExchange:
         self.processes.sum_(self._flat, "the sum of gradients")
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
+        for own, view in zip(sums, self._sums, strict=True):
+            own.copy_(view)
         summed = tail.clone()
         return dict(zip(names, summed[: len(names)].unbind(), strict=True)), summed[len(names) :]
 
-    def _agreed_names(self, losses: dict[str, Tensor], wishes: int) -> list[str]:
-        """The loss terms of all processes in one order; the buffer is made with it, once."""
-        if self._names is None:
-            told = self.processes.gather(list(losses), "the names of loss terms")
-            self._names = list(dict.fromkeys(name for names in told for name in names))
-            first = self.parameters[0]
-            sizes = [parameter.numel() for parameter in self.parameters]
-            count = sum(sizes) + len(self._names) + wishes
-            self._flat = torch.empty(count, dtype=first.dtype, device=first.device)
-            pieces = torch.split(self._flat[: sum(sizes)], sizes)
-            self._views = [
-                piece.view_as(parameter)
-                for piece, parameter in zip(pieces, self.parameters, strict=True)
-            ]
-        return self._names
+    def _agreed_names(self, losses: dict[str, Tensor]) -> list[str]:
+        """The loss terms of all processes in one order."""
+        told = self.processes.gather(list(losses), "the names of loss terms")
+        return list(dict.fromkeys(name for names in told for name in names))
+
+    def _lay_out(self, sums: Sequence[Tensor], tail: int) -> None:
+        """Make the buffer: gradients, sums, then losses and wishes."""
+        held = [*self.parameters, *sums]
+        sizes = [*(tensor.numel() for tensor in held), tail]
+        first = self.parameters[0]
+        self._flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+        *pieces, self._tail = torch.split(self._flat, sizes)
+        views = [piece.view_as(tensor) for piece, tensor in zip(pieces, held, strict=True)]
+        self._views, self._sums = views[: len(self.parameters)], views[len(self.parameters) :]

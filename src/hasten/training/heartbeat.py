@@ -1,6 +1,6 @@
 """Signs of life between processes, so that one that died or stands still is named.
 
-A thread writes this process's place into the store once a second and reads the others'; a second
+A thread writes this process's place into the store twice a second and reads the others'; a second
 one watches the clock, because the first may hang in the store itself. What they find is kept in
 :attr:`Heartbeat.lost`, at which the main thread looks while it waits; if it does not come to look,
 the process is ended from here.
@@ -41,7 +41,7 @@ class Heartbeat:
     ) -> None:
         self.store, self.holder, self.rank, self.world = store, holder, rank, world
         self.silence, self.place = silence, place
-        self.interval = min(1.0, silence / 5)
+        self.interval = min(0.5, silence / 10)
         #: why this process cannot go on, once it cannot
         self.lost: str | None = None
         self._stopping = threading.Event()
@@ -80,16 +80,18 @@ class Heartbeat:
             self.store.compare_set(_FAILED, "", text)
         except RuntimeError:  # the store has gone: the others notice that
             return
-        time.sleep(2.5 * self.interval)
+        time.sleep(3 * self.interval)
 
     def explain(self, since: float) -> str | None:
         """Who is to blame for a connection that broke at ``since``; waits for some beats."""
-        deadline = since + 3 * self.interval
+        deadline = since + 5 * self.interval
         while self.lost is None and self._store_gone is None and time.monotonic() < deadline:
             time.sleep(self.interval / 5)
         if self.lost is None and self._store_gone is not None:
             self.lost = self._store_gone
-        silent = [rank for rank, heard in self._heard.items() if heard < since]
+        # a last beat may have been written just before, and read a beat later
+        last = since + 1.5 * self.interval
+        silent = [rank for rank, heard in self._heard.items() if heard < last]
         if self.lost is None and silent:
             self.lost = f"{_ranks(silent)} died ({self.places(silent)})"
         return self.lost

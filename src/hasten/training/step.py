@@ -87,9 +87,7 @@ class OptimiserStep:
         self.optimiser.zero_grad()
         losses = self.accumulate(batch)
         if self.exchange is not None:
-            losses, self.wishes = self.exchange(losses, wishes)
-            for tensor in self.phase.sums():
-                self.exchange.processes.sum_(tensor, "the sum of moments")
+            losses, self.wishes = self.exchange(losses, wishes, self.phase.sums())
         else:
             # as in the exchange: a parameter that nothing led to has the gradient zero
             for parameter in self.parameters:
