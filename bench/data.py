@@ -23,12 +23,13 @@ Int64 = NDArray[np.int64]
 class Sequences:
     """Each user's items, oldest first: row u is ``items[offsets[u]:offsets[u + 1]]``.
 
-    items: int64, from 1 to ``catalogue``; 0 is left for padding.
+    items: int64, from 1 to ``catalogue``; 0 is left for padding. times: unix seconds of the events.
     """
 
     offsets: Int64
     items: Int64
     catalogue: int
+    times: Int64
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -65,12 +66,12 @@ def sequences(name: str) -> Sequences:
     """The same events as sequences, by time and then file order."""
     user, item, time = events(name)
     order = np.lexsort((time, user))
-    user, item = user[order], item[order]
+    user, item, time = user[order], item[order], time[order]
     labels, user = np.unique(user, return_inverse=True)
     catalogue, item = np.unique(item, return_inverse=True)
     offsets = np.zeros(len(labels) + 1, np.int64)
     np.cumsum(np.bincount(user), out=offsets[1:])
-    return Sequences(offsets, item + 1, len(catalogue))
+    return Sequences(offsets, item + 1, len(catalogue), time)
 
 
 def plain_file(name: str) -> Path:

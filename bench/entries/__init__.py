@@ -3,8 +3,9 @@
 from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
 from bench.entries.sasrec_beauty import ENTRIES as SASREC_BEAUTY
 from bench.entries.sasrec_ml1m import ENTRIES as SASREC_ML1M
+from bench.entries.tisasrec import ENTRIES as TISASREC
 from bench.harness import Entry
 
 ENTRIES: dict[str, Entry] = {
-    entry.name: entry for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *CPU_SETTINGS)
+    entry.name: entry for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *TISASREC, *CPU_SETTINGS)
 }
