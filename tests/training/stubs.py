@@ -56,7 +56,7 @@ class CollaborativePhase(SimplePhase):
             scores = (table[head] * torch.tanh(table[tail] + self.model.relation)).sum(1)
             self.attention = torch.sigmoid(scores)
 
-    def encode(self) -> Encoded:
+    def encode(self, batch: Batch) -> Encoded:
         self.encodings += 1
         head, tail = self.model.edges
         table = self.model.entities
@@ -152,7 +152,7 @@ class LinkAndContrastPhase(SimplePhase):
         sizes = {"edges": max(edges, 1.0), "pairs": max(len(ids) - edges, 1.0)}
         return Batch(ids, seed, epoch, index, sizes)
 
-    def encode(self) -> Encoded:
+    def encode(self, batch: Batch) -> Encoded:
         return (torch.tanh(self.model.layer(self.model.table)), self.model.table * 1.0)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:

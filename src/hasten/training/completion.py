@@ -111,7 +111,7 @@ class CompletionPhase(SimplePhase):
         self.model.compile_with(wrap)
         return True
 
-    def encode(self) -> Encoded:
+    def encode(self, batch: Batch) -> Encoded:
         """No graph to encode; the step's moments start anew."""
         for moments in self.model.moments:
             moments.start()

@@ -4,7 +4,7 @@ A phase is one loss with its batches and its parameters (KGAT has two, most mode
 The trainer calls, for every optimiser step:
 
     batch   = phase.plan(seed, epoch, index)          # pure; the same on every process
-    encoded = phase.encode()                          # once a step (whole-graph models), or ()
+    encoded = phase.encode(batch)                     # once a step (whole-graph models), or ()
     for each micro-batch:  phase.terms(encoded, batch, rows)   -> terms of these rows
     once:                  phase.regularisers(encoded, batch)  -> terms that no row owns
     phase.sums()           tensors that the rows added to beside gradients: summed over processes
@@ -89,11 +89,21 @@ class Phase(Protocol):
         ...
 
     def start_epoch(self, seed: int, epoch: int) -> None:
-        """Work once an epoch, before its first step (KGAT refreshes its attention)."""
+        """Work once an epoch, before the phase's first step."""
         ...
 
-    def encode(self) -> Encoded:
-        """Whole-graph state shared by all micro-batches of a step; () where there is none."""
+    def end_epoch(self, seed: int, epoch: int) -> None:
+        """Work once an epoch, after the phase's last step (KGAT refreshes its attention).
+
+        A run that goes on from after that step repeats it: it must depend on the weights alone.
+        """
+        ...
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Whole-graph state shared by all micro-batches of a step; () where there is none.
+
+        The same on every process: what is random in it is keyed by the batch, not by the share.
+        """
         ...
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
@@ -145,7 +155,10 @@ class SimplePhase:
     def start_epoch(self, seed: int, epoch: int) -> None:
         return None
 
-    def encode(self) -> Encoded:
+    def end_epoch(self, seed: int, epoch: int) -> None:
+        return None
+
+    def encode(self, batch: Batch) -> Encoded:
         return ()
 
     def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:

@@ -111,7 +111,7 @@ class OptimiserStep:
         losses: dict[str, Tensor] = {}
         parts = self.share.world * self.options.accumulate
         with self.precision.autocast():
-            encoded = self.phase.encode()
+            encoded = self.phase.encode(batch)
         leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
         for micro in range(self.options.accumulate):
             part = self.share.rank * self.options.accumulate + micro

@@ -139,6 +139,7 @@ class Trainer:
                 step.phase.start_epoch(self.config.seed, number)
             if self.phase_steps(step):
                 return True
+            step.phase.end_epoch(self.config.seed, number)
             self.position.phase, self.position.index = self.position.phase + 1, 0
         self.finish_epoch()
         return False
