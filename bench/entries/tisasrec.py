@@ -13,9 +13,9 @@ WORK = (
     "The same work on both sides: BCE with one uniform negative a position, squared embeddings "
     "with weight 5e-5, D 50, 2 blocks, 1 head, span 256, batches of 128 sequences of at most "
     "{length}, dropout {dropout} (in the attention and on the embeddings of positions and "
-    "intervals too; ours falls on the rows of the interval tables), Adam, fp32. The plain side's epoch is "
-    "extrapolated from {steps} steps; its negatives and personalised times are not counted, ours "
-    "are."
+    "intervals too; ours falls on the rows of the interval tables), Adam, fp32. The plain side's "
+    "epoch is extrapolated from {steps} steps; its negatives and personalised times are not "
+    "counted, ours are."
 )
 
 ENTRIES = (
