@@ -46,8 +46,8 @@ class ComplEx(TripleModel):
         super().__init__(options, sizes)
         self.options = options
 
-    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
-        h_re, h_im = self.entities.rows(entity).chunk(2, dim=1)
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        h_re, h_im = head_BD.chunk(2, dim=1)
         r_re, r_im = self.relations.rows(relation).chunk(2, dim=1)
         product = torch.cat([h_re * r_re - h_im * r_im, h_re * r_im + h_im * r_re], dim=1)
         return dropout(product, self.options.dropout, self.training)

@@ -27,7 +27,13 @@ from hasten.models.seam import Sizes
 from hasten.models.triples import METRICS, Share, TripleModel, TripleOptions
 from hasten.ops.dropout import dropout
 from hasten.ops.group_moments import GroupMoments, normalise
-from hasten.ops.patch_convolution import folded_filters, patches_of, rectified_products
+from hasten.ops.patch_convolution import (
+    channel_moments,
+    folded_filters,
+    patches_of,
+    rectified_products,
+    tap_moments,
+)
 from hasten.training.phase import Phase
 
 _EPS = 1e-5
@@ -126,20 +132,20 @@ class ConvE(TripleModel):
         self.recompute = training.recompute
         return super().phases(dataset, config)
 
-    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, D] float32, group by group in training."""
         if not self.training:
-            return self._infer(entity, relation)
-        sizes = self._groups(len(entity))
+            return self._infer(head_BD, relation)
+        sizes = self._groups(len(relation))
         found = []
-        pairs = zip(torch.split(entity, sizes), torch.split(relation, sizes), strict=True)
-        for e, r in pairs:
+        pairs = zip(torch.split(head_BD, sizes), torch.split(relation, sizes), strict=True)
+        for head, r in pairs:
             if self.recompute and torch.is_grad_enabled():
-                vectors, *stats = checkpoint(self.encode, e, r, use_reentrant=False)
+                vectors, *stats = checkpoint(self.encode, head, r, use_reentrant=False)
             else:
-                vectors, *stats = self.encode(e, r)
+                vectors, *stats = self.encode(head, r)
             found.append(vectors)
-            self._gather(len(e), *(each.detach() for each in stats))
+            self._gather(len(r), *(each.detach() for each in stats))
         return torch.cat(found)
 
     def _groups(self, count: int) -> list[int]:
@@ -162,27 +168,27 @@ class ConvE(TripleModel):
         ):
             moments.add(stats[0], stats[1], values)
 
-    def _image(self, entity: Tensor, relation: Tensor) -> Tensor:
+    def _image(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, 2H, W] the head above the relation."""
-        shape = (len(entity), self.height, self.columns)
-        head, below = self.entities.rows(entity), self.relations.rows(relation)
-        return torch.cat([head.view(shape), below.view(shape)], dim=1)
+        shape = (len(relation), self.height, self.columns)
+        below = self.relations.rows(relation)
+        return torch.cat([head_BD.view(shape), below.view(shape)], dim=1)
 
-    def _encode(self, entity: Tensor, relation: Tensor) -> tuple[Tensor, ...]:
+    def _encode(self, head_BD: Tensor, relation: Tensor) -> tuple[Tensor, ...]:
         """The vectors of one group in training, and the moments of its batch norms."""
         options = self.options
-        image = self._image(entity, relation)
-        image_var, image_mean = torch.var_mean(image, correction=0)
+        image = self._image(head_BD, relation)
+        image_mean = image.mean()
+        image_var = (image - image_mean).square().mean()
         image = dropout(normalise(image, image_mean, image_var, _EPS), options.input_dropout, True)
         patches = patches_of(image, options.kernel)
-        filters, shift, mean, var = folded_filters(
-            patches, self.filters, self.feature_gain, self.feature_shift, _EPS
-        )
+        mean, var = channel_moments(tap_moments(patches), self.filters)
+        filters = self._folded(mean, var)
         keep = None
         if options.feature_dropout:
-            ones = torch.ones(len(entity), options.channels, device=image.device)
+            ones = torch.ones(len(relation), options.channels, device=image.device)
             keep = dropout(ones, options.feature_dropout, True)
-        features = rectified_products(patches, filters, shift, keep, self.places)
+        features = rectified_products(patches, filters, keep)
         hidden = dropout(self.hidden(features).float(), options.hidden_dropout, True)
         hidden_var, hidden_mean = torch.var_mean(hidden, 0, correction=0)
         hidden = normalise(hidden, hidden_mean, hidden_var, _EPS)
@@ -194,16 +200,19 @@ class ConvE(TripleModel):
             torch.stack([hidden_mean, hidden_var]),
         )
 
-    def _infer(self, entity: Tensor, relation: Tensor) -> Tensor:
+    def _folded(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """The filters with the batch norm of these moments folded in."""
+        gain, shift = self.feature_gain, self.feature_shift
+        return folded_filters(self.filters, mean, variance, gain, shift, _EPS)
+
+    def _infer(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         """The vectors by the running moments, without dropout."""
-        image = self._image(entity, relation)
+        image = self._image(head_BD, relation)
         moments = self.image_moments
         image = normalise(image, moments.mean, moments.variance, _EPS)
-        moments = self.feature_moments
-        scale = self.feature_gain * torch.rsqrt(moments.variance + _EPS)
-        filters, shift = self.filters * scale[:, None], self.feature_shift - scale * moments.mean
+        filters = self._folded(self.feature_moments.mean, self.feature_moments.variance)
         patches = patches_of(image, self.options.kernel)
-        hidden = self.hidden(rectified_products(patches, filters, shift, None, self.places)).float()
+        hidden = self.hidden(rectified_products(patches, filters, None)).float()
         moments = self.hidden_moments
         hidden = normalise(hidden, moments.mean, moments.variance, _EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)

@@ -38,6 +38,6 @@ class DistMult(TripleModel):
         super().__init__(options, sizes)
         self.options = options
 
-    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
-        product = self.entities.rows(entity) * self.relations.rows(relation)
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        product = head_BD * self.relations.rows(relation)
         return dropout(product, self.options.dropout, self.training)

@@ -30,6 +30,7 @@ from hasten.ops.group_moments import GroupMoments
 from hasten.ops.one_to_many_loss import one_to_many_loss
 from hasten.ops.sampled_loss import sampled_loss
 from hasten.ops.table import EmbeddingTable, Table
+from hasten.ops.tied_rows import tied_rows
 from hasten.training.completion import (
     CompletionBatch,
     CompletionPhase,
@@ -77,10 +78,11 @@ class TripleModel(nn.Module, ABC):
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
         self.bias = nn.Parameter(torch.zeros(sizes.entities))
         self.loss = options
+        self.count = sizes.entities
 
     @abstractmethod
-    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
-        """[B, D] float32: q(h, r) of int64 [B] entities and relations (reciprocals included)."""
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        """[B, D] float32: q(h, r) of entities' rows and int64 [B] relations or reciprocals."""
 
     @property
     def moments(self) -> Sequence[GroupMoments]:
@@ -99,19 +101,22 @@ class TripleModel(nn.Module, ABC):
         return [CompletionPhase(self, examples, config.training.batch_size)]
 
     def completion_loss(self, batch: CompletionBatch) -> Tensor:
-        """The loss that the options name, summed over the questions."""
-        x_BD = self.vectors(batch.entity, batch.relation)
-        table = self.entities.block(0, len(self.entities))
+        """The loss that the options name, summed over the questions and times ``batch.scale``."""
+        if self.loss.loss == "sampled" or not isinstance(self.entities, EmbeddingTable):
+            head_BD, table = self.entities.rows(batch.entity), self.entities.block(0, self.count)
+        else:
+            head_BD, table = tied_rows(self.entities.weight, batch.entity)
+        x_BD = self.vectors(head_BD, batch.relation)
         if batch.row is not None and batch.item is not None:
-            smoothing = self.loss.label_smoothing
-            return one_to_many_loss(x_BD, [table], batch.row, batch.item, self.bias, smoothing)
+            smoothing, pairs = self.loss.label_smoothing, (batch.row, batch.item)
+            return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
         assert batch.target is not None
         if batch.negatives is None:
-            return catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
+            return batch.scale * catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
         ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
         # the bias as one more column of the rows, against ones
         rows = torch.cat([self.entities.rows(ids), self.bias[ids][..., None]], dim=2)
-        return sampled_loss(nn.functional.pad(x_BD, (0, 1), value=1.0), rows)
+        return batch.scale * sampled_loss(nn.functional.pad(x_BD, (0, 1), value=1.0), rows)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> None:
         """Compile what a step calls: the vectors of the questions."""
@@ -122,5 +127,5 @@ class TripleModel(nn.Module, ABC):
         device = self.bias.device
         entity = torch.from_numpy(queries.entity).to(device)
         relation = torch.from_numpy(queries.relation).to(device)
-        vectors = self.vectors(entity, relation)
+        vectors = self.vectors(self.entities.rows(entity), relation)
         return FactorScorer(vectors, Catalogue(self.entities, self.bias))

@@ -1,14 +1,15 @@
 """Convolution of small one-channel images, batch norm, ReLU and channel dropout as one product.
 
-With K = k² taps, p the patches of all images [M, K] and w the filters [C, K], batch norm over the
-M outputs of each channel needs only the mean and the covariance of the patches:
+With K = k² taps, L places and p_b the patches of image b [K + 1, L], whose last row is ones, batch
+norm over the B·L outputs of each channel needs only the second moments M = mean of p p' over all
+places, that is the mean m and the covariance S of the taps:
 
     mean_c = w_c · m,   var_c = w_c' S w_c,   a_c = gain_c / sqrt(var_c + eps)
-    y = relu(p (a w)' + (shift - a mean))
+    y_b = relu(f_b p_b),   f_b = keep_b [a w, shift - a mean]
 
-so that it costs a K×K matrix instead of passes over M×C values, and the product is taken once with
-the folded filters. Statistics are float32; under bf16 the large product is taken in bf16. Outputs
-are [B, places, C], and only they and the patches are kept for the backward pass.
+so that it costs a (K+1)×(K+1) matrix instead of passes over B·C·L values, and the dropout of whole
+channels costs nothing: its mask is folded into the filters too. Everything is float32; only the
+outputs and the patches are kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -21,50 +22,43 @@ from torch.nn import functional as F
 
 
 def patches_of(images: Tensor, kernel: int) -> Tensor:
-    """[B · (H-k+1) · (W-k+1), k²] the windows of images [B, H, W], in reading order."""
+    """[B, k² + 1, L] the windows of images [B, H, W] in reading order, and a row of ones."""
     patches: Tensor = _Patches.apply(images, kernel)  # type: ignore[no-untyped-call]
     return patches
 
 
+def tap_moments(patches: Tensor) -> Tensor:
+    """[K + 1, K + 1] the mean of p p' over all images and places; its last row is the mean of p."""
+    moments: Tensor = _Moments.apply(patches)  # type: ignore[no-untyped-call]
+    return moments
+
+
+def channel_moments(moments: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance [C] of what filters [C, K] give, from the taps' moments."""
+    centre = moments[-1, :-1]
+    covariance = moments[:-1, :-1] - torch.outer(centre, centre)
+    return filters @ centre, ((filters @ covariance) * filters).sum(1)
+
+
 def folded_filters(
-    patches: Tensor, filters: Tensor, gain: Tensor, shift: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Filters [C, K] and shifts [C] with the batch norm over these patches folded in.
-
-    Returns them with the mean and the (biased) variance of each channel.
-    """
-    centre = patches.mean(0)
-    moment = patches.T @ patches / len(patches)
-    covariance = moment - torch.outer(centre, centre)
-    mean = filters @ centre
-    variance = ((filters @ covariance) * filters).sum(1)
-    scale = gain * torch.rsqrt(variance + eps)
-    return filters * scale[:, None], shift - scale * mean, mean, variance
-
-
-def rectified_products(
-    patches: Tensor, filters: Tensor, shift: Tensor, keep: Tensor | None, places: int
+    filters: Tensor, mean: Tensor, variance: Tensor, gain: Tensor, shift: Tensor, eps: float
 ) -> Tensor:
-    """[B, places · C]: relu(patches @ filters' + shift), times ``keep`` [B, C] (or None).
+    """[C, K + 1] filters with batch norm folded in; the last column meets the row of ones."""
+    scale = gain * torch.rsqrt(variance + eps)
+    return torch.cat([filters * scale[:, None], (shift - scale * mean)[:, None]], dim=1)
+
+
+def rectified_products(patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
+    """[B, C · L]: relu(filters [C, K + 1] @ patches), times ``keep`` [B, C] (or None).
 
     keep: a dropout mask, not negative, the same for all places of a channel.
     """
-    dtype = patches.dtype
-    if torch.is_autocast_enabled(patches.device.type):
-        dtype = torch.get_autocast_dtype(patches.device.type)
-    result: Tensor = _Rectified.apply(  # type: ignore[no-untyped-call]
-        patches, filters, shift, keep, places, dtype
-    )
+    result: Tensor = _Rectified.apply(patches, filters, keep)  # type: ignore[no-untyped-call]
     return result
 
 
 def convolution_reference(
-    images: Tensor,
-    filters: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    eps: float,
-    keep: Tensor | None,
+    images: Tensor, filters: Tensor, gain: Tensor, shift: Tensor, eps: float, keep: Tensor | None
 ) -> Tensor:
     """The same as torch has it: conv2d, batch_norm, relu, product with the mask."""
     kernel = round(filters.shape[1] ** 0.5)
@@ -72,64 +66,74 @@ def convolution_reference(
     y = torch.relu(F.batch_norm(y, None, None, gain, shift, training=True, eps=eps))
     if keep is not None:
         y = y * keep[:, :, None, None]
-    return y.flatten(2).transpose(1, 2).reshape(len(images), -1)
+    return y.flatten(1)
 
 
 class _Patches(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, kernel: int) -> Tensor:
         ctx.shape, ctx.kernel = images.shape, kernel
-        windows = images.unfold(1, kernel, 1).unfold(2, kernel, 1)
-        return windows.reshape(-1, kernel * kernel)
+        batch, height, width = images.shape
+        rows, columns = height - kernel + 1, width - kernel + 1
+        patches = images.new_empty(batch, kernel**2 + 1, rows, columns)
+        for i in range(kernel):
+            for j in range(kernel):
+                patches[:, kernel * i + j] = images[:, i : i + rows, j : j + columns]
+        patches[:, -1] = 1.0
+        return patches.flatten(2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         batch, height, width = ctx.shape
         kernel = ctx.kernel
         rows, columns = height - kernel + 1, width - kernel + 1
-        taps = grad.view(batch, rows, columns, kernel, kernel)
+        taps = grad.view(batch, kernel**2 + 1, rows, columns)
         images = grad.new_zeros(ctx.shape)
         for i in range(kernel):
             for j in range(kernel):
-                images[:, i : i + rows, j : j + columns] += taps[..., i, j]
+                images[:, i : i + rows, j : j + columns] += taps[:, kernel * i + j]
         return images, None
+
+
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, patches: Tensor) -> Tensor:
+        ctx.save_for_backward(patches)
+        with torch.autocast(patches.device.type, enabled=False):
+            products = torch.bmm(patches, patches.transpose(1, 2))
+        return products.sum(0) / (patches.shape[0] * patches.shape[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (patches,) = ctx.saved_tensors
+        both = (grad + grad.T) / (patches.shape[0] * patches.shape[2])
+        with torch.autocast(patches.device.type, enabled=False):
+            return torch.bmm(both.expand(len(patches), *both.shape), patches)
 
 
 class _Rectified(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        patches: Tensor,
-        filters: Tensor,
-        shift: Tensor,
-        keep: Tensor | None,
-        places: int,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        low, low_filters = patches.to(dtype), filters.to(dtype)
-        y = torch.addmm(shift.to(dtype), low, low_filters.T).relu_()
-        channels = len(filters)
-        if keep is not None:
-            y.view(-1, places, channels).mul_(keep.to(dtype)[:, None])
-        ctx.places = places
+    def forward(ctx: Any, patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
+        kept = _kept(filters, keep, len(patches))
+        with torch.autocast(patches.device.type, enabled=False):
+            y = torch.bmm(kept, patches).relu_()
         ctx.save_for_backward(patches, filters, keep, y)
-        return y.view(-1, places * channels)
+        return y.flatten(1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         patches, filters, keep, y = ctx.saved_tensors
-        inner = torch.ops.aten.threshold_backward(grad.reshape(y.shape), y, 0)
+        inner = torch.ops.aten.threshold_backward(grad.to(y.dtype).view_as(y), y, 0)
+        with torch.autocast(patches.device.type, enabled=False):
+            grad_patches = torch.bmm(_kept(filters, keep, len(patches)).transpose(1, 2), inner)
+            each = torch.bmm(inner, patches.transpose(1, 2))
         if keep is not None:
-            inner.view(-1, ctx.places, y.shape[1]).mul_(keep.to(y.dtype)[:, None])
-        with torch.autocast(grad.device.type, enabled=False):
-            grad_filters = inner.T @ patches.to(y.dtype)
-            grad_patches = inner @ filters.to(y.dtype)
-            grad_shift = inner.sum(0, dtype=torch.promote_types(torch.float32, y.dtype))
-        return (
-            grad_patches.to(patches.dtype),
-            grad_filters.to(filters.dtype),
-            grad_shift.to(filters.dtype),
-            None,
-            None,
-            None,
-        )
+            each *= keep[:, :, None]
+        return grad_patches, each.sum(0), None
+
+
+def _kept(filters: Tensor, keep: Tensor | None, batch: int) -> Tensor:
+    """[B, C, K + 1] the filters of each image: those of dropped channels are zero."""
+    if keep is None:
+        return filters.expand(batch, *filters.shape)
+    return keep.to(filters.dtype)[:, :, None] * filters

@@ -31,7 +31,8 @@ class CompletionBatch:
     """Questions of a micro-batch on the model's device.
 
     entity, relation: int64 [B]. Answers either as pairs, row and item: int64 [P] (1-N), or one a
-    row, target: int64 [B], with negatives: int64 [B, k] or None.
+    row, target: int64 [B], with negatives: int64 [B, k] or None. scale: 1 over the number of
+    questions of the global batch.
     """
 
     entity: Tensor
@@ -40,13 +41,15 @@ class CompletionBatch:
     item: Tensor | None = None
     target: Tensor | None = None
     negatives: Tensor | None = None
+    scale: float = 1.0
 
 
 class CompletionModel(Protocol):
     """What the phase needs of a model.
 
     group: questions whose BatchNorm statistics are taken together, 1 for models without.
-    moments: what BatchNorm gathers in training; completion_loss: summed over the questions.
+    moments: what BatchNorm gathers in training; completion_loss: summed over the questions
+    and times the batch's scale.
     """
 
     group: int
@@ -120,7 +123,7 @@ class CompletionPhase(SimplePhase):
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         device = next(self.module.parameters()).device
         loss = self.model.completion_loss(self.data.batch(batch, rows.numpy(), device))
-        return [Term("loss", loss, batch.denominators["questions"])]
+        return [Term("loss", loss, 1.0)]  # divided by the number of questions already
 
     def sums(self) -> Sequence[Tensor]:
         return [moments.gathered for moments in self.model.moments]
@@ -146,6 +149,7 @@ class Rows:
             relation=_to(asked.relation, device),
             row=_to(answers.rows, device),
             item=_to(answers.items, device),
+            scale=1 / of.denominators["questions"],
         )
 
 
@@ -181,7 +185,11 @@ class SingleTriples:
             counters = first + torch.arange(self.negatives, device=device)
             drawn = negatives(self.known, row, key(of.seed, Stream.NEGATIVES, of.epoch), counters)
         return CompletionBatch(
-            entity, relation, target=_to(self.targets[rows], device), negatives=drawn
+            entity,
+            relation,
+            target=_to(self.targets[rows], device),
+            negatives=drawn,
+            scale=1 / of.denominators["questions"],
         )
 
 
