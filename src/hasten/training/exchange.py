@@ -45,7 +45,8 @@ class GradientExchange:
             (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
         held += zip(self._sums, sums, strict=True)
-        torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
+        if held:  # a share without rows leads to no gradient at all
+            torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
         for view, grad in zip(self._views, grads, strict=True):
             if grad is None:
                 view.zero_()

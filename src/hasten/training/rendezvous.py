@@ -126,6 +126,7 @@ def meet(launch: Launch, options: DistributedOptions, device: torch.device, back
     here.set(f"here/{launch.rank}", socket.gethostname())
     both = f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else "cpu:gloo"
     try:
+        here.wait([f"here/{rank}" for rank in range(launch.world)], timeout)
         dist.init_process_group(
             both,
             store=PrefixStore("group", here),

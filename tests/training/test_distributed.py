@@ -1,0 +1,198 @@
+"""Several processes over gloo: the same training as one, and what they tell each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hasten.training.distributed import Processes
+from tests.training import worker
+from tests.training.worker import CPU, FEWER_STEPS, MODELS, STEPS
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def run_workers(world: int, out: Path) -> list[dict[str, Any]]:
+    """What :mod:`tests.training.worker` finds on every rank."""
+    port = free_port()
+    started = []
+    for rank in range(world):
+        variables = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world,
+            "LOCAL_WORLD_SIZE": world,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "OMP_NUM_THREADS": 1,
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+        }
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.training.worker", str(out)],
+                env={**os.environ, **{name: str(value) for name, value in variables.items()}},
+                cwd=ROOT,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        errors = [process.communicate(timeout=180)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * world, "\n".join(errors)
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def several(request, tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
+    out = tmp_path_factory.mktemp(f"world-{request.param}")
+    return out, run_workers(request.param, out)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return {name: worker.train(name, Processes(CPU)) for name in MODELS}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_number_of_processes_trains_the_same(name, several, alone):
+    """Losses and weights of 200 steps; the ranks among each other to the last bit."""
+    out, found = several
+    model, losses, _ = alone[name]
+    assert len(losses) >= STEPS.get(name, FEWER_STEPS)
+    expected = model.state_dict()
+    for rank, each in enumerate(found):
+        for ours, theirs in zip(each["training"][name]["losses"], losses, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+        weights = load_file(out / f"{name}-{rank}.safetensors")
+        first = load_file(out / f"{name}-0.safetensors")
+        for key, tensor in expected.items():
+            torch.testing.assert_close(weights[key], tensor, rtol=1e-5, atol=1e-8)
+            assert torch.equal(weights[key], first[key])
+
+
+def test_accumulation_in_several_processes_trains_the_same(several):
+    out, found = several
+    model, losses, _ = worker.train("sasrec-ce", Processes(CPU), FEWER_STEPS)
+    for ours, theirs in zip(found[0]["training"]["accumulated"]["losses"], losses, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    weights = load_file(out / "accumulated-0.safetensors")
+    for key, tensor in model.state_dict().items():
+        torch.testing.assert_close(weights[key], tensor, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_example_is_seen_once_an_epoch(name, several, alone):
+    """Batches do not divide by the processes, and the last ones leave some without rows."""
+    _, found = several
+    together = sorted(tuple(s) for each in found for s in each["training"][name]["seen"])
+    assert together == sorted(alone[name][2])
+    assert len(set(together)) == len(together)
+
+
+def test_some_shares_are_empty(several):
+    """Or the test above would not show that they cannot hang: 50 users in batches of 7 leave 1."""
+    _, found = several
+    seen = [
+        {row for _, epoch, row in each["training"]["sasrec-ce"]["seen"] if epoch == 0}
+        for each in found
+    ]
+    _, (phase,) = MODELS["sasrec-ce"]()
+    last = phase.plan(0, 0, phase.steps() - 1)
+    assert len(last.ids) == 1
+    assert sum(bool(rows & set(last.ids.tolist())) for rows in seen) == 1
+
+
+def test_without_the_exchange_every_process_trains_alone(several, alone):
+    """What the first test would find, were gradients not reduced."""
+    out, found = several
+    model, _, _ = worker.train("sasrec-ce", Processes(CPU), 10)
+    expected = model.state_dict()["items.weight"]
+    own = [load_file(out / f"alone-{r}.safetensors")["items.weight"] for r in range(len(found))]
+    for weights in own:
+        assert not torch.allclose(weights, expected, rtol=1e-3, atol=1e-4)
+    assert not torch.equal(own[0], own[1])
+
+
+def test_a_bad_gradient_on_one_process_changes_nothing_on_any(several):
+    _, found = several
+    for each in found:
+        for precision, outcome in each["poisoned"].items():
+            assert outcome["unchanged"], precision
+            assert outcome["bad"] == 1
+            assert outcome["goes_on"]
+            assert set(outcome["losses"].values()) == {0.0}
+
+
+def test_wishes_arrive_everywhere(several):
+    _, found = several
+    assert all(each["wishes"] == [0, 1, 1, 0] for each in found)
+
+
+def test_what_is_exchanged_arrives(several):
+    _, found = several
+    world = len(found)
+    for rank, each in enumerate(found):
+        told = each["collectives"]
+        assert told["gathered"] == [{"rank": r, "text": "é" * r} for r in range(world)]
+        assert told["from_first"] == {"value": [0, None, 0.1]}
+        assert told["sum"] == [world, world * (world - 1) / 2]
+        assert told["together"] == rank
+        assert told["largest"] == 10 * (world - 1)
+        assert told["merged"] == [[world * (world - 1) // 2, 0], [world, world]]
+        assert told["stopped"]
+
+
+def test_an_error_of_one_is_an_error_of_all(several):
+    _, found = several
+    last = len(found) - 1
+    for rank, each in enumerate(found):
+        told = each["collectives"]
+        assert told["refused_by_first"][1:] == ["configuration", 2, True, "refused by 0"]
+        message = f"rank {last}: refused by {last}"
+        assert told["refused_by_last"][1:] == ["configuration", 2, True, message]
+        assert told["refused_by_all"][1:] == ["configuration", 2, True, f"refused by {rank}"]
+
+
+def test_other_weights_and_other_data_are_noticed(several):
+    _, found = several
+    for each in found:
+        told = each["collectives"]
+        for name in ("same_weights", "same_sums", "same_data"):
+            assert told[name] == ["nothing"], name
+        assert told["other_weights"][3:] == [
+            True,
+            "now, the weights of rank 1 differs from that of rank 0: the processes would train "
+            "different models; do they run the same versions?",
+        ]
+        assert "now, weight of rank 1 differs" in told["other_sums"][4]
+        assert told["other_data"][1:4] == ["data", 2, True]
+        assert "rank 1 (on" in told["other_data"][4]
+
+
+def test_a_checkpoint_of_the_first_reaches_all_bit_for_bit(several):
+    _, found = several
+    first = found[0]["checkpoint"]
+    assert set(first["tensors"]) == {
+        *("weights.a", "weights.scalar", "weights.empty", "weights.bf16"),
+        *("optimisers.step", "optimisers.flag"),
+    }
+    assert "0.30000000000000004" in first["state"]
+    assert all(each["checkpoint"] == first for each in found)
+    assert first["none"]

@@ -1,0 +1,62 @@
+"""Batch size and learning rate for so many processes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from hasten.config import RunConfig
+from hasten.models.sasrec import SASRecOptions
+from hasten.training.distributed import Processes
+from hasten.training.launch import Launch
+from hasten.training.layout import settle
+
+
+def of(world: int, **training: object):
+    launch = Launch(0, world, 0, world, "127.0.0.1", 0)
+    config = RunConfig.model_validate({"model": SASRecOptions(), "training": training})
+    return settle(config, Processes(torch.device("cpu"), launch))
+
+
+def test_the_batch_is_global_by_default():
+    layout = of(4, batch_size=128)
+    assert layout.config.training.batch_size == 128
+    assert layout.notes == ("batch size 128 over 4 processes, about 32 each",)
+    assert layout.warnings == ()
+    assert layout.config.devices == 4
+
+
+def test_a_batch_a_process_grows_with_them_and_is_settled():
+    layout = of(4, batch_size_per_device=32, lr=0.01)
+    training = layout.config.training
+    assert (training.batch_size, training.batch_size_per_device, training.lr) == (128, None, 0.01)
+    assert layout.notes == ("batch size 128: 32 for each process",)
+    # settled: the same run on any number of processes
+    again = settle(layout.config, Processes(torch.device("cpu")))
+    assert again.config.training == training
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("sqrt", math.sqrt(4)), ("linear", 4.0)])
+def test_the_learning_rate_is_scaled_as_asked_and_a_missing_warm_up_warned_of(rule, factor):
+    layout = of(4, batch_size_per_device=32, lr=0.01, lr_scaling=rule)
+    assert layout.config.training.lr == pytest.approx(0.01 * factor)
+    assert layout.config.training.lr_scaling == "none"
+    (warning,) = layout.warnings
+    assert "without training.warmup_steps" in warning
+    assert of(4, batch_size_per_device=32, lr_scaling=rule, warmup_steps=100).warnings == ()
+
+
+def test_scaling_without_a_growing_batch_is_warned_of():
+    (warning,) = of(4, lr_scaling="sqrt", warmup_steps=100).warnings
+    assert "does not grow with the processes" in warning
+
+
+def test_a_backend_for_one_process_is_warned_of():
+    config = RunConfig.model_validate(
+        {"model": SASRecOptions(), "distributed": {"backend": "gloo"}}
+    )
+    assert settle(config, Processes(torch.device("cpu"))).warnings == (
+        "distributed.backend has no effect on one process",
+    )

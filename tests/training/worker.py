@@ -1,0 +1,263 @@
+"""What a process of the tests of several processes does: ``python -m tests.training.worker OUT``.
+
+Every part runs on all ranks; what it finds goes to ``OUT/<rank>.json``, weights beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from hasten.config import DistributedOptions, RunConfig, TrainingOptions
+from hasten.data.load import load_table
+from hasten.errors import ConfigurationError, HastenError
+from hasten.models.sasrec import SASRec, SASRecOptions
+from hasten.models.seam import Sizes
+from hasten.ops.rank_all import Ranks
+from hasten.training.checkpoint import Checkpoint
+from hasten.training.distributed import Processes
+from hasten.training.precision import Precision
+from hasten.training.replicas import (
+    merged_ranks,
+    require_same_data,
+    require_same_sums,
+    require_same_weights,
+    shared_checkpoint,
+)
+from hasten.training.step import OptimiserStep, Share
+from tests.contract.cases import sequences
+from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
+
+CPU = torch.device("cpu")
+#: optimiser steps; a busy machine makes every exchange of many small ones wait
+STEPS = {"sasrec-ce": 200, "two-phase": 200}
+FEWER_STEPS = 50
+BATCH = 7  # does not divide the users, nor the processes
+
+
+def dataset(users: int = 50):
+    return load_table(sequences(users), RunConfig(model=SASRecOptions()).data, 0)
+
+
+def sasrec(loss: str = "ce") -> tuple[nn.Module, list[Any]]:
+    data = dataset()
+    options = SASRecOptions(width=8, max_length=10, dropout=0.0, loss=loss)
+    model = SASRec(options, Sizes.of(data)).double()
+    config = RunConfig(model=options, training=TrainingOptions(batch_size=BATCH))
+    return model, list(model.phases(data, config))
+
+
+def bce() -> tuple[nn.Module, list[Any]]:
+    return sasrec("bce")
+
+
+def stub(kind: type[nn.Module]):
+    def build() -> tuple[nn.Module, list[Any]]:
+        model = kind().double()
+        return model, model.phases()
+
+    return build
+
+
+MODELS = {
+    "sasrec-ce": sasrec,
+    "sasrec-bce": bce,
+    "two-phase": stub(TwoPhaseGraph),
+    "two-denominators": stub(TwoDenominators),
+    "convolutional": stub(ConvolutionalScorer),
+}
+
+
+def train(
+    name: str, processes: Processes, steps: int | None = None, **options: Any
+) -> tuple[nn.Module, list[dict[str, float]], list[tuple[int, int, int]]]:
+    """The model after so many steps, the losses of each, and the (phase, epoch, id) of this rank's
+    share."""
+    torch.manual_seed(5)
+    model, phases = MODELS[name]()
+    share = Share(processes.rank, processes.world)
+    training = TrainingOptions(clip_norm=5.0, **options)
+    made = [
+        OptimiserStep(phase, n, training, Precision("fp32", CPU), share, CPU, processes)
+        for n, phase in enumerate(phases)
+    ]
+    losses, seen = [], []
+    epoch = 0
+    while len(losses) < (steps or STEPS.get(name, FEWER_STEPS)):
+        for number, step in enumerate(made):
+            step.phase.start_epoch(0, epoch)
+            for index in range(step.phase.steps()):
+                batch = step.phase.plan(0, epoch, index)
+                for micro in range(training.accumulate):
+                    part = share.rank * training.accumulate + micro
+                    rows = batch.rows(part, share.world * training.accumulate)
+                    seen += [(number, epoch, row) for row in rows.tolist()]
+                values = step(batch, 1e-3)
+                losses.append({key: float(value) for key, value in values.items()})
+        epoch += 1
+    return model, losses, seen
+
+
+def message(function: Any) -> list[Any]:
+    """What a function raises, and whether all raise it."""
+    try:
+        function()
+    except HastenError as error:
+        return [type(error).__name__, error.code, error.exit_code, error.agreed, str(error)]
+    return ["nothing"]
+
+
+def collectives(processes: Processes) -> dict[str, Any]:
+    rank = processes.rank
+
+    def refuse() -> None:
+        raise ConfigurationError(f"refused by {rank}")
+
+    def only_last() -> int:
+        if rank == processes.world - 1:
+            refuse()
+        return rank
+
+    torch.manual_seed(rank)
+    model = nn.Linear(3, 2)
+    same = nn.Linear(3, 2)
+    for parameter in same.parameters():
+        nn.init.ones_(parameter)
+    ranks = Ranks(torch.tensor([rank, 0]), torch.tensor([1, 1]))
+    merged = merged_ranks(processes, ranks)
+    assert merged is not None
+    return {
+        "gathered": processes.gather({"rank": rank, "text": "é" * rank}),
+        "from_first": processes.from_first(lambda: {"value": [rank, None, 0.1]}),
+        "sum": processes.sum_(torch.tensor([1.0, rank]), "a sum").tolist(),
+        "refused_by_first": message(lambda: processes.from_first(refuse)),
+        "refused_by_last": message(lambda: processes.together("a test", only_last)),
+        "refused_by_all": message(lambda: processes.together("a test", refuse)),
+        "together": processes.together("a test", lambda: rank),
+        "other_weights": message(lambda: require_same_weights(processes, model, "now")),
+        "other_sums": message(lambda: require_same_sums(processes, model, "now")),
+        "same_weights": message(lambda: require_same_weights(processes, same, "now")),
+        "same_sums": message(lambda: require_same_sums(processes, same, "now")),
+        "other_data": message(lambda: require_same_data(processes, dataset(50 + rank))),
+        "same_data": message(lambda: require_same_data(processes, dataset())),
+        "merged": [merged.greater.tolist(), merged.equal.tolist()],
+        "stopped": merged_ranks(processes, None if rank == 1 else ranks) is None,
+        "largest": processes.largest(10 * rank),
+    }
+
+
+def checkpoint(processes: Processes) -> dict[str, Any]:
+    """A checkpoint that only the first has, on all."""
+    tensors = {
+        "weights": {
+            "a": torch.randn(3, 4),
+            "scalar": torch.tensor(2.5, dtype=torch.float64),
+            "empty": torch.empty(0, 3),
+            "bf16": torch.randn(5).bfloat16(),
+        },
+        "optimisers": {"step": torch.arange(3), "flag": torch.tensor([True, False])},
+    }
+    state = {"loss": 0.1 + 0.2, "nan": math.nan, "deep": [1, {"x": None}]}
+    own = Checkpoint(Path("x"), tensors, state) if processes.first else None
+    found = shared_checkpoint(processes, lambda: own)
+    assert found is not None
+    shown = {
+        f"{group}.{name}": [str(t.dtype), list(t.shape), t.double().flatten().tolist()]
+        for group, named in found.tensors.items()
+        for name, t in named.items()
+    }
+    none = shared_checkpoint(processes, lambda: None) is None
+    return {"tensors": shown, "state": repr(found.state), "none": none, "path": str(found.path)}
+
+
+def poisoned(processes: Processes) -> dict[str, Any]:
+    """A NaN on the last process alone: no byte may change on any."""
+    found: dict[str, Any] = {}
+    for precision in ("fp32", "fp16"):
+        torch.manual_seed(0)
+        model, phases = stub(TwoDenominators)()
+        model, (phase,) = model.float(), phases
+        share = Share(processes.rank, processes.world)
+        options = TrainingOptions(clip_norm=1.0)
+        step = OptimiserStep(phase, 0, options, Precision(precision, CPU), share, CPU, processes)
+        for index in range(2):
+            step(phase.plan(0, 0, index), 0.01)
+        before = _bytes(model, step)
+        original = phase.terms
+        if processes.rank == processes.world - 1:
+
+            def bad(*arguments, original=original):
+                first, *others = original(*arguments)
+                return [type(first)(first.name, first.sum * math.nan, first.denominator), *others]
+
+            phase.terms = bad
+        losses = step(phase.plan(0, 0, 2), 0.01)
+        phase.terms = original
+        found[precision] = {
+            "unchanged": _bytes(model, step) == before,
+            "bad": int(step.bad_in_a_row),
+            "losses": {name: float(value) for name, value in losses.items()},
+        }
+        step(phase.plan(0, 1, 0), 0.01)
+        found[precision]["goes_on"] = _bytes(model, step) != before
+    return found
+
+
+def _bytes(model: nn.Module, step: OptimiserStep) -> bytes:
+    tensors = [p.detach() for p in model.parameters()]
+    for parameter in model.parameters():
+        tensors += list(step.optimiser.state[parameter].values())
+    return b"".join(t.numpy().tobytes() for t in tensors)
+
+
+def wishes(processes: Processes) -> list[float]:
+    """What the others wish for arrives with the gradients."""
+    torch.manual_seed(0)
+    _, (phase,) = stub(TwoDenominators)()
+    share = Share(processes.rank, processes.world)
+    precision = Precision("fp32", CPU)
+    step = OptimiserStep(phase, 0, TrainingOptions(), precision, share, CPU, processes)
+    step(phase.plan(0, 0, 0), 0.01, (0.0, float(processes.rank == 1), float(processes.first), 0.0))
+    assert step.wishes is not None
+    return step.wishes.tolist()
+
+
+def alone(processes: Processes) -> nn.Module:
+    """Training as it would be if gradients were not exchanged."""
+    exchanged = processes.sum_
+    processes.sum_ = lambda tensor, what: tensor  # type: ignore[method-assign]
+    model, _, _ = train("sasrec-ce", processes, 10)
+    processes.sum_ = exchanged  # type: ignore[method-assign]
+    return model
+
+
+def main(out: Path) -> None:
+    torch.set_num_threads(1)
+    with Processes.join("cpu", DistributedOptions(timeout=60, heartbeat=20)) as processes:
+        found: dict[str, Any] = {
+            "collectives": collectives(processes),
+            "checkpoint": checkpoint(processes),
+            "poisoned": poisoned(processes),
+            "wishes": wishes(processes),
+            "training": {},
+        }
+        for name in MODELS:
+            model, losses, seen = train(name, processes)
+            save_file(model.state_dict(), out / f"{name}-{processes.rank}.safetensors")
+            found["training"][name] = {"losses": losses, "seen": seen}
+        model, losses, _ = train("sasrec-ce", processes, FEWER_STEPS, accumulate=3)
+        save_file(model.state_dict(), out / f"accumulated-{processes.rank}.safetensors")
+        found["training"]["accumulated"] = {"losses": losses}
+        save_file(alone(processes).state_dict(), out / f"alone-{processes.rank}.safetensors")
+    (out / f"{processes.rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
