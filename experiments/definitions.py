@@ -65,11 +65,25 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         f"{_BEAUTY} --set model.loss=ce --lr 2e-3 --epochs 60 --max-time 60s",
     ),
     *seeds(
+        "tisasrec-beauty-ce",
+        "tisasrec",
+        "beauty",
+        f"{_BEAUTY} --set model.loss=ce --lr 2e-3 --epochs 60 --patience 6",
+        also=(_MASKED, _SAMPLED),
+    ),
+    *seeds(
         "sasrec-ml-1m-ce",
         "sasrec",
         "ml-1m",
         f"{_ML1M} --set model.loss=ce --epochs 200 --eval-every 2 --patience 8",
         also=(_MASKED, _SAMPLED),
+    ),
+    *seeds(
+        "tisasrec-ml-1m-ce",
+        "tisasrec",
+        "ml-1m",
+        f"{_ML1M} --set model.loss=ce --epochs 200 --eval-every 2 --patience 8",
+        also=(_SAMPLED,),
     ),
     *seeds(
         "sasrec-ml-1m-bce",
