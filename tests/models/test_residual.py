@@ -151,7 +151,7 @@ def _reference(connection, flowing, branch):
                 for one, size in zip(connection.gain, [s for s in sizes if s], strict=True)
             ]
         )
-        logits = bias + gain * (normed @ connection.weight.reshape(n * width, -1))
+        logits = bias + gain * (normed @ connection.weight.transpose(1, 2).reshape(n * width, -1))
     else:
         logits = bias.expand(tokens, -1)
     pre, post, rest = logits.split(sizes, 1)

@@ -44,7 +44,7 @@ def test_equal_to_streams_that_are_there(own):
     logits = [_random(3, own) for _ in range(3)]
     mixing = [None, *(_doubly_stochastic(shares) for shares in logits)]
     branches = [_random(WIDTH, WIDTH) for _ in range(4)]
-    weight = _random(STREAMS, WIDTH, 6)
+    weight = _random(STREAMS, 6, WIDTH)
 
     streams = expand(x, STREAMS)
     flowing = x[:, None].expand(-1, STREAMS, -1)  # [T, n, D]
@@ -53,7 +53,7 @@ def test_equal_to_streams_that_are_there(own):
         ours += [laid_out(streams), stream_products(streams, weight)]
         flat = flowing.flatten(1)
         scale = (flat.square().mean(1, keepdim=True) + module.EPSILON).sqrt()
-        expected += [flowing, (flat / scale @ weight.flatten(0, 1)).T]
+        expected += [flowing, (flat / scale @ weight.transpose(1, 2).flatten(0, 1)).T]
         streams = write(streams, torch.tanh(read(streams, h_pre) @ branch), h_post, h_res)
         read_in = (h_pre.T[:, :, None] * flowing).sum(1)
         if h_res is not None:
@@ -80,7 +80,7 @@ def test_equal_to_streams_that_are_there(own):
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_products_equal_the_reference(written, chunk, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", chunk)
-    mix, weight = _random(STREAMS, written, TOKENS), _random(STREAMS, WIDTH, 6)
+    mix, weight = _random(STREAMS, written, TOKENS), _random(STREAMS, 6, WIDTH)
     parts = tuple(_random(TOKENS, WIDTH) for _ in range(written + 1))
     ours = stream_products(Streams(mix, parts), weight)
     expected = stream_products_reference(Streams(mix, parts), weight)
@@ -94,7 +94,7 @@ def test_products_equal_the_reference(written, chunk, monkeypatch):
 
 
 def test_gradients_of_products_against_finite_differences():
-    mix, weight = _random(2, 2, 3), _random(2, 3, 4)
+    mix, weight = _random(2, 2, 3), _random(2, 4, 3)
     parts = tuple(_random(3, 3) for _ in range(3))
     assert gradcheck(lambda m, w, *p: stream_products(Streams(m, p), w), (mix, weight, *parts))
 

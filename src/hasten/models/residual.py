@@ -108,7 +108,7 @@ class HyperConnection(nn.Module):
         self.bias = nn.Parameter(torch.zeros(sum(self.sizes)))
         self.weight = self.gain = None
         if dynamic:
-            self.weight = nn.Parameter(torch.zeros(streams, width, sum(self.sizes)))
+            self.weight = nn.Parameter(torch.zeros(streams, sum(self.sizes), width))
             self.gain = nn.Parameter(torch.zeros(sum(size > 0 for size in self.sizes)))
         self.permuting: Tensor | None
         permuting = _permutations(streams) if projection == "permutation" else None

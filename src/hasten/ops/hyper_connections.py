@@ -15,6 +15,7 @@ token's own, and 1 where all tokens share them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,9 +23,9 @@ from torch import Tensor
 
 from hasten.ops.dtypes import wide
 
-#: tokens whose streams are laid out at a time, to stay in the second-level cache
-CHUNK = 1024
 EPSILON = 1e-6
+#: tokens whose streams are laid out together
+CHUNK = 1024
 
 
 class Streams(NamedTuple):
@@ -73,7 +74,7 @@ def laid_out(streams: Streams) -> Tensor:
 
 
 def stream_products(streams: Streams, weight: Tensor) -> Tensor:
-    """[m, T] ``RMSNorm(vec X) weight`` of all streams of a token at once; weight: [n, D, m].
+    """[m, T] ``RMSNorm(vec X) weight`` of all streams of a token at once; weight: [n, m, D].
 
     In float32 (or float64), within autocast too.
     """
@@ -81,6 +82,7 @@ def stream_products(streams: Streams, weight: Tensor) -> Tensor:
     with torch.autocast(weight.device.type, enabled=False):
         if not mix.shape[1]:  # the streams are copies: one does for all
             mix, weight = mix[:1], weight.sum(0, keepdim=True)
+        mix = mix.expand(-1, -1, len(parts[0]))
         if weight.device.type != "cpu" or torch.compiler.is_compiling():
             return stream_products_reference(Streams(mix, parts), weight)
         out: Tensor = _StreamProducts.apply(mix, weight, *parts)  # type: ignore[no-untyped-call]
@@ -91,7 +93,7 @@ def stream_products_reference(streams: Streams, weight: Tensor) -> Tensor:
     """The same on the streams themselves."""
     flat = laid_out(streams).flatten(1)
     scale = (flat.square().mean(1, keepdim=True) + EPSILON).rsqrt()
-    return ((flat * scale) @ weight.flatten(0, 1)).T
+    return ((flat * scale) @ weight.transpose(1, 2).flatten(0, 1)).T
 
 
 def weighted_sum(weights: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
@@ -145,51 +147,62 @@ def _laid_out(mix: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
 
 
 class _StreamProducts(torch.autograd.Function):
-    """The streams of a chunk of tokens at a time, laid out once more in the backward pass.
+    """The streams of a chunk of tokens at a time, [n, C, D], made once more in the backward pass.
 
-    They are ``factors @ stacked`` of a token: [n, S+1] by [S+1, D].
+    A chunk stays in the second-level cache; all streams of all tokens would not.
     """
 
     @staticmethod
     def forward(ctx: Any, mix: Tensor, weight: Tensor, *parts: Tensor) -> Tensor:
-        tokens, size = len(parts[0]), len(weight) * weight.shape[1]
-        flat_weight = weight.reshape(size, -1)
-        factors = mix.new_ones(tokens, len(mix), len(parts))
-        factors[:, :, 1:] = mix.permute(2, 0, 1)
-        out, scale = mix.new_empty(flat_weight.shape[1], tokens), mix.new_empty(tokens)
-        for chunk in _chunks(tokens):
-            stacked = torch.stack([part[chunk] for part in parts], dim=1)
-            flat = torch.bmm(factors[chunk], stacked).view(-1, size)
-            norm = torch.linalg.vector_norm(flat, dim=1)
-            scale[chunk] = norm.square_().div_(size).add_(EPSILON).rsqrt_()
-            out[:, chunk] = (flat @ flat_weight).T
+        out, scale = mix.new_empty(weight.shape[1], len(parts[0])), mix.new_empty(len(parts[0]))
+        transposed = weight.transpose(1, 2)
+        for chunk in _chunks(len(parts[0])):
+            streams = _streams_of(mix, parts, chunk)
+            norm = torch.linalg.vector_norm(streams, dim=2).square_().mean(0)
+            scale[chunk] = norm.div_(weight.shape[2]).add_(EPSILON).rsqrt_()
+            product = streams[0] @ transposed[0]
+            for stream, matrix in zip(streams[1:], transposed[1:], strict=True):
+                product.addmm_(stream, matrix)
+            out[:, chunk] = product.T
         out *= scale
-        ctx.save_for_backward(factors, weight, out, scale, *parts)
+        ctx.save_for_backward(mix, weight, out, scale, *parts)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        factors, weight, out, scale, *parts = ctx.saved_tensors
-        size = len(weight) * weight.shape[1]
-        flat_weight = weight.reshape(size, -1)
-        grad_weight, grad_factors = torch.zeros_like(flat_weight), torch.empty_like(factors)
+        mix, weight, out, scale, *parts = ctx.saved_tensors
+        size = len(weight) * weight.shape[2]
+        grad_weight, grad_mix = torch.zeros_like(weight), torch.empty_like(mix)
         grad_parts = [torch.empty_like(part) for part in parts]
         # of the norm: d scale / d X = -scale³ X / (n D)
-        inner = (grad * out).sum(0).mul_(scale.square()).div_(-size)[:, None]
-        products = (grad * scale).T.contiguous()
+        of_norm = (grad * out).sum(0).mul_(scale.square()).div_(-size)[:, None]
+        upper = grad * scale
         for chunk in _chunks(len(parts[0])):
-            stacked = torch.stack([part[chunk] for part in parts], dim=1)
-            flat = torch.bmm(factors[chunk], stacked).view(-1, size)
-            grad_weight.addmm_(flat.T, products[chunk])
-            grad_flat = torch.addmm(flat.mul_(inner[chunk]), products[chunk], flat_weight.T)
-            grad_streams = grad_flat.view(len(flat), len(weight), -1)
-            grad_factors[chunk] = torch.bmm(grad_streams, stacked.transpose(1, 2))
-            grad_stacked = torch.bmm(factors[chunk].transpose(1, 2), grad_streams)
-            for grad_part, found in zip(grad_parts, grad_stacked.unbind(1), strict=True):
-                grad_part[chunk] = found
-        grad_mix = grad_factors[:, :, 1:].permute(1, 2, 0)
-        return grad_mix, grad_weight.view_as(weight), *grad_parts
+            streams = _streams_of(mix, parts, chunk)
+            grad_weight.baddbmm_(upper[:, chunk].expand(len(weight), -1, -1), streams)
+            grad_streams = torch.matmul(upper[:, chunk].T, weight)
+            grad_streams.addcmul_(streams, of_norm[chunk])
+            torch.sum(grad_streams, dim=0, out=grad_parts[0][chunk])
+            for number, part in enumerate(parts[1:]):
+                grad_mix[:, number, chunk] = torch.linalg.vecdot(grad_streams, part[chunk])
+                factors = mix[:, number, chunk, None]
+                found = torch.mul(grad_streams[0], factors[0], out=grad_parts[number + 1][chunk])
+                for stream, factor in zip(grad_streams[1:], factors[1:], strict=True):
+                    found.addcmul_(stream, factor)
+        return grad_mix, grad_weight, *grad_parts
 
 
 def _chunks(tokens: int) -> list[slice]:
     return [slice(start, min(start + CHUNK, tokens)) for start in range(0, tokens, CHUNK)]
+
+
+def _streams_of(mix: Tensor, parts: Sequence[Tensor], chunk: slice) -> Tensor:
+    """[n, C, D] the streams of some tokens."""
+    streams = parts[0][None, chunk]
+    for number, part in enumerate(parts[1:]):
+        factors = mix[:, number, chunk, None]
+        if number:
+            streams.addcmul_(part[chunk], factors)
+        else:
+            streams = torch.addcmul(streams, part[chunk], factors)
+    return streams
