@@ -20,6 +20,11 @@ from hasten.ops.catalogue_loss import (
 )
 from hasten.ops.causal_attention import causal_attention, causal_attention_reference
 from hasten.ops.csr import CSR
+from hasten.ops.interval_attention import (
+    find_intervals,
+    interval_attention,
+    interval_attention_reference,
+)
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import bits, key
 from hasten.ops.rank_all import rank_all
@@ -55,14 +60,39 @@ def attention(device: torch.device) -> dict[str, Any]:
     """Causal attention over buckets, value and gradients, against the equation in float64."""
     buckets = [Bucket(0, 4, 50), Bucket(200, 9, 11), Bucket(299, 1, 1)]
 
-    def fast(packed: Tensor) -> Tensor:
-        return causal_attention(*packed.split(64, dim=1), buckets, 2, 0.0, training=True)
+    def fast(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return causal_attention(query, key, value, buckets, 2, 0.0, training=True)
 
-    def reference(packed: Tensor) -> Tensor:
-        return causal_attention_reference(*packed.split(64, dim=1), buckets, 2)
+    def reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return causal_attention_reference(query, key, value, buckets, 2)
 
-    packed = torch.randn(300, 3 * 64, generator=_generator(0))
-    return _compare(fast, reference, [packed], device)
+    inputs = [torch.randn(300, 64, generator=_generator(seed)) for seed in range(3)]
+    return _compare(fast, reference, inputs, device)
+
+
+def intervals(device: torch.device) -> dict[str, Any]:
+    """Interval attention by bins, value and gradients, against the equations in float64."""
+    buckets, span = [Bucket(0, 2, 90), Bucket(180, 9, 11), Bucket(279, 1, 1)], 40
+    times = torch.randint(0, 3 * span, (280,), generator=_generator(5))
+
+    def fast(
+        query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor
+    ) -> Tensor:
+        found = find_intervals(times.to(query.device), buckets, span)
+        return interval_attention(
+            query, key, value, key_table, value_table, found, 2, 0.0, training=True
+        )
+
+    def reference(
+        query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor
+    ) -> Tensor:
+        return interval_attention_reference(
+            query, key, value, key_table, value_table, times, buckets, 2
+        )
+
+    rows = [280, 280, 280, span + 1, span + 1]
+    inputs = [torch.randn(n, 64, generator=_generator(seed)) for seed, n in enumerate(rows)]
+    return _compare(fast, reference, inputs, device)
 
 
 def catalogue_loss(device: torch.device) -> dict[str, Any]:
@@ -133,7 +163,15 @@ def guard(device: torch.device) -> dict[str, Any]:
     return outcome
 
 
-OPERATIONS: Sequence[Check] = (random_numbers, attention, catalogue_loss, sampled, ranking, guard)
+OPERATIONS: Sequence[Check] = (
+    random_numbers,
+    attention,
+    intervals,
+    catalogue_loss,
+    sampled,
+    ranking,
+    guard,
+)
 
 
 class _Quadratic(SimplePhase):
