@@ -43,11 +43,15 @@ def main() -> None:
     buckets = [Bucket(0, options.rows, options.length)]
 
     def by_bins() -> Tensor:
+        query, key, value, keys, values = leaves
         intervals = find_intervals(times, buckets, options.span)
-        return interval_attention(*leaves, intervals, heads, 0.0, training=True)
+        return interval_attention(
+            query, key, value, keys, values, intervals, heads, 0.0, training=True
+        )
 
     def written_out() -> Tensor:
-        return interval_attention_reference(*leaves, times, buckets, heads)
+        query, key, value, keys, values = leaves
+        return interval_attention_reference(query, key, value, keys, values, times, buckets, heads)
 
     attend: Callable[[], Tensor] = by_bins if options.how == "bins" else written_out
     clock, losses = Stopwatch(), []

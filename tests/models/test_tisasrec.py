@@ -11,8 +11,12 @@ import pytest
 import torch
 
 from hasten import api
+from hasten.config import DataOptions
+from hasten.data.load import load_table
+from hasten.data.samples import make_sittings
 from hasten.data.tables import Histories
 from hasten.errors import DataError
+from hasten.inference.recommend import recommend
 from hasten.models import tisasrec
 from hasten.models.personal_times import personal_times
 from hasten.models.seam import RecommenderQueries, Sizes
@@ -234,6 +238,47 @@ def test_dropout_falls_on_the_rows_of_the_interval_tables(monkeypatch):
     phase.terms((), batch, batch.ids)
     assert seen.count(((13, 6), 0.4, True)) == 2
     assert len(seen) == 5
+
+
+def test_items_and_times_of_unsorted_data_stay_together():
+    generator = np.random.default_rng(4)
+    events = {
+        "user_id": np.repeat(np.arange(6), 8),
+        "item_id": generator.integers(0, 20, 48),
+        "timestamp": np.concatenate([generator.choice(500, 8, replace=False) for _ in range(6)]),
+    }
+    when = {(u, t): i for u, i, t in zip(*events.values(), strict=True)}
+    dataset = load_table(events, DataOptions(), 0)
+    history = dataset.histories(0, 1, 2)
+    items = dataset.items.take(history.items).to_pylist()
+    user = np.repeat(np.arange(6), history.lengths)
+    assert [when[one] for one in zip(user, history.times, strict=True)] == items
+    own = personal_times(history, LENGTH)
+    for row in range(6):
+        part = slice(history.offsets[row + 1] - LENGTH, history.offsets[row + 1])
+        times = history.times[part]
+        assert (np.diff(times) > 0).all()
+        expected = np.rint((times - times[0]) / np.diff(times).min()) + 1
+        assert own.times[part].tolist() == expected.tolist()
+
+
+def test_a_run_recommends_by_the_times_of_a_history(tmp_path):
+    events = make_sittings(users=40, items=36, events=400, seed=1).table
+    result = api.train(
+        "tisasrec", events, epochs=2, lr=1e-2, threads=1, out=tmp_path / "run", quiet=True
+    )
+    asked = {"histories": {"new": [1, 2, 3]}, "topk": 5}
+    known = result.recommend(**asked, times={"new": [0, 60, 120]}).to_table()["score"]
+    assert known == result.recommend(**asked).to_table()["score"]
+    later = result.recommend(**asked, times={"new": [0, 60, 9999]}).to_table()["score"]
+    assert known != later
+    dataset = result.loaded.dataset
+    moved = dataset.interactions.time.copy()
+    moved[1::2] += 1
+    changed = replace(dataset, interactions=replace(dataset.interactions, time=moved))
+    before = recommend(result.loaded, [1, 2, 3]).score
+    after = recommend(replace(result.loaded, dataset=changed), [1, 2, 3]).score
+    assert not np.array_equal(before, after)
 
 
 def test_data_without_times_are_refused():
