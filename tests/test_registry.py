@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from hasten import registry
-from hasten.config import TrainingOptions
+from hasten.config import EvaluationOptions, TrainingOptions
 from hasten.errors import ConfigurationError
 from hasten.registry import BUILT_IN, ModelEntry, find_model, load_model, model_entries
 
@@ -20,7 +20,9 @@ def test_built_in_models_are_what_they_are_listed_as(entry):
     assert model.name == entry.name
     assert model.Options.model_validate({}).name == entry.name
     for name in model.defaults:
-        assert name in TrainingOptions.model_fields
+        section, _, field = name.rpartition(".")
+        fields = {"": TrainingOptions, "evaluation": EvaluationOptions}[section].model_fields
+        assert field in fields
 
 
 def test_unknown_names_are_refused_with_the_nearest():

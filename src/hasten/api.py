@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hasten.config import RunConfig
 from hasten.configuration.build import build_config
 from hasten.errors import HastenError, UsageError
+from hasten.inference.predict import Predictions, predict
 from hasten.inference.recommend import Recommendations, recommend
 from hasten.run import LoadedRun, load_run
 from hasten.run import train as train_run
@@ -61,6 +62,12 @@ class Result:
     ) -> Recommendations:
         """Top items of users (None: all); options as in :func:`hasten.inference.recommend`."""
         return recommend(self.loaded, users=users, topk=topk, **options)
+
+    def predict(
+        self, questions: Sequence[Mapping[str, Any]], topk: int = 10, **options: Any
+    ) -> Predictions:
+        """Completions of triples; options as in :func:`hasten.inference.predict.predict`."""
+        return predict(self.loaded, questions, topk=topk, **options)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a metric: part, metric, value, protocol (needs pandas)."""

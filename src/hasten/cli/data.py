@@ -40,7 +40,7 @@ def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # 
     """Registered data sets, and the formats that can be read."""
     from hasten.data.catalogue import CATALOGUE, Remote  # noqa: PLC0415 - slow to import
     from hasten.data.fetch import cached  # noqa: PLC0415
-    from hasten.data.readers import READERS  # noqa: PLC0415
+    from hasten.data.readers import READERS, triples  # noqa: PLC0415
 
     sets: list[dict[str, Any]] = []
     for entry in CATALOGUE.values():
@@ -58,6 +58,7 @@ def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # 
             found |= {"kind": "built-in sample"}
         sets.append(found)
     formats = [{"name": r.name, "summary": r.summary} for r in READERS.values()]
+    formats.append({"name": triples.NAME, "summary": triples.SUMMARY})
     output.say("Data sets, by name:")
     for found in sets:
         output.say(f"  {found['name']:<12} {found['summary']}")
@@ -92,8 +93,7 @@ def inspect(
     for file in found.files:
         _show_file(file)
     _show_counts(found.counts, found.notes, found.split)
-    spread = {"events per user": found.events_per_user, "events per item": found.events_per_item}
-    for what, quantiles in spread.items():
+    for what, quantiles in found.spread.items():
         output.say(f"{what}: " + ", ".join(f"{q} {n:,}" for q, n in quantiles.items()))
     if found.ratings is not None:
         output.say("ratings: " + ", ".join(f"{k} {v:.4g}" for k, v in found.ratings.items()))
@@ -141,7 +141,9 @@ def _show_counts(counts: Mapping[str, Any], notes: list[str], split: str) -> Non
         output.say(f"note: {note}")
 
 
-_SAID = ("users", "items", "interactions", "train", "valid", "test")
+_SAID = (
+    "users", "items", "interactions", "entities", "relations", "triples", "train", "valid", "test",
+)  # fmt: skip
 
 
 @app.command()
@@ -154,15 +156,16 @@ def check(
 ) -> None:
     """Read everything and apply every rule; exit code 2 with the lines where one is broken."""
     options = _options(path, format, sets)
-    from hasten.data.load import load_dataset  # noqa: PLC0415 - slow to import
+    from hasten.data.recognise import load_any  # noqa: PLC0415 - slow to import
     from hasten.data.store import fingerprint  # noqa: PLC0415
 
     started = time.perf_counter()
-    dataset = load_dataset(options, 0)
+    dataset = load_any(options, 0)
     seconds = time.perf_counter() - started
     source = dataset.source
     _show_counts(source.counts, list(source.notes), dataset.split)
-    output.say(f"ok: {source.counts['read']:,} events checked in {seconds:.1f} s")
+    what = "triples" if "triples" in source.counts else "events"
+    output.say(f"ok: {source.counts['read']:,} {what} checked in {seconds:.1f} s")
     if json:
         output.write_json(
             {

@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from hasten.cli import data, doctor, evaluate, output, recommend, resume, train
+from hasten.cli import data, doctor, evaluate, output, predict, recommend, resume, train
 from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError
 from hasten.registry import did_you_mean
 
@@ -70,6 +70,7 @@ app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("evaluate")(evaluate.evaluate)
 app.command("recommend")(recommend.recommend)
+app.command("predict")(predict.predict)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data", cls=_Commands)
 

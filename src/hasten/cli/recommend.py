@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -157,15 +158,20 @@ def _show(found: Recommendations) -> None:
     shown = [row for row, asker in zip(rows, found.asker.tolist(), strict=True) if asker < limit]
     if not shown:
         return
-    names = [name for name in _COLUMNS if name in shown[0]]
-    lines = [names, *([_cell(row[name]) for name in names] for row in shown)]
+    show_rows(shown, _COLUMNS)
+    hidden = len(found.askers) - limit
+    if hidden > 0:
+        output.say(f"{hidden:,} more users; --out FILE takes them all")
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Rows under each other, on stdout; of the columns those that there are."""
+    names = [name for name in columns if rows and name in rows[0]]
+    lines = [names, *([_cell(row[name]) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
-    hidden = len(found.askers) - limit
-    if hidden > 0:
-        output.say(f"{hidden:,} more users; --out FILE takes them all")
 
 
 def _cell(value: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hasten.cli.output import say
+from hasten.registry import load_model, reads
 
 if TYPE_CHECKING:
     from hasten.training.summary import Summary
@@ -22,7 +23,10 @@ def announce(summary: Summary) -> None:
     )
     show_metrics(summary.valid, summary.test, summary.protocol)
     say(f"run folder  {summary.run}")
-    say(f"next        hasten recommend {summary.run} --users all --topk 10")
+    if reads(load_model(summary.model)) == "triples":
+        say(f"next        hasten predict {summary.run} --head ENTITY --relation RELATION")
+    else:
+        say(f"next        hasten recommend {summary.run} --users all --topk 10")
 
 
 def show_metrics(valid: Mapping[str, Any], test: Mapping[str, Any], protocol: str) -> None:

@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from hasten.config import DataOptions
+from hasten.data.graph_places import located
 from hasten.data.load import load_dataset
+from hasten.data.load_graph import load_graph
 from hasten.data.places import Place, locate
-from hasten.data.readers import Claim, recognise
+from hasten.data.readers import Claim, recognise, triples
+from hasten.data.recognise import holds_triples
 from hasten.data.tables import PART_NAMES, Dataset, Int64
+from hasten.data.text import sample
 from hasten.data.times import show
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
@@ -26,6 +30,7 @@ class Overview:
     """An inspected data set.
 
     files: one dict a file (file, part, format, reason, separator, columns, first_lines).
+    spread: "events per user" and the like -> quantiles.
     settings: the ``data`` part of a configuration that reads the same without guessing.
     """
 
@@ -33,8 +38,7 @@ class Overview:
     path: str | None
     files: list[dict[str, Any]]
     counts: dict[str, Any]
-    events_per_user: dict[str, int]
-    events_per_item: dict[str, int]
+    spread: dict[str, dict[str, int]]
     ratings: dict[str, float] | None
     times: dict[str, str] | None
     split: str
@@ -53,7 +57,10 @@ class Overview:
         return said
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "options": self.options}
+        flat = {what.replace(" ", "_"): quantiles for what, quantiles in self.spread.items()}
+        found = {**asdict(self), **flat, "options": self.options}
+        del found["spread"]
+        return found
 
 
 def inspect(options: DataOptions, seed: int = 0) -> Overview:
@@ -62,6 +69,8 @@ def inspect(options: DataOptions, seed: int = 0) -> Overview:
     Raises:
         DataError: the data cannot be used; with file, line and text.
     """
+    if holds_triples(options):
+        return _inspect_graph(options, seed)
     files: list[dict[str, Any]] = []
     settings = options.model_dump(exclude_defaults=True)
     if options.path is None or Path(options.path).exists():
@@ -75,12 +84,48 @@ def inspect(options: DataOptions, seed: int = 0) -> Overview:
         path=dataset.source.path,
         files=files,
         counts=dataset.source.counts,
-        events_per_user=_quantiles(dataset.interactions.user),
-        events_per_item=_quantiles(dataset.interactions.item),
+        spread={
+            "events per user": _quantiles(dataset.interactions.user),
+            "events per item": _quantiles(dataset.interactions.item),
+        },
         ratings=_ratings(dataset),
         times=_times(dataset),
         split=dataset.split,
         notes=list(dataset.source.notes),
+        settings=settings,
+    )
+
+
+def _inspect_graph(options: DataOptions, seed: int) -> Overview:
+    """The same of a knowledge graph."""
+    files: list[dict[str, Any]] = []
+    settings = options.model_dump(exclude_defaults=True)
+    if options.path is None or Path(options.path).exists():
+        with located(options) as place:
+            for path, part in place.triples.parts:
+                claim = triples.claim(sample(path), options, named=True)
+                if isinstance(claim, Claim):
+                    described = _describe(path, part, triples.NAME, claim)
+                    if place.files:  # of an archive
+                        described["file"] = f"{place.triples.path}/{path.name}"
+                    files.append(described)
+        settings["format"] = triples.NAME
+    graph = load_graph(options, seed)
+    facts = graph.triples
+    ends = np.concatenate([facts.head, facts.tail])
+    return Overview(
+        name=graph.name,
+        path=graph.source.path,
+        files=files,
+        counts=graph.source.counts,
+        spread={
+            "triples per entity": _quantiles(ends),
+            "triples per relation": _quantiles(facts.relation),
+        },
+        ratings=None,
+        times=None,
+        split=graph.split,
+        notes=list(graph.source.notes),
         settings=settings,
     )
 

@@ -14,6 +14,8 @@ from hasten.errors import DataError, UsageError
 USER, ITEM, TIME = "user_id", "item_id", "timestamp"
 _FILE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet")
 
+TRIPLE = ("head", "relation", "tail")
+
 Cells = dict[str, str]
 
 
@@ -75,6 +77,27 @@ def _time(where: str, text: str) -> float:
     if not math.isfinite(value):
         raise DataError(f"{where}: {TIME} {text!r} is not a number")
     return value
+
+
+def read_questions(path: Path) -> list[dict[str, str]]:
+    """Questions of a table with two or three of the columns head, relation and tail.
+
+    In every row exactly one of the three is open: without a column, or empty. Raises DataError
+    with file and line.
+    """
+    questions = []
+    for place, cells in _rows(path, ()):
+        given = {name: cells.get(name, "").strip() for name in TRIPLE}
+        given = {name: text for name, text in given.items() if text}
+        if len(given) != 2:
+            raise DataError(
+                f"{path}, {place}: {len(given)} of head, relation and tail are given; two of them "
+                "ask for the third"
+            )
+        questions.append(given)
+    if not questions:
+        raise DataError(f"{path}: 0 questions; expected two of head, relation, tail in a row each")
+    return questions
 
 
 def _labels_of(path: Path, column: str) -> list[str]:

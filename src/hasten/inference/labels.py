@@ -20,8 +20,8 @@ _SEARCHED = 200_000
 def indices_of(vocabulary: Vocabulary, labels: Sequence[object], kind: str, remedy: str) -> Int64:
     """Indices of the labels, int64 [n].
 
-    kind: "user" or "item"; remedy: what to do about unknown ones. Raises DataError with their
-    number, the first five, and the nearest known label.
+    kind: "user", "item", "entity"; remedy: what to do about unknown ones. Raises DataError with
+    their number, the first five, and the nearest known label.
     """
     index = vocabulary.index(_array(vocabulary, labels))
     unknown = [str(label) for label, i in zip(labels, index.tolist(), strict=True) if i < 0]
@@ -29,10 +29,14 @@ def indices_of(vocabulary: Vocabulary, labels: Sequence[object], kind: str, reme
         first = ", ".join(repr(label) for label in unknown[:_SHOWN])
         more = ", ..." if len(unknown) > _SHOWN else ""
         raise DataError(
-            f"{len(unknown)} of {len(labels)} {kind}s are unknown to the run: {first}{more}"
+            f"{len(unknown)} of {len(labels)} {_plural(kind)} are unknown to the run: {first}{more}"
             f"{_nearest(vocabulary, unknown[0])}; {remedy}"
         )
     return index
+
+
+def _plural(kind: str) -> str:
+    return kind.removesuffix("y") + "ies" if kind.endswith("y") else kind + "s"
 
 
 def _array(vocabulary: Vocabulary, labels: Sequence[object]) -> pa.Array:

@@ -44,7 +44,6 @@ class ConvEOptions(TripleOptions):
 
     name: Literal["conve"] = "conve"
     width: int = Field(200, ge=1, description="D, the width of entities and relations [200]")
-    label_smoothing: Share = Field(0.1, description="of 1-n: labels (1-s) y + s/N [0.1]")
     channels: int = Field(32, ge=1, description="C, filters of the convolution [32]")
     kernel: int = Field(3, ge=1, description="k, filters are k by k [3]")
     input_dropout: Share = Field(0.2, description="of the image [0.2]")

@@ -40,6 +40,7 @@ from hasten.training.completion import (
 from hasten.training.phase import Phase
 
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
+_SMOOTHING, _NEGATIVES = 0.1, 128
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -50,17 +51,22 @@ class TripleOptions(ModelOptions):
     loss: Literal["1-n", "1vsall", "sampled"] = Field(
         "1-n", description="all answers of a question at once, one among all, one among drawn ones"
     )
-    label_smoothing: Share = Field(0.1, description="of 1-n: labels (1-s) y + s/N")
-    negatives: int = Field(128, ge=1, description="entities drawn for each answer (sampled)")
+    label_smoothing: Share | None = Field(None, description="of 1-n: labels (1-s) y + s/N (0.1)")
+    negatives: int | None = Field(
+        None, ge=1, description="of sampled: entities drawn for each answer (128)"
+    )
 
     @model_validator(mode="after")
     def _of_the_loss(self) -> TripleOptions:
-        given = self.model_fields_set
-        if "negatives" in given and self.loss != "sampled":
-            raise ValueError(f"negatives has no effect with loss={self.loss}, only with sampled")
-        if "label_smoothing" in given and self.loss != "1-n" and self.label_smoothing:
-            raise ValueError(f"label_smoothing has no effect with loss={self.loss}, only with 1-n")
+        for name, of in (("label_smoothing", "1-n"), ("negatives", "sampled")):
+            if getattr(self, name) is not None and self.loss != of:
+                raise ValueError(f"{name} has no effect with loss={self.loss}, only with {of}")
         return self
+
+    @property
+    def smoothing(self) -> float:
+        """The label smoothing in effect."""
+        return _SMOOTHING if self.label_smoothing is None else self.label_smoothing
 
 
 class TripleModel(nn.Module, ABC):
@@ -96,7 +102,7 @@ class TripleModel(nn.Module, ABC):
         if options.loss == "1-n":
             examples = Rows(dataset)
         else:
-            sampled = options.negatives if options.loss == "sampled" else 0
+            sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = SingleTriples(dataset, sampled)
         return [CompletionPhase(self, examples, config.training.batch_size)]
 
@@ -108,7 +114,7 @@ class TripleModel(nn.Module, ABC):
             head_BD, table = tied_rows(self.entities.weight, batch.entity)
         x_BD = self.vectors(head_BD, batch.relation)
         if batch.row is not None and batch.item is not None:
-            smoothing, pairs = self.loss.label_smoothing, (batch.row, batch.item)
+            smoothing, pairs = self.loss.smoothing, (batch.row, batch.item)
             return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
         assert batch.target is not None
         if batch.negatives is None:

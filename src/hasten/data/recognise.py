@@ -1,0 +1,41 @@
+"""Events or triples? For commands that read data without a model that says which it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hasten.config import DataOptions
+from hasten.data import catalogue
+from hasten.data.graph import AnyDataset
+from hasten.data.graph_places import located
+from hasten.data.load import load_dataset
+from hasten.data.load_graph import load_graph
+from hasten.data.readers import triples
+from hasten.data.readers.seam import Claim
+from hasten.data.text import sample
+from hasten.errors import DataError, UsageError
+
+_OF_TRIPLES = ("head", "relation", "tail")
+
+
+def load_any(options: DataOptions, seed: int) -> AnyDataset:
+    """The dataset or the knowledge graph that the options name."""
+    return load_graph(options, seed) if holds_triples(options) else load_dataset(options, seed)
+
+
+def holds_triples(options: DataOptions) -> bool:
+    """Whether the options mean triples: they say so, or the first file can be nothing else."""
+    if options.format is not None:
+        return options.format == triples.NAME
+    named = options.entities or options.relations or options.relation_names
+    if named or any(role in options.columns for role in _OF_TRIPLES):
+        return True
+    if options.path is not None and not Path(options.path).exists():
+        entry = catalogue.CATALOGUE.get(options.path)
+        return entry is not None and entry.kind == "triples"
+    try:
+        with located(options) as place:
+            first = place.triples.parts[0][0]
+            return isinstance(triples.claim(sample(first), options, named=False), Claim)
+    except (DataError, UsageError):
+        return False  # what is wrong with it, the readers of events say

@@ -1,0 +1,209 @@
+"""What completes a triple: tails, heads or relations, from the run folder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from hasten.data.graph import KnowledgeGraph
+from hasten.data.tables import Int64, Vocabulary
+from hasten.errors import UsageError
+from hasten.evaluation.ranker import scoring
+from hasten.evaluation.tiles import make_tiles
+from hasten.inference.inputs import TRIPLE
+from hasten.inference.labels import indices_of
+from hasten.models.questions import known_answers
+from hasten.models.seam import Model, TripleQueries
+from hasten.ops.csr import CSR
+from hasten.ops.topk_all import topk_all
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hasten.run import LoadedRun
+
+Known = Literal["filter", "mark"]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Ranked completions, n rows, best first within each question.
+
+    triples: int64 [n, 3] head, relation, tail; question: int64 [n]; open: what each question asks
+    for; rank: int32 [n] from 1; score: float32 [n]; known: bool [n], whether the data hold it.
+    """
+
+    entities: Vocabulary
+    relations: Vocabulary
+    question: Int64
+    open: tuple[str, ...]
+    triples: Int64
+    rank: NDArray[np.int32]
+    score: NDArray[np.float32]
+    known: NDArray[np.bool_]
+    topk: int
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def to_table(self) -> pa.Table:
+        """Columns question, asked, head, relation, tail, rank, score, known, and names if any."""
+        vocabularies = (self.entities, self.relations, self.entities)
+        asked = pa.array(self.open, pa.string())
+        columns: dict[str, Any] = {
+            "question": pa.array(self.question + 1),
+            "asked": asked.take(pa.array(self.question)),
+        }
+        for number, (name, vocabulary) in enumerate(zip(TRIPLE, vocabularies, strict=True)):
+            columns[name] = vocabulary.take(self.triples[:, number])
+        columns |= {"rank": self.rank, "score": self.score, "known": self.known}
+        for number, (name, vocabulary) in enumerate(zip(TRIPLE, vocabularies, strict=True)):
+            if vocabulary.names is not None:
+                columns[f"{name}_name"] = vocabulary.names.take(pa.array(self.triples[:, number]))
+        return pa.table(columns)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The table as a pandas DataFrame, where pandas is installed."""
+        if find_spec("pandas") is None:
+            raise UsageError("to_frame() needs pandas: pip install pandas")
+        frame: pd.DataFrame = self.to_table().to_pandas()
+        return frame
+
+
+def predict(
+    loaded: LoadedRun,
+    questions: Sequence[Mapping[str, object]],
+    topk: int = 10,
+    *,
+    known: Known = "filter",
+) -> Predictions:
+    """The ``topk`` best completions of each question: two of head, relation, tail are given.
+
+    known: ``filter`` leaves out triples of the data (train, valid and test), ``mark`` keeps them.
+    A relation is scored by the mean of its scores as a question for the tail and for the head.
+    Raises DataError for unknown labels, UsageError for what the model or the request rules out.
+    """
+    graph = loaded.dataset
+    if not isinstance(graph, KnowledgeGraph):
+        raise UsageError(f"{loaded.config.model.name} does not complete triples: hasten recommend")
+    if topk < 1:
+        raise UsageError(f"topk {topk}: must be 1 or more")
+    ends = _indices(graph, questions)
+    found = []
+    for number, name in enumerate(TRIPLE):
+        rows = np.flatnonzero(ends[:, number] < 0)
+        if len(rows):
+            answer = _relations if name == "relation" else _entities
+            found.append(answer(loaded, graph, ends[rows], rows, topk, known))
+    row, triples, place, score, is_known = (np.concatenate(c) for c in zip(*found, strict=True))
+    order = np.lexsort((place, row))
+    open_ends = tuple(TRIPLE[number] for number in np.argmin(ends, axis=1))
+    return Predictions(
+        graph.entities,
+        graph.relations,
+        row[order],
+        open_ends,
+        triples[order],
+        (place[order] + 1).astype(np.int32),
+        score[order],
+        is_known[order],
+        topk,
+    )
+
+
+def _indices(graph: KnowledgeGraph, questions: Sequence[Mapping[str, object]]) -> Int64:
+    """[Q, 3] head, relation, tail; -1 for the open end."""
+    ends = np.full((len(questions), 3), -1, np.int64)
+    if not questions:
+        raise UsageError("0 questions are asked: give at least one")
+    for question in questions:
+        if len(question) != 2 or not set(question) <= set(TRIPLE):
+            raise UsageError("two of head, relation and tail ask for the third: give exactly two")
+    for number, name in enumerate(TRIPLE):
+        rows = [i for i, question in enumerate(questions) if name in question]
+        vocabulary = graph.relations if name == "relation" else graph.entities
+        kind = "relation" if name == "relation" else "entity"
+        labels = [questions[i][name] for i in rows]
+        if labels:
+            remedy = "only what stands in the run's data can be asked about"
+            ends[rows, number] = indices_of(vocabulary, labels, kind, remedy)
+    return ends
+
+
+Found = tuple[Int64, Int64, Int64, NDArray[np.float32], NDArray[np.bool_]]
+
+
+def _entities(
+    loaded: LoadedRun,
+    graph: KnowledgeGraph,
+    ends: Int64,
+    rows: Int64,
+    topk: int,
+    known: Known,
+) -> Found:
+    """Question, triple, place, score and whether known, of heads or tails."""
+    model = cast(Model, loaded.model)
+    entities, relations = len(graph.entities), len(graph.relations)
+    for_heads = bool((ends[0] < 0)[0])
+    given = ends[:, 2] if for_heads else ends[:, 0]
+    queries = TripleQueries(given, ends[:, 1] + (relations if for_heads else 0))
+    answers = known_answers(graph.triples, relations, queries, entities)
+    parts = []
+    with scoring(model):
+        for tile in make_tiles(queries.lengths):
+            asked = queries.take(tile.padded)
+            hidden = answers.take(tile.padded) if known == "filter" else None
+            scorer = model.scorer(asked)
+            ids, scores = topk_all(scorer, len(asked), entities, min(topk, entities), hidden)
+            ids, scores = ids[: tile.count].cpu(), scores[: tile.count].cpu()
+            row, place = (found.numpy() for found in torch.nonzero(ids >= 0, as_tuple=True))
+            parts.append(
+                (tile.rows[row], ids.numpy()[row, place], place, scores.numpy()[row, place])
+            )
+    row, entity, place, score = (np.concatenate(column) for column in zip(*parts, strict=True))
+    triples = ends[row].copy()
+    triples[:, 0 if for_heads else 2] = entity
+    return rows[row], triples, place, score, _holds(answers, row, entity, entities)
+
+
+def _holds(answers: CSR, row: Int64, item: Int64, width: int) -> NDArray[np.bool_]:
+    """Whether the items are among the answers of their rows."""
+    return np.isin(row * width + item, answers.rows * width + answers.items)
+
+
+def _relations(
+    loaded: LoadedRun,
+    graph: KnowledgeGraph,
+    ends: Int64,
+    rows: Int64,
+    topk: int,
+    known: Known,
+) -> Found:
+    """The same of relations: every one is scored in both directions."""
+    model = cast(Model, loaded.model)
+    count = len(graph.relations)
+    every = np.arange(count, dtype=np.int64)
+    facts = graph.triples
+    parts: list[Found] = []
+    with scoring(model):
+        for number, (head, _, tail) in zip(rows.tolist(), ends.tolist(), strict=True):
+            score = np.zeros(count, np.float32)
+            for given, relation, wanted in ((head, every, tail), (tail, every + count, head)):
+                scorer = model.scorer(TripleQueries(np.full(count, given), relation))
+                score += scorer.block(wanted, wanted + 1)[:, 0].float().cpu().numpy() / 2
+            held = np.zeros(count, bool)
+            held[facts.relation[(facts.head == head) & (facts.tail == tail)]] = True
+            free = every[~held] if known == "filter" else every
+            best = free[np.lexsort((free, -score[free]))][:topk]
+            triples = np.stack([np.full_like(best, head), best, np.full_like(best, tail)], axis=1)
+            place = np.arange(len(best))
+            parts.append((np.full_like(best, number), triples, place, score[best], held[best]))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return cast(Found, tuple(columns))
