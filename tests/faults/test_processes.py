@@ -1,0 +1,337 @@
+"""Several processes end to end: the same results; what happens when one dies or stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from hasten import api, run
+from hasten.training.launch import run_processes
+from tests.contract.cases import sequences
+from tests.contract.test_models import fingerprint, records
+from tests.training.test_distributed import ROOT, free_port
+
+HEARTBEAT = 4
+SETTINGS = ("model.width=16", "model.max_length=12", "checkpoint.every_steps=3")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "events.csv"
+    pyarrow.csv.write_csv(pa.table(sequences(users=50)), path)
+    return path
+
+
+def arguments(data: Path, out: Path, epochs: int, *sets: str, every: int = 10) -> list[str]:
+    """``hasten train`` of 7 steps an epoch; evaluated seldom, because that takes longest."""
+    chosen = (*SETTINGS, f"distributed.heartbeat={HEARTBEAT}", *sets)
+    return [
+        *("train", "sasrec", str(data), "--out", str(out), "--epochs", str(epochs)),
+        *("--batch-size", "8", "--device", "cpu", "--quiet", "--json"),
+        *("--eval-every", str(every)),
+        *(part for each in chosen for part in ("--set", each)),
+    ]
+
+
+def start(command: list[str], **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def torchrun(*own: str) -> list[str]:
+    nodes = ("--nproc-per-node", "2", "--master-port", str(free_port()), "--shutdown-timeout", "5")
+    return [sys.executable, "-m", "torch.distributed.run", *nodes, *own, "-m", "hasten"]
+
+
+def ranks(process: subprocess.Popen[str]) -> dict[int, int]:
+    """rank -> process id of a launcher's children, by what their environment says."""
+    found = {}
+    task = Path(f"/proc/{process.pid}/task")
+    for children in task.glob("*/children"):
+        for child in children.read_text().split():
+            try:
+                variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            rank = next((v for v in variables if v.startswith(b"RANK=")), None)
+            if rank is not None:
+                found[int(rank[5:])] = int(child)
+    return found
+
+
+def wait_for(process: subprocess.Popen[str], out: Path, step: int) -> None:
+    """Until the run in ``out`` has saved this step or a later one."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[1]
+        names = [path.name for path in (out / "checkpoints").glob("epoch-*")]
+        if any(_step(name) >= step for name in names):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no step {step} within 90 s")
+
+
+def _step(name: str) -> int:
+    epoch, _, step = name.removeprefix("epoch-").partition("-step-")
+    return 7 * int(epoch) + int(step or 0)
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that are ended, with their children, whatever happens."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        for child in ranks(process).values():
+            os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+
+
+def test_two_processes_are_one_run(data, tmp_path, monkeypatch):
+    """Trained by two, judged by one, two and three, gone on with by one and by two."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    out = tmp_path / "two"
+    done = run_processes(arguments(data, out, 4, "model.dropout=0"), 2, capture=True)
+    assert done.code == 0
+    result = json.loads(done.output)
+    assert (result["effective"]["devices"], result["effective"]["backend"]) == (2, "gloo")
+    assert sorted(path.name for path in out.glob("*.log")) == [
+        *("train-rank1.log", "train.log", "val.log")
+    ]
+    assert "rank 1 of 2" in (out / "train-rank1.log").read_text()
+    settings = dict(setting.split("=") for setting in SETTINGS)
+    settings |= {"training.epochs": "4", "training.batch_size": "8", "evaluation.every": "10"}
+    one = api.train(
+        "sasrec",
+        str(data),
+        settings={**settings, "model.dropout": 0, "device": "cpu", "threads": 1},
+        out=str(tmp_path / "one"),
+        quiet=True,
+    )
+    for ours, theirs in zip(records(out), records(tmp_path / "one"), strict=True):
+        assert ours.pop("kind") == theirs.pop("kind")
+        assert ours == pytest.approx(theirs, rel=1e-4)
+    assert result["test"] == pytest.approx(one.metrics, abs=1e-4)
+
+    judged = [run.evaluate(out, device="cpu")]
+    for count in (2, 3):
+        asked = run_processes(
+            ["evaluate", str(out), "--device", "cpu", "--json"], count, capture=True
+        )
+        judged.append(json.loads(asked.output))
+    for each, count in zip(judged, (1, 2, 3), strict=True):
+        assert each["devices"] == count
+        assert (each["valid"], each["test"]) == (judged[0]["valid"], judged[0]["test"])
+    assert judged[0]["test"] == result["test"]
+
+    longer = run.resume(out, changes={"training.epochs": 5, "devices": 1}, quiet=True)
+    assert (longer.epochs, longer.effective["devices"]) == (5, 1)
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory) -> Path:
+    """An unbroken run of six epochs in two processes, with dropout."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert run_processes(arguments(data, out, 6), 2, capture=True).code == 0
+    return out
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_launcher_saves_and_the_run_goes_on_exactly(data, whole, tmp_path, started):
+    """In two processes, in mid-epoch: the same bits as the unbroken run."""
+    command = [sys.executable, "-m", "hasten", *arguments(data, tmp_path / "run", 6)]
+    process = start([*command, "--devices", "2"])
+    started.append(process)
+    wait_for(process, tmp_path / "run", 4)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert json.loads(out)["error"]["code"] == "interrupted"
+    assert err.count("interrupted by signal 15") == 1
+    resumed = run_processes(["resume", str(tmp_path / "run"), "--json"], 2, capture=True)
+    assert resumed.code == 0
+    assert fingerprint(tmp_path / "run") == fingerprint(whole)
+    assert records(tmp_path / "run") == records(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_process_that_stands_still_is_named(stopped, data, tmp_path, started):
+    command = [*torchrun(), *arguments(data, tmp_path / "run", 3000, every=3000)]
+    process = start(command)
+    started.append(process)
+    wait_for(process, tmp_path / "run", 3)
+    found = ranks(process)
+    os.kill(found[stopped], signal.SIGSTOP)
+    begin = time.monotonic()
+    other = found[1 - stopped]
+    while Path(f"/proc/{other}/stat").exists() and _state(other) != "Z":
+        assert time.monotonic() < begin + HEARTBEAT + 10
+        time.sleep(0.05)
+    # torchrun gives the stopped one 30 s before it sends SIGKILL, whatever --shutdown-timeout says
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert f"rank {stopped} gave no sign of life for {HEARTBEAT} s" in err
+
+
+def _state(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_process_is_named_and_ends_all(killed, data, tmp_path, started):
+    command = [sys.executable, "-m", "hasten", *arguments(data, tmp_path / "run", 3000)]
+    process = start([*command, "--devices", "2"])
+    started.append(process)
+    wait_for(process, tmp_path / "run", 3)
+    os.kill(ranks(process)[killed], signal.SIGKILL)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"rank {killed}" in err
+    assert "was killed by SIGKILL" in err
+    assert json.loads(out)["error"]["code"] == "processes"
+
+
+def _restarted(
+    kills: int, epochs: int, data: Path, whole: Path, tmp_path: Path, started: list[Any]
+) -> None:
+    """Kill one process and then another; torchrun begins again and the run goes on by itself."""
+    generator = random.Random(0)
+    out = tmp_path / "run"
+    # the same command again and again: no --resume auto
+    command = [*torchrun("--max-restarts", str(kills)), *arguments(data, out, epochs)]
+    process = start(command)
+    started.append(process)
+    last = 7 * epochs
+    for kill in range(kills):
+        wait_for(process, out, last * (2 * kill + 1) // (2 * kills + 1))
+        before = ranks(process)
+        os.kill(before[generator.choice([0, 1])], signal.SIGKILL)
+        begin = time.monotonic()
+        while not (after := ranks(process)) or set(after.values()) & set(before.values()):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < begin + 30, "detection and restart took 30 s"
+            time.sleep(0.05)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert fingerprint(out) == fingerprint(whole)
+    assert records(out) == records(whole)
+
+
+def test_a_killed_process_is_started_again_and_the_run_ends_the_same(
+    data, whole, tmp_path, started
+):
+    _restarted(1, 6, data, whole, tmp_path, started)
+
+
+@pytest.mark.slow
+def test_killed_ten_times(data, tmp_path, started):
+    whole = tmp_path / "whole"
+    assert run_processes(arguments(data, whole, 40), 2, capture=True).code == 0
+    _restarted(10, 40, data, whole, tmp_path, started)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("old", [False, True])
+def test_launchers_of_torch_work_on_the_same_command(old, data, tmp_path, started):
+    """Also the old one, which puts --local-rank before the arguments; runs get their own name."""
+    command = torchrun()
+    if old:
+        command = [
+            part.replace("torch.distributed.run", "torch.distributed.launch") for part in command
+        ]
+    given = arguments(data, tmp_path / "run", 2)
+    process = start([*command, *given])
+    started.append(process)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["effective"]["devices"] == 2
+    assert (tmp_path / "run" / "final" / "manifest.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_run_without_a_name_is_found_again_after_a_restart(data, tmp_path, started):
+    given = arguments(data, Path("unused"), 6)
+    del given[given.index("--out") : given.index("--out") + 2]
+    command = [*torchrun("--max-restarts", "1"), *given]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _source()}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    started.append(process)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/checkpoints/epoch-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(ranks(process)[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "final" / "manifest.json").is_file()
+    assert "begun again 1 times" in (folder / "train.log").read_text()
+
+
+def _source() -> str:
+    import hasten
+
+    return str(Path(hasten.__file__).parents[1])
+
+
+@pytest.mark.slow
+def test_another_run_is_not_taken_over_after_a_restart(data, tmp_path, started):
+    """The folder holds a finished run: refused, and refused again by the process begun anew."""
+    assert run_processes(arguments(data, tmp_path / "run", 1), 2, capture=True).code == 0
+    before = fingerprint(tmp_path / "run")
+    process = start([*torchrun("--max-restarts", "1"), *arguments(data, tmp_path / "run", 9)])
+    started.append(process)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "holds a run already" in err
+    assert fingerprint(tmp_path / "run") == before
+
+
+@pytest.mark.slow
+def test_the_library_starts_processes_from_a_script_without_a_guard(data, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hasten\n"
+        f"result = hasten.train('sasrec', {str(data)!r}, epochs=1, devices=2, device='cpu',\n"
+        f"                      out={str(tmp_path / 'run')!r}, quiet=True)\n"
+        "print(result.summary.effective['devices'], result.metrics)\n"
+        "try:\n"
+        f"    hasten.train('sasrec', {str(data)!r}, devices=2, out={str(tmp_path / 'run')!r})\n"
+        "except hasten.HastenError as error:\n"
+        "    print(error.code, error)\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _source()}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert first.startswith("2 {")
+    assert second.startswith("run_folder ")
+    assert "holds a run already" in second
