@@ -14,6 +14,7 @@ float32 scalings can tell (60), it takes the logarithms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -89,54 +90,48 @@ class _Sinkhorn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
         kernel = torch.exp(logits - logits.amax((0, 1)))
-        columns, rows = [], []
-        row = None
-        for _ in range(ITERATIONS):
-            column = _along_rows(kernel, row).reciprocal_()
-            row = _along_columns(kernel, column).reciprocal_()
-            columns.append(column)
-            rows.append(row)
+        over_rows, over_columns = kernel.unbind(0), kernel.unbind(1)
+        columns = [kernel.sum(0).reciprocal_()]
+        rows = [_weighted(over_columns, columns[0]).reciprocal_()]
+        for _ in range(1, ITERATIONS):
+            columns.append(_weighted(over_rows, rows[-1]).reciprocal_())
+            rows.append(_weighted(over_columns, columns[-1]).reciprocal_())
         ctx.save_for_backward(kernel, *columns, *rows)
-        assert row is not None
-        return kernel * row[:, None] * column
+        return kernel * rows[-1][:, None] * columns[-1]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         kernel: Tensor
         kernel, *scalings = ctx.saved_tensors
+        over_rows, over_columns = kernel.unbind(0), kernel.unbind(1)
         columns, rows = scalings[:ITERATIONS], scalings[ITERATIONS:]
         # in logarithms: f_i = log u_i = -logsumexp_j(l_ij + g_j), g_j = -logsumexp_i(l_ij + f_i)
         inner: Tensor = grad * rows[-1][:, None]
         inner *= columns[-1]
         weighted = inner * kernel
-        grad_row = weighted.sum(1)
+        grad_row = weighted.sum(1).mul_(rows[-1])
         grad_column = weighted.sum(0)
         for step in reversed(range(ITERATIONS)):
-            row, column = rows[step], columns[step]
-            grad_row *= row
+            # both are gradients times the scaling, as K takes them
+            column = columns[step]
             inner.addcmul_(grad_row[:, None], column, value=-1)
-            grad_column.addcmul_(_along_rows(kernel, grad_row), column, value=-1)
+            passed_on = _weighted(over_rows, grad_row).mul_(column)
+            grad_column = passed_on.neg_() if step < ITERATIONS - 1 else grad_column - passed_on
             grad_column *= column
-            before = rows[step - 1] if step else torch.ones_like(row)
-            inner.addcmul_(before[:, None], grad_column, value=-1)
-            grad_row = _along_columns(kernel, grad_column).mul_(before).neg_()
-            grad_column = torch.zeros_like(grad_column)
+            if step == 0:
+                inner -= grad_column
+                break
+            row = rows[step - 1]
+            inner.addcmul_(row[:, None], grad_column, value=-1)
+            grad_row = _weighted(over_columns, grad_column).mul_(row).neg_().mul_(row)
         return inner.mul_(kernel)
 
 
-def _along_rows(kernel: Tensor, row: Tensor | None) -> Tensor:
-    """[n, T] sums over the rows of ``kernel * row``, a matrix at a time; row None: ones."""
-    if row is None:
-        return kernel.sum(0)
-    out = kernel[0] * row[0]
-    for number in range(1, len(row)):
-        out.addcmul_(kernel[number], row[number])
-    return out
-
-
-def _along_columns(kernel: Tensor, column: Tensor) -> Tensor:
-    """[n, T] sums over the columns of ``kernel * column``."""
-    out = kernel[:, 0] * column[0]
-    for number in range(1, len(column)):
-        out.addcmul_(kernel[:, number], column[number])
+def _weighted(parts: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """[n, T] ``Σ_k parts_k weights_k``."""
+    first, *others = parts
+    factor, *factors = weights.unbind(0)
+    out = first * factor
+    for part, weight in zip(others, factors, strict=True):
+        out.addcmul_(part, weight)
     return out
