@@ -48,6 +48,12 @@ _ML1M = f"{_COMMON} --set model.max_length=200 --set model.dropout=0.2"
 #: the papers on Beauty take the items of the history out of the ranking
 _MASKED = "--set evaluation.mask_history=true"
 _SAMPLED = "--set evaluation.candidates=uni100"
+#: hyper-connections as the paper has them, and the cheapest that mix
+_RESIDUALS = {
+    "mhc": "--set model.residual=mhc",
+    "mhc-static": "--set model.residual=mhc --set model.maps=static "
+    "--set model.projection=permutation",
+}
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *seeds(
@@ -77,6 +83,26 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "ml-1m",
         f"{_ML1M} --set model.loss=ce --epochs 200 --eval-every 2 --patience 8",
         also=(_MASKED, _SAMPLED),
+    ),
+    *(
+        experiment
+        for name, options in _RESIDUALS.items()
+        for experiment in (
+            *seeds(
+                f"sasrec-{name}-beauty-ce",
+                "sasrec",
+                "beauty",
+                f"{_BEAUTY} {options} --set model.loss=ce --lr 2e-3 --epochs 60 --patience 6",
+                also=(_MASKED, _SAMPLED),
+            ),
+            *seeds(
+                f"sasrec-{name}-ml-1m-ce",
+                "sasrec",
+                "ml-1m",
+                f"{_ML1M} {options} --set model.loss=ce --epochs 200 --eval-every 2 --patience 8",
+                also=(_MASKED, _SAMPLED),
+            ),
+        )
     ),
     *seeds(
         "tisasrec-ml-1m-ce",

@@ -1,11 +1,13 @@
 """What is compared with what. A new comparison is an :class:`bench.harness.Entry` here."""
 
 from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
+from bench.entries.residuals import ENTRIES as RESIDUALS
 from bench.entries.sasrec_beauty import ENTRIES as SASREC_BEAUTY
 from bench.entries.sasrec_ml1m import ENTRIES as SASREC_ML1M
 from bench.entries.tisasrec import ENTRIES as TISASREC
 from bench.harness import Entry
 
 ENTRIES: dict[str, Entry] = {
-    entry.name: entry for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *TISASREC, *CPU_SETTINGS)
+    entry.name: entry
+    for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *TISASREC, *CPU_SETTINGS, *RESIDUALS)
 }
