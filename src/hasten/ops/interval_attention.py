@@ -50,6 +50,8 @@ def _chunks(length: int) -> Iterator[slice]:
         yield slice(start, min(start + CHUNK, length))
 
 
+# every bucket has another shape: traced, each would be compiled anew
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
     """The intervals of flat tokens.
 
@@ -68,6 +70,7 @@ def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Inter
     return Intervals(buckets, pairs, span)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def interval_attention(
     query: Tensor,
     key: Tensor,
