@@ -1,0 +1,138 @@
+"""Two ways to sum gradients over processes: one flat all-reduce, and DistributedDataParallel.
+
+    torchrun --nproc-per-node 2 -m bench.exchange [--width 64] [--items 3416] [--accumulate 2]
+
+Both take the same optimiser steps of SASRec on synthetic sequences, in turns, in the same
+processes; printed are medians of a step's wall and CPU milliseconds on rank 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hasten.config import DistributedOptions, TrainingOptions
+from hasten.data.tables import Histories
+from hasten.models.sasrec import SASRec, SASRecOptions
+from hasten.models.seam import Sizes
+from hasten.training.distributed import Processes
+from hasten.training.machine import tune_process
+from hasten.training.next_item import NextItemPhase
+from hasten.training.precision import Precision, gradient_norm
+from hasten.training.step import OptimiserStep, Share, make_optimiser
+
+CPU = torch.device("cpu")
+
+
+class Loss(nn.Module):
+    """What DistributedDataParallel wraps: a module whose forward is the loss."""
+
+    def __init__(self, model: SASRec) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.model.next_item_loss(batch)
+
+
+def build(options: argparse.Namespace) -> tuple[SASRec, NextItemPhase]:
+    generator = np.random.default_rng(0)
+    lengths = np.clip(generator.geometric(1 / options.length, 6040) + 2, 3, 201)
+    items = generator.integers(0, options.items, lengths.sum())
+    histories = Histories(np.concatenate([[0], np.cumsum(lengths)]), items)
+    torch.manual_seed(0)
+    chosen = SASRecOptions(width=options.width, max_length=200, dropout=0.2, loss="bce")
+    model = SASRec(chosen, Sizes(users=len(lengths), items=options.items))
+    phase = NextItemPhase(
+        model,
+        histories,
+        items=options.items,
+        batch_size=options.batch_size,
+        max_length=200,
+        negatives=1,
+    )
+    return model.train(), phase
+
+
+def flat(processes: Processes, options: argparse.Namespace) -> Callable[[int], None]:
+    _, phase = build(options)
+    share = Share(processes.rank, processes.world)
+    training = TrainingOptions(clip_norm=5.0, accumulate=options.accumulate)
+    step = OptimiserStep(phase, 0, training, Precision("fp32", CPU), share, CPU, processes)
+
+    def take(index: int) -> None:
+        step(phase.plan(0, 0, index % phase.steps()), 1e-3)
+
+    return take
+
+
+def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], None]:
+    model, phase = build(options)
+    wrapped = DistributedDataParallel(Loss(model), gradient_as_bucket_view=True)
+    parameters = list(phase.parameters())
+    optimiser = make_optimiser(parameters, TrainingOptions())
+    parts = processes.world * options.accumulate
+
+    def take(index: int) -> None:
+        batch = phase.plan(0, 0, index % phase.steps())
+        optimiser.zero_grad()
+        for micro in range(options.accumulate):
+            rows = batch.rows(processes.rank * options.accumulate + micro, parts)
+            last = micro == options.accumulate - 1
+            with nullcontext() if last else wrapped.no_sync():
+                loss = wrapped(phase.lay_out(batch, rows.numpy()))
+                (loss * (processes.world / batch.denominators["targets"])).backward()
+        torch.nn.utils.clip_grads_with_norm_(parameters, 5.0, gradient_norm(parameters))
+        optimiser.step()
+
+    return take
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--items", type=int, default=3416)
+    parser.add_argument("--length", type=int, default=95)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    tune_process()
+    torch.set_num_threads(1)
+    with Processes.join("cpu", DistributedOptions()) as processes:
+        ways = {"flat": flat(processes, options), "ddp": ddp(processes, options)}
+        wall: dict[str, list[float]] = {name: [] for name in ways}
+        cpu: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(options.rounds):
+            for name, take in ways.items():
+                begin, used = time.perf_counter(), time.process_time()
+                for index in range(3):
+                    take(3 * number + index)
+                if number >= 2:
+                    wall[name].append((time.perf_counter() - begin) / 3 * 1e3)
+                    cpu[name].append((time.process_time() - used) / 3 * 1e3)
+        if processes.first:
+            found = {
+                "settings": vars(options),
+                "wall_ms": {name: round(median(values), 2) for name, values in wall.items()},
+                "cpu_ms": {name: round(median(values), 2) for name, values in cpu.items()},
+                "flat_over_ddp": {
+                    kind: round(median(a / b for a, b in zip(m["flat"], m["ddp"], strict=True)), 3)
+                    for kind, m in (("wall", wall), ("cpu", cpu))
+                },
+            }
+            print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Examples per second over numbers of processes, and what the distributed path costs one process.
+
+    python -m bench.scaling --devices 1 2 4
+    python -m bench.scaling --devices 1 2 4 8 --device cuda --threads 4
+
+Every measurement is a fresh ``hasten train`` of the same global batch with a fixed number of
+threads a process; rounds alternate between the counts. "launched" is one process under torchrun,
+which makes a process group and exchanges with nobody: its cost against none is the overhead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.data import plain_file
+from bench.machine import KEEP_PAGES, commit, describe_machine, load
+from bench.results import RESULTS
+from bench.statistics import spread
+
+LAUNCHED = "launched"
+
+
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, nargs="+", default=[1, 2], help="process counts")
+    parser.add_argument("--data", default="ml-1m", choices=("ml-1m", "beauty"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of a process")
+    parser.add_argument("--batch-size", type=int, default=512, help="over all processes")
+    parser.add_argument("--epochs", type=int, default=5, help="the first and the last are left out")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--set", action="append", default=[], help="more settings")
+    parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
+    options = parser.parse_args(arguments)
+    if options.epochs < 3:
+        parser.error("at least three epochs: the first and the last are left out")
+    if options.devices[0] != 1:
+        parser.error("the first count is what the others are compared with: 1")
+    result = measure(options)
+    path = results / f"{result['date']}-{result['name']}.json"
+    results.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    path.with_suffix(".md").write_text(markdown(result))
+    print(markdown(result))
+    print(path)
+    return 0
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    sides: list[int | str] = [*options.devices, LAUNCHED]
+    rates: dict[str, list[float]] = {str(side): [] for side in sides}
+    before = load()
+    for number in range(options.rounds):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            rate = run_once(side, options)
+            rates[str(side)].append(rate)
+            print(f"round {number + 1}, {side}: {rate:,.0f} examples/s", file=sys.stderr)
+    speedups = {
+        name: spread([many / one for many, one in zip(values, rates["1"], strict=True)])
+        for name, values in rates.items()
+    }
+    return {
+        "name": f"scaling-{options.data}-{options.device}",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "machine": describe_machine(),
+        "load_before": before,
+        "provisional": options.provisional,
+        "settings": {
+            "batch_size": options.batch_size,
+            "threads": options.threads,
+            "epochs": options.epochs,
+            "sets": settings(options),
+        },
+        "examples_per_second": {name: spread(values) for name, values in rates.items()},
+        "against_one": speedups,
+        "repeat": "python -m bench.scaling " + " ".join(sys.argv[1:]),
+    }
+
+
+def settings(options: argparse.Namespace) -> list[str]:
+    """The usual SASRec of these data."""
+    length, dropout = ("50", "0.5") if options.data == "beauty" else ("200", "0.2")
+    usual = [f"model.max_length={length}", f"model.dropout={dropout}", "model.loss=bce"]
+    return [*usual, *options.set]
+
+
+def run_once(side: int | str, options: argparse.Namespace) -> float:
+    """The median examples per second over the epochs that count."""
+    count = str(options.epochs)
+    program = [sys.executable, "-m", "hasten"]
+    if side == LAUNCHED:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        program = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
+        program += ["--master-port", str(port), "-m", "hasten"]
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "run"
+        command = [*program, "train", "sasrec", str(plain_file(options.data)), "--out", str(out)]
+        command += ["--epochs", count, "--eval-every", count, "--device", options.device]
+        command += ["--batch-size", str(options.batch_size), "--threads", str(options.threads)]
+        command += ["--set", f"checkpoint.every={count}", "--quiet"]
+        command += [] if side == LAUNCHED else ["--devices", str(side)]
+        for each in settings(options):
+            command += ["--set", each]
+        threads = {"OMP_NUM_THREADS": str(options.threads)}
+        done = subprocess.run(
+            command,
+            env=os.environ | KEEP_PAGES | threads,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+    epochs = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+    return float(median(record["examples_per_second"] for record in epochs[1:-1]))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result for people."""
+    chosen, machine = result["settings"], result["machine"]
+    lines = [
+        f"# {result['name']}",
+        "",
+        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
+        f"SASRec, batch size {chosen['batch_size']} over all processes, {chosen['threads']} "
+        f"thread(s) a process, {', '.join(chosen['sets'])}.",
+        "",
+    ]
+    if result["provisional"]:
+        lines += ["**Provisional**: the machine was not quiet.", ""]
+    lines += ["| processes | examples/s | against 1 |", "| --- | --- | --- |"]
+    for name, rate in result["examples_per_second"].items():
+        label = "1 under torchrun" if name == LAUNCHED else name
+        ratio = result["against_one"][name]
+        lines.append(
+            f"| {label} | {rate['median']:,.0f} ({rate['low']:,.0f}-{rate['high']:,.0f}) "
+            f"| {ratio['median']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f}) |"
+        )
+    return "\n".join([*lines, "", f"Repeat: `{result['repeat']}`"]) + "\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
