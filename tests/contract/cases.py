@@ -14,7 +14,8 @@ class ModelCase:
     """A model with options small enough for tests.
 
     settings: dotted configuration keys; without_dropout: what switches off all randomness that
-    depends on the layout of a batch; trains: whether it has gradient steps at all.
+    depends on the layout of a batch; trains: whether it has gradient steps at all; triples: whether
+    it reads a knowledge graph; layouts: numbers of micro-batches that must change nothing.
     """
 
     label: str
@@ -22,10 +23,25 @@ class ModelCase:
     settings: Mapping[str, Any] = field(default_factory=dict)
     without_dropout: Mapping[str, Any] = field(default_factory=dict)
     trains: bool = True
+    triples: bool = False
+    layouts: tuple[int, ...] = (2, 4)
+
+    @property
+    def data(self) -> dict[str, np.ndarray]:
+        return graph() if self.triples else sequences()
+
+    @property
+    def metric(self) -> str:
+        """What a model that learned is good at."""
+        return "mrr" if self.triples else "ndcg@10"
 
 
 _SMALL = {"model.width": 16, "model.max_length": 12}
 _NO_DROPOUT = {"model.dropout": 0.0}
+
+_TRIPLES = {"model.width": 16, "training.batch_size": 32}
+_CONVE = {**_TRIPLES, "model.width": 36, "model.channels": 8, "model.group": 8}
+_CONVE_PLAIN = {f"model.{name}_dropout": 0.0 for name in ("input", "feature", "hidden")}
 
 CASES = (
     ModelCase("sasrec-ce", "sasrec", _SMALL, _NO_DROPOUT),
@@ -62,7 +78,28 @@ CASES = (
     ),
     ModelCase("tisasrec-mhc", "tisasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase("pop", "pop", trains=False),
+    ModelCase("conve", "conve", _CONVE, _CONVE_PLAIN, triples=True),
+    ModelCase("distmult", "distmult", _TRIPLES, _NO_DROPOUT, triples=True),
+    ModelCase(
+        "complex-sampled",
+        "complex",
+        {**_TRIPLES, "model.loss": "sampled", "model.negatives": 8},
+        _NO_DROPOUT,
+        triples=True,
+    ),
 )
+
+
+def graph(entities: int = 30) -> dict[str, np.ndarray]:
+    """A ring of entities: each relation is a step along it, one the inverse of another."""
+    rows = []
+    for i in range(entities):
+        for relation, step in (("next", 1), ("previous", -1), ("second", 2), ("opposite", 15)):
+            rows.append((i, relation, (i + step) % entities))
+    generator = np.random.default_rng(5)
+    columns = zip(*(rows[i] for i in generator.permutation(len(rows))), strict=True)
+    names = ("head", "relation", "tail")
+    return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
 
 
 def sequences(users: int = 50, items: int = 30, seed: int = 0) -> dict[str, np.ndarray]:

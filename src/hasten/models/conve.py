@@ -26,6 +26,7 @@ from hasten.errors import ConfigurationError
 from hasten.models.seam import Sizes
 from hasten.models.triples import METRICS, Share, TripleModel, TripleOptions
 from hasten.ops.dropout import dropout
+from hasten.ops.dtypes import wide
 from hasten.ops.group_moments import GroupMoments, normalise
 from hasten.ops.patch_convolution import (
     channel_moments,
@@ -188,7 +189,8 @@ class ConvE(TripleModel):
             ones = torch.ones(len(relation), options.channels, device=image.device)
             keep = dropout(ones, options.feature_dropout, True)
         features = rectified_products(patches, filters, keep)
-        hidden = dropout(self.hidden(features).float(), options.hidden_dropout, True)
+        hidden = self.hidden(features)
+        hidden = dropout(hidden.to(wide(hidden)), options.hidden_dropout, True)
         hidden_var, hidden_mean = torch.var_mean(hidden, 0, correction=0)
         hidden = normalise(hidden, hidden_mean, hidden_var, _EPS)
         vectors = torch.relu(hidden * self.hidden_gain + self.hidden_shift)
@@ -211,7 +213,8 @@ class ConvE(TripleModel):
         image = normalise(image, moments.mean, moments.variance, _EPS)
         filters = self._folded(self.feature_moments.mean, self.feature_moments.variance)
         patches = patches_of(image, self.options.kernel)
-        hidden = self.hidden(rectified_products(patches, filters, None)).float()
+        hidden = self.hidden(rectified_products(patches, filters, None))
+        hidden = hidden.to(wide(hidden))
         moments = self.hidden_moments
         hidden = normalise(hidden, moments.mean, moments.variance, _EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)

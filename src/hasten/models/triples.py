@@ -21,14 +21,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.graph import KnowledgeGraph
 from hasten.models.seam import Catalogue, FactorScorer, Scorer, Sizes, TripleQueries
 from hasten.ops.catalogue_loss import catalogue_cross_entropy
+from hasten.ops.dtypes import wide
 from hasten.ops.group_moments import GroupMoments
 from hasten.ops.one_to_many_loss import one_to_many_loss
-from hasten.ops.sampled_loss import sampled_loss
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.tied_rows import tied_rows
 from hasten.training.completion import (
@@ -120,9 +121,11 @@ class TripleModel(nn.Module, ABC):
         if batch.negatives is None:
             return batch.scale * catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
         ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
-        # the bias as one more column of the rows, against ones
-        rows = torch.cat([self.entities.rows(ids), self.bias[ids][..., None]], dim=2)
-        return batch.scale * sampled_loss(nn.functional.pad(x_BD, (0, 1), value=1.0), rows)
+        # a product, so that it is taken in the precision asked for; the rest in float32
+        products = torch.bmm(self.entities.rows(ids), x_BD[:, :, None])[:, :, 0]
+        scores = products.to(wide(x_BD)) + self.bias[ids]
+        true, drawn = softplus(-scores[:, 0]), softplus(scores[:, 1:])
+        return batch.scale * (true.sum() + drawn.sum())
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> None:
         """Compile what a step calls: the vectors of the questions."""
