@@ -16,7 +16,7 @@ queries in chunks that see only the keys up to their end, gradients written in p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,13 @@ from hasten.ops.dtypes import wide
 
 #: queries taken together: they see only the keys up to their end
 CHUNK = 64
+
+
+def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Every bucket has another shape: traced, each would be compiled anew."""
+    if torch.compiler.is_compiling():  # not before: what it needs takes a second to import
+        return torch.compiler.disable(function)(*arguments)
+    return function(*arguments)
 
 
 @dataclass(frozen=True)
@@ -50,14 +57,17 @@ def _chunks(length: int) -> Iterator[slice]:
         yield slice(start, min(start + CHUNK, length))
 
 
-# every bucket has another shape: traced, each would be compiled anew
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
     """The intervals of flat tokens.
 
     times: int64 [T] in units of a step of the tables; buckets: must cover all T tokens; span: the
     largest interval that is told apart.
     """
+    found: Intervals = _untraced(_find_intervals, times, buckets, span)
+    return found
+
+
+def _find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
     pairs = []
     for bucket in buckets:
         time = times[bucket.start : bucket.stop].view(bucket.rows, bucket.length)
@@ -70,7 +80,6 @@ def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Inter
     return Intervals(buckets, pairs, span)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def interval_attention(
     query: Tensor,
     key: Tensor,
@@ -89,9 +98,8 @@ def interval_attention(
     """
     assert len(key_table) == len(value_table) == intervals.span + 1
     chance = drop if training else 0.0
-    out: Tensor = _IntervalAttention.apply(  # type: ignore[no-untyped-call]
-        query, key, value, key_table, value_table, intervals, heads, chance
-    )
+    tensors = query, key, value, key_table, value_table
+    out: Tensor = _untraced(_IntervalAttention.apply, *tensors, intervals, heads, chance)
     return out
 
 
