@@ -35,7 +35,7 @@ CHUNK = 64
 def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
     """Every bucket has another shape: traced, each would be compiled anew."""
     if torch.compiler.is_compiling():  # not before: what it needs takes a second to import
-        return torch.compiler.disable(function)(*arguments)
+        return torch.compiler.disable(function)(*arguments)  # type: ignore[no-untyped-call]
     return function(*arguments)
 
 
