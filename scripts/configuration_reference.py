@@ -48,12 +48,17 @@ def document() -> str:
         summary = model.summary[:1].upper() + model.summary[1:]
         lines += ["", f"## `model` = {entry.name}", "", f"{summary}."]
         if model.defaults:
-            values = ", ".join(f"`training.{k}` {_text(v)}" for k, v in model.defaults.items())
+            values = ", ".join(f"`{_key(k)}` {_text(v)}" for k, v in model.defaults.items())
             lines += ["", f"Its own defaults: {values}."]
         fields = [(k, f) for k, f in model.Options.model_fields.items() if k != "name"]
         if fields:
             lines += ["", *_table(_rows((f"model.{key}", field) for key, field in fields))]
     return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    """A default's key whole: those of training are written without it."""
+    return name if "." in name else f"training.{name}"
 
 
 def _section(info: FieldInfo) -> type[BaseModel] | None:

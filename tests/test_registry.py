@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from hasten import registry
-from hasten.config import EvaluationOptions, TrainingOptions
+from hasten.config import DataOptions, EvaluationOptions, TrainingOptions
 from hasten.errors import ConfigurationError
 from hasten.registry import BUILT_IN, ModelEntry, find_model, load_model, model_entries
 
@@ -21,7 +21,8 @@ def test_built_in_models_are_what_they_are_listed_as(entry):
     assert model.Options.model_validate({}).name == entry.name
     for name in model.defaults:
         section, _, field = name.rpartition(".")
-        fields = {"": TrainingOptions, "evaluation": EvaluationOptions}[section].model_fields
+        sections = {"": TrainingOptions, "evaluation": EvaluationOptions, "data": DataOptions}
+        fields = sections[section].model_fields
         assert field in fields
 
 
@@ -29,9 +30,9 @@ def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(ConfigurationError, match=r"unknown model 'sasrek' .*did you mean 'sasrec'"):
         find_model("sasrek")
     with pytest.raises(
-        ConfigurationError, match=r"unknown model 'kgat' \(there are sasrec, .*pop\)"
+        ConfigurationError, match=r"unknown model 'zebra' \(there are sasrec, .*pop\)"
     ):
-        find_model("kgat")
+        find_model("zebra")
 
 
 @pytest.fixture

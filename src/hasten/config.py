@@ -104,6 +104,17 @@ class DataOptions(Section):
         "time", description="ratio split: each user's last events, or a seeded random choice"
     )
 
+    valid_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each user's train items for validation, where a given split has none",
+    )
+    kg: str | None = Field(None, description="file of triples about the items")
+    links: str | None = Field(
+        None, description="file of item<separator>entity, where kg calls items otherwise"
+    )
+
     @model_validator(mode="after")
     def _check_ratios(self) -> DataOptions:
         if min(self.ratios) < 0 or self.ratios[0] <= 0 or abs(sum(self.ratios) - 1) > 1e-6:

@@ -55,6 +55,8 @@ class ModelEntry:
 BUILT_IN = (
     ModelEntry("sasrec", "hasten.models.sasrec", "SASRec", "self-attention over item sequences"),
     ModelEntry("tisasrec", "hasten.models.tisasrec", "TiSASRec", "self-attention that knows times"),
+    ModelEntry("kgat", "hasten.models.kgat", "KGAT", "recommendation with facts about the items"),
+    ModelEntry("bprmf", "hasten.models.bprmf", "BPRMF", "matrix factorisation by pairwise ranking"),
     ModelEntry("conve", "hasten.models.conve", "ConvE", "2-D convolutions over knowledge graphs"),
     ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
     ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),
@@ -105,7 +107,11 @@ def load_model(name: str) -> type[Model]:
 
 
 def reads(model: type[Model]) -> str:
-    """The kind of data that a model reads: "interactions" or "triples"."""
+    """The kind of data that a model reads.
+
+    "interactions", "triples", "pairs" (users and items without order) or "facts" (pairs, and what
+    is known of the items).
+    """
     return str(getattr(model, "reads", "interactions"))
 
 

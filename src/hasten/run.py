@@ -15,6 +15,7 @@ from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.data.graph import AnyDataset
 from hasten.data.load import load_dataset, load_table
+from hasten.data.load_facts import load_recommendation, load_recommendation_table
 from hasten.data.load_graph import load_graph, load_graph_table
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, VALID
@@ -386,10 +387,17 @@ def _train(
 
 def _load(config: RunConfig, table: object | None) -> AnyDataset:
     """The data of a run: a table in memory, or what the configuration names."""
-    graph = reads(load_model(config.model.name)) == "triples"
+    kind = reads(load_model(config.model.name))
+    options, seed = config.data, config.seed
+    if kind in ("pairs", "facts"):
+        facts = kind == "facts"
+        if table is not None:
+            return load_recommendation_table(table, options, seed, facts=facts)
+        return load_recommendation(options, seed, facts=facts)
+    graph = kind == "triples"
     if table is not None:
-        return (load_graph_table if graph else load_table)(table, config.data, config.seed)
-    return (load_graph if graph else load_dataset)(config.data, config.seed)
+        return (load_graph_table if graph else load_table)(table, options, seed)
+    return (load_graph if graph else load_dataset)(options, seed)
 
 
 def _with_sample(config: RunConfig) -> RunConfig:

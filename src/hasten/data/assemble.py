@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from hasten.data.checks import Rules, counted, refusal
 from hasten.data.counts import count
 from hasten.data.readers import Events
 from hasten.data.tables import (
+    VALID,
     Dataset,
     Int64,
     Interactions,
@@ -24,6 +25,7 @@ from hasten.data.tables import (
 )
 from hasten.errors import DataError
 
+Otherwise = Literal["leave-last-two-out", "ratio"]
 _OF_RATIO = {key: DataOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
 
 
@@ -44,20 +46,22 @@ class Read:
     notes: tuple[str, ...] = ()
 
 
-def assemble(read: Read, options: DataOptions, seed: int) -> Dataset:
-    """The dataset of what was read.
+def assemble(
+    read: Read, options: DataOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
+) -> Dataset:
+    """The dataset of what was read. otherwise: the split ``auto`` of data that name no parts.
 
     Raises:
         DataError: ids, times or the split do not work out.
     """
     try:
-        return _assemble(read, options, seed)
+        return _assemble(read, options, seed, otherwise)
     except DataError as error:
         where = read.path or read.name
         raise error if where in str(error) else DataError(f"{where}: {error}") from error
 
 
-def _assemble(read: Read, options: DataOptions, seed: int) -> Dataset:
+def _assemble(read: Read, options: DataOptions, seed: int, otherwise: Otherwise) -> Dataset:
     counts: dict[str, Any] = {"read": sum(len(events) for events, _ in read.events)}
     files = (*chain.from_iterable(events.files for events, _ in read.events), *read.files)
     said = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
@@ -72,9 +76,9 @@ def _assemble(read: Read, options: DataOptions, seed: int) -> Dataset:
             said.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
     user, user_vocabulary = _vocabulary(events.user, users)
     item, item_vocabulary = _vocabulary(events.item, items)
-    part, split = _split(user, len(user_vocabulary), events, options, seed)
+    part, split = _split(user, len(user_vocabulary), events, options, seed, otherwise)
     changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
-    if changed and not split.startswith("ratio"):
+    if changed and not split.startswith("ratio") and otherwise != "ratio":
         said.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
     if read.names:
         item_vocabulary, more = names.with_names(item_vocabulary, read.names)
@@ -205,14 +209,24 @@ def _vocabulary(codes: NDArray[np.int32], labels: pa.Array) -> tuple[Int64, Voca
 
 
 def _split(
-    user: Int64, users: int, events: clean.Columns, options: DataOptions, seed: int
+    user: Int64,
+    users: int,
+    events: clean.Columns,
+    options: DataOptions,
+    seed: int,
+    otherwise: Otherwise,
 ) -> tuple[NDArray[np.int8], str]:
     part, timed = events.part, events.time is not None
     chosen = options.split
     if chosen == "auto":
-        chosen = "leave-last-two-out" if part is None else "given"
+        chosen = otherwise if part is None else "given"
     if chosen == "given":
-        return splits.given(part)
+        parts, words = splits.given(part)
+        if options.valid_share and not np.any(parts == VALID):
+            items = events.item.astype(np.int64)
+            parts, how = splits.carve_valid(parts, user, items, options.valid_share, seed)
+            words = f"{words}, {how}"
+        return parts, words
     if chosen == "ratio":
         return splits.ratio(user, users, options.ratios, options.ratio_order, seed, timed)
     return splits.leave_last_two_out(user, users, timed)

@@ -78,8 +78,8 @@ def _assemble(read: GraphRead, options: DataOptions, seed: int) -> KnowledgeGrap
     counts: dict[str, Any] = {"read": sum(map(len, sources))}
     files = (*read.files, *chain.from_iterable(columns.files for columns in sources))
     said = [*read.notes, *chain.from_iterable(columns.notes for columns in sources)]
-    entities = _unite("entity", ("head", "tail"), sources, options)
-    relations = _unite("relation", ("relation",), sources, options)
+    entities = unite_roles("entity", ("head", "tail"), sources, options)
+    relations = unite_roles("relation", ("relation",), sources, options)
     said += [*entities.notes, *relations.notes]
     codes = [np.concatenate(entities.codes[i::2]) for i in (0, 1)]
     triples = Triples(*(_wide(c) for c in (codes[0], np.concatenate(relations.codes), codes[1])))
@@ -105,7 +105,7 @@ def _wide(codes: NDArray[np.int32]) -> Int64:
     return codes.astype(np.int64)
 
 
-def _unite(
+def unite_roles(
     kind: str, roles: tuple[str, ...], sources: list[TripleColumns], options: DataOptions
 ) -> ids.Ids:
     """One vocabulary over the columns of these roles, or the error that names the bad rows."""

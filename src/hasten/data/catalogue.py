@@ -37,6 +37,12 @@ def _families() -> SampleSet:
     return make_families()
 
 
+def _library() -> SampleSet:
+    from hasten.data.facts_sample import make_library  # noqa: PLC0415
+
+    return make_library()
+
+
 @dataclass(frozen=True)
 class Sample:
     """A built-in sample."""
@@ -44,7 +50,7 @@ class Sample:
     name: str
     summary: str
     make: Callable[[], SampleSet]
-    kind: Literal["interactions", "triples"] = "interactions"
+    kind: Literal["interactions", "triples", "facts"] = "interactions"
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,12 @@ CATALOGUE: dict[str, Sample | Remote] = {
             "a made knowledge graph: 360 entities, 10 relations that follow from each other",
             _families,
             kind="triples",
+        ),
+        Sample(
+            "library",
+            "600 made readers, 800 books, 6,000 events, and facts that tell what they read next",
+            _library,
+            kind="facts",
         ),
         Remote(
             name="ml-100k",

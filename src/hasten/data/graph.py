@@ -1,4 +1,4 @@
-"""Knowledge graphs as typed tables: triples with their vocabularies and their split."""
+"""Knowledge graphs as typed tables: triples with their split, or as facts about items."""
 
 from __future__ import annotations
 
@@ -58,6 +58,19 @@ class KnowledgeGraph:
         relations = np.zeros(len(self.relations), bool)
         relations[train.relation] = True
         return entities, relations
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is known of the items of a Dataset: distinct triples over entities.
+
+    Entity i is item i for the first N; an item of which nothing is known is an entity too. The
+    others follow. Triples are ordered by head, relation, tail.
+    """
+
+    entities: Vocabulary
+    relations: Vocabulary
+    triples: Triples
 
 
 AnyDataset = Dataset | KnowledgeGraph

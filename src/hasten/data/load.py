@@ -7,7 +7,7 @@ from typing import Any
 
 from hasten.config import DataOptions
 from hasten.data import catalogue
-from hasten.data.assemble import Read, assemble
+from hasten.data.assemble import Otherwise, Read, assemble
 from hasten.data.names import read_names
 from hasten.data.places import locate
 from hasten.data.readers import read_file
@@ -19,10 +19,13 @@ from hasten.errors import DataError, UsageError
 _OF_FILES = ("format", "train", "valid", "test", "times", "separator")
 
 
-def load_dataset(options: DataOptions, seed: int) -> Dataset:
+def load_dataset(
+    options: DataOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
+) -> Dataset:
     """The data that the options name: read, checked, cleaned, split.
 
     options.path: a file, a folder or a registered name; a path that exists comes first.
+    otherwise: the split of data that name no parts, where the options choose none.
 
     Raises:
         DataError: what is wrong, with file, line and text.
@@ -30,10 +33,10 @@ def load_dataset(options: DataOptions, seed: int) -> Dataset:
     encoding, name = "utf-8", None
     if options.path is not None and not Path(options.path).exists():
         entry = catalogue.find(options.path)
-        if entry.kind != "interactions":
+        if entry.kind == "triples":
             raise DataError(f"{options.path} holds triples, not events of users")
         if isinstance(entry, catalogue.Sample):
-            return _sample(entry, options, seed)
+            return _sample(entry, options, seed, otherwise)
         options = catalogue.resolve(entry, options)
         encoding, name = entry.names_encoding, entry.name
     place = locate(options)
@@ -54,19 +57,27 @@ def load_dataset(options: DataOptions, seed: int) -> Dataset:
     if place.names is not None:
         read.names = read_names(place.names, encoding)
         read.files = (file_digest(place.names),)
-    return assemble(read, options, seed)
+    return assemble(read, options, seed, otherwise)
 
 
-def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> Dataset:
+def _sample(
+    entry: catalogue.Sample, options: DataOptions, seed: int, otherwise: Otherwise
+) -> Dataset:
     """A built-in sample: always the same data, whatever the seed of the run."""
     _refuse(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
     events = read_table(made.table, options, entry.name)
     read = Read(entry.name, entry.name, "sample", [(events, None)], made.names)
-    return assemble(read, options, seed)
+    return assemble(read, options, seed, otherwise)
 
 
-def load_table(table: Any, options: DataOptions, seed: int, name: str = "table") -> Dataset:
+def load_table(
+    table: Any,
+    options: DataOptions,
+    seed: int,
+    name: str = "table",
+    otherwise: Otherwise = "leave-last-two-out",
+) -> Dataset:
     """A table in memory (pandas, polars, pyarrow, dict of arrays): checked, cleaned, split.
 
     Raises:
@@ -77,7 +88,7 @@ def load_table(table: Any, options: DataOptions, seed: int, name: str = "table")
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)
-    return assemble(read, options, seed)
+    return assemble(read, options, seed, otherwise)
 
 
 def _refuse(what: str, options: DataOptions, keys: tuple[str, ...]) -> None:

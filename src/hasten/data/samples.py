@@ -46,10 +46,14 @@ _GENRE_WEIGHTS = 360_360 // np.arange(3, 3 + len(GENRES))
 
 @dataclass(frozen=True, eq=False)
 class SampleSet:
-    """A made data set. table: user_id, item_id, timestamp; names: item_id text -> name."""
+    """A made data set. table: user_id, item_id, timestamp; names: item_id text -> name.
+
+    facts: head, relation and tail of what is known of the items, or None.
+    """
 
     table: pa.Table
     names: dict[str, str]
+    facts: pa.Table | None = None
 
 
 def make_sequences(

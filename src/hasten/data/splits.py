@@ -14,6 +14,8 @@ from hasten.errors import DataError
 Parts = NDArray[np.int8]
 #: with fewer events a user is trained on, but never asked about
 MIN_EVENTS = 3
+#: with fewer train items nothing is taken out for validation
+MIN_CARVED = 5
 
 
 def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
@@ -79,6 +81,40 @@ def ratio(
     words = "/".join(f"{share:g}" for share in shares)
     how = _order(timed) if order == "time" else f"at random (seed {seed})"
     return part, f"ratio {words} of each user's events, {how}"
+
+
+def carve_valid(
+    part: Parts, user: Int64, item: Int64, share: float, seed: int
+) -> tuple[Parts, str]:
+    """A given split without a validation part: a share of each user's train items becomes it.
+
+    Of users with at least five distinct train items round(n * share) of them, at least one, drawn
+    from the seed; all events of a drawn item go with it.
+
+    Raises:
+        DataError: no user has five train items.
+    """
+    train = np.flatnonzero(part == TRAIN)
+    width = int(item.max(initial=0)) + 1
+    pairs, inverse = np.unique(user[train] * width + item[train], return_inverse=True)
+    owner = pairs // width
+    counts = np.bincount(owner)
+    asked = counts >= MIN_CARVED
+    if not asked.any():
+        raise DataError(
+            f"no user has {MIN_CARVED} train items, so none can be taken out for validation: give "
+            "a validation file, or --set data.valid_share=0"
+        )
+    taken = np.where(asked, np.maximum(np.floor(counts * share + 0.5), 1), 0).astype(np.int64)
+    draw = counter.bits(counter.key(seed, counter.STREAM_SPLIT, 1), len(pairs))
+    order = np.lexsort((draw, owner))
+    starts = np.cumsum(counts) - counts
+    chosen = np.zeros(len(pairs), bool)
+    chosen[order] = np.arange(len(pairs)) - starts[owner[order]] < taken[owner[order]]
+    carved = part.copy()
+    carved[train[chosen[inverse]]] = VALID
+    words = f"validation {share:g} of the train items of users with {MIN_CARVED} (seed {seed})"
+    return carved, words
 
 
 def given(part: Parts | None) -> tuple[Parts, str]:

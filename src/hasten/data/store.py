@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,27 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hasten.data.graph import AnyDataset, KnowledgeGraph, Triples
+from hasten.data.graph import AnyDataset, Facts, KnowledgeGraph, Triples
 from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
 from hasten.errors import DataError
 
 FORMAT_VERSION = 1
 FILES = ("users.parquet", "items.parquet", "interactions.parquet")
 GRAPH_FILES = ("entities.parquet", "relations.parquet", "triples.parquet")
+#: beside FILES, where facts about the items are known
+FACTS_FILES = ("entities.parquet", "relations.parquet", "facts.parquet")
 DESCRIPTION = "dataset.json"
 
 
 def fingerprint(dataset: AnyDataset) -> str:
-    """sha256 over the content: vocabularies, events or triples, parts; not paths or notes."""
+    """sha256 over the content: vocabularies, events, triples, parts; not paths or notes."""
     columns: tuple[tuple[NDArray[Any] | None, str], ...]
     if isinstance(dataset, KnowledgeGraph):
         digest = hashlib.sha256(b"hasten knowledge graph 1\n")
-        vocabularies = (dataset.entities, dataset.relations)
-        facts = dataset.triples
+        vocabularies: tuple[Vocabulary, ...] = (dataset.entities, dataset.relations)
+        triples = dataset.triples
         columns = (
-            (facts.head, "<i8"), (facts.relation, "<i8"), (facts.tail, "<i8"),
+            (triples.head, "<i8"), (triples.relation, "<i8"), (triples.tail, "<i8"),
             (dataset.part, "<i1"), (dataset.rank_last, "<i1"),
         )  # fmt: skip
     else:
@@ -44,6 +46,10 @@ def fingerprint(dataset: AnyDataset) -> str:
             (events.user, "<i8"), (events.item, "<i8"), (events.rating, "<f4"),
             (events.time, "<i8"), (dataset.part, "<i1"),
         )  # fmt: skip
+        if dataset.facts is not None:
+            facts = dataset.facts.triples
+            vocabularies = (*vocabularies, dataset.facts.entities, dataset.facts.relations)
+            columns += ((facts.head, "<i8"), (facts.relation, "<i8"), (facts.tail, "<i8"))
     for vocabulary in vocabularies:
         _add_labels(digest, vocabulary)
     for column, kind in columns:
@@ -94,6 +100,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     described = {
         "version": FORMAT_VERSION,
         "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
+        "facts": isinstance(dataset, Dataset) and dataset.facts is not None,
         "name": dataset.name,
         "split": dataset.split,
         "fingerprint": mark,
@@ -114,8 +121,7 @@ def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
     """File name -> table."""
     columns: dict[str, Any]
     if isinstance(dataset, KnowledgeGraph):
-        facts = dataset.triples
-        columns = {"head": facts.head, "relation": facts.relation, "tail": facts.tail}
+        columns = _triple_columns(dataset.triples)
         columns |= {"part": dataset.part, "rank_last": dataset.rank_last}
         vocabularies, names = (dataset.entities, dataset.relations), GRAPH_FILES
     else:
@@ -128,7 +134,17 @@ def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
         columns["part"] = dataset.part
         vocabularies, names = (dataset.users, dataset.items), FILES
     tables = (*map(_vocabulary_table, vocabularies), pa.table(columns))
-    return dict(zip(names, tables, strict=True))
+    found = dict(zip(names, tables, strict=True))
+    if isinstance(dataset, Dataset) and dataset.facts is not None:
+        facts = dataset.facts
+        described = map(_vocabulary_table, (facts.entities, facts.relations))
+        tables = (*described, pa.table(_triple_columns(facts.triples)))
+        found |= dict(zip(FACTS_FILES, tables, strict=True))
+    return found
+
+
+def _triple_columns(triples: Triples) -> dict[str, Any]:
+    return {"head": triples.head, "relation": triples.relation, "tail": triples.tail}
 
 
 def _settle(aside: Path, final: Path) -> None:
@@ -160,6 +176,9 @@ def load_stored(folder: Path) -> AnyDataset:
         first, second, table = (pq.read_table(folder / name, partitioning=None) for name in names)
         make = _graph if graph else _dataset
         dataset: AnyDataset = make(described, first, second, table)
+        if isinstance(dataset, Dataset) and described.get("facts"):
+            read = (pq.read_table(folder / name, partitioning=None) for name in FACTS_FILES)
+            dataset = replace(dataset, facts=_facts(*read))
     except FileNotFoundError as error:
         missing = Path(error.filename).name if error.filename else str(error)
         raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error
@@ -206,6 +225,11 @@ def _graph(
         _source(described),
         column("rank_last", np.bool_),
     )
+
+
+def _facts(entities: pa.Table, relations: pa.Table, table: pa.Table) -> Facts:
+    columns = (table.column(name).to_numpy().astype(np.int64) for name in table.column_names)
+    return Facts(_vocabulary(entities), _vocabulary(relations), Triples(*columns))
 
 
 def _source(described: dict[str, Any]) -> Source:

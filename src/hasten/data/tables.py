@@ -7,12 +7,15 @@ contiguous from 0; a ``Vocabulary`` carries the labels (and names) that they sta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from hasten.data.graph import Facts
 
 TRAIN, VALID, TEST = 0, 1, 2
 PART_NAMES = ("train", "valid", "test")
@@ -119,6 +122,7 @@ class Dataset:
 
     part: int8 [n], TRAIN, VALID or TEST for each interaction.
     split: how the parts were made, in words that travel with the numbers.
+    facts: what is known of the items, for models that read it.
     """
 
     name: str
@@ -128,6 +132,7 @@ class Dataset:
     part: NDArray[np.int8]
     split: str
     source: Source
+    facts: Facts | None = None
 
     def histories(self, *parts: int) -> Histories:
         """Each user's items of the given parts, oldest first; one row a user [U]."""

@@ -14,6 +14,9 @@ For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 ``precision@k``  number of targets within k, divided by k
 ``ndcg@k``     sum of 1/log2(1 + r_i) over targets within k, divided by the same sum
                for the ranks 1 .. min(size of T, k)
+``ndcg_kgat_legacy@k``  as ndcg@k, but divided by the sum for the ranks 1 .. number of targets
+               within k: what the published code of KGAT reports. It is higher, and 1 for a single
+               hit at rank 1 however many targets were missed; only to compare with such figures
 ``map@k``      sum of i/r_i over targets within k, divided by min(size of T, k)
 ``mrr``        1/r_1; ``mrr@k``: 0 unless r_1 is within k
 ``hits@k``     share of T within k, every target counting alike in the mean
@@ -46,6 +49,7 @@ Float64 = NDArray[np.float64]
 #: kind of metric -> whether it takes a cut-off k
 _CUT_OFF = {
     "ndcg": "needed",
+    "ndcg_kgat_legacy": "needed",
     "hr": "needed",
     "recall": "needed",
     "precision": "needed",
@@ -203,9 +207,18 @@ def _ndcg(ranked: _Ranked, k: float) -> Float64:
     return np.asarray(gains / ideal[best - 1], np.float64)
 
 
+def _ndcg_legacy(ranked: _Ranked, k: float) -> Float64:
+    within = ranked.within(k)
+    gains = ranked.sum(within / np.log2(1.0 + ranked.rank))
+    hits = ranked.sum(within).astype(np.int64)
+    ideal = np.cumsum(1.0 / np.log2(1.0 + np.arange(1, int(hits.max(initial=1)) + 1)))
+    return np.asarray(np.where(hits > 0, gains / ideal[np.maximum(hits, 1) - 1], 0.0), np.float64)
+
+
 #: kind -> the sum of each query [Q]
 _MEASURES: dict[str, Callable[[_Ranked, float], NDArray[Any]]] = {
     "ndcg": _ndcg,
+    "ndcg_kgat_legacy": _ndcg_legacy,
     "hr": lambda ranked, k: ranked.sum(ranked.within(k)) > 0,
     "recall": lambda ranked, k: ranked.sum(ranked.within(k)) / ranked.best(np.inf),
     "precision": lambda ranked, k: ranked.sum(ranked.within(k)) / k,

@@ -120,14 +120,22 @@ class Sizes:
     def of(cls, dataset: AnyDataset) -> Sizes:
         if isinstance(dataset, KnowledgeGraph):
             return cls(entities=len(dataset.entities), relations=len(dataset.relations))
-        return cls(users=len(dataset.users), items=len(dataset.items))
+        facts = dataset.facts
+        return cls(
+            users=len(dataset.users),
+            items=len(dataset.items),
+            entities=0 if facts is None else len(facts.entities),
+            relations=0 if facts is None else len(facts.relations),
+        )
 
 
 class Model(Protocol):
     """A scorer plus its training phases. Implementations are ``nn.Module`` classes.
 
-    A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions. One to
-    which the times of a history matter has ``reads_times = True``.
+    A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions. One
+    of users and items without order has ``reads = "pairs"``, or ``"facts"`` where it also reads
+    what is known of the items. One to which the times of a history matter has
+    ``reads_times = True``.
     """
 
     name: ClassVar[str]

@@ -33,6 +33,7 @@ class Stream(IntEnum):
     CANDIDATES = 5
     SPLIT = 6
     SAMPLE = 7
+    POSITIVES = 8
 
 
 def mix(value: int) -> int:
@@ -95,6 +96,16 @@ def permutation(count: int, base: int) -> Tensor:
     """A random order of 0..count-1 (int64): the argsort of one random key an element."""
     keys = bits(base, torch.arange(count))
     return torch.sort(keys, stable=True).indices
+
+
+def seed_device(device: torch.device, value: int) -> None:
+    """Put the default generator of a device to a state that follows from a key."""
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(value % 2**63)
+        return
+    if device.type == "mps":
+        torch.mps.manual_seed(value % 2**63)
+    torch.default_generator.manual_seed(value % 2**63)
 
 
 def numpy_generator(*parts: int) -> np.random.Generator:

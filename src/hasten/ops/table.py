@@ -6,6 +6,7 @@ Nothing else touches the storage, so a table sharded by rows over processes can 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -25,6 +26,22 @@ class Table(Protocol):
         ...
 
     def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class FixedTable:
+    """Rows that were computed: what a whole-graph model has encoded. weight: [N, D]."""
+
+    weight: Tensor
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.weight.index_select(0, ids.reshape(-1)).view(*ids.shape, -1)
+
+    def block(self, start: int, stop: int) -> Tensor:
+        return self.weight[start:stop]
+
+    def __len__(self) -> int:
+        return len(self.weight)
 
 
 class EmbeddingTable(nn.Module):

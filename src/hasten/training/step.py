@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
-from hasten.ops.random import Stream, key
+from hasten.ops.random import Stream, key, seed_device
 from hasten.training.distributed import Processes
 from hasten.training.exchange import GradientExchange
 from hasten.training.phase import Batch, Encoded, Phase, Term
@@ -131,12 +131,7 @@ class OptimiserStep:
     def seed(self, batch: Batch, part: int) -> None:
         """Key dropout by the step and the share, so that a resumed run draws the same masks."""
         value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.number, batch.index, part)
-        generator = torch.default_generator
-        if self.device.type == "cuda":
-            generator = torch.cuda.default_generators[self.device.index or 0]
-        elif self.device.type == "mps":
-            torch.mps.manual_seed(value % 2**63)
-        generator.manual_seed(value % 2**63)
+        seed_device(self.device, value)
 
     def backward(self, terms: Sequence[Term], losses: dict[str, Tensor]) -> None:
         """Add the gradients of these terms, and their values to ``losses``."""

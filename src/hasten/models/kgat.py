@@ -1,0 +1,240 @@
+"""KGAT: recommendation by attention over interactions and facts (Wang et al. 2019).
+
+Nodes e⁰ [E + U, D] are entities and users. A layer aggregates the neighbours of every node,
+``e_N = sum over (h, r, t) of π(h, r, t) e_t``, and mixes them with the node itself:
+
+- ``bi-interaction``: ``lrelu((e + e_N) W1 + b1) + lrelu((e ⊙ e_N) W2 + b2)``;
+- ``gcn``: ``lrelu((e + e_N) W + b)``;  ``graphsage``: ``lrelu([e, e_N] W + b)``.
+
+The result is dropped out and goes on to the next layer as it is; a node's vector is
+``[e⁰, e¹/‖e¹‖, e²/‖e²‖, ...]``, the score of a user and an item the product of theirs. Two phases
+take turns, each with its own optimiser over the shared nodes: pairs (BPR on the vectors) and
+translation (TransR). After them the attention is computed anew, without gradient: the softmax over
+a head's edges of ``(e_t W_r) · tanh(e_h W_r + e_r)``. Until then an edge weighs one over the
+head's edges of its relation.
+
+In training the last layer is computed for the nodes of the batch alone: the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.tables import TRAIN, Dataset
+from hasten.models.bprmf import PAIR_DEFAULTS
+from hasten.models.collaborative import CollaborativeGraph
+from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer, Sizes
+from hasten.ops.dropout import dropout
+from hasten.ops.grouped_linear import grouped_linear
+from hasten.ops.random import seed_device
+from hasten.ops.relation_attention import RelationEdges, relation_attention
+from hasten.ops.segment_softmax import segment_softmax
+from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm, spmm_rows
+from hasten.ops.table import EmbeddingTable, FixedTable
+from hasten.training.pairwise import Pairs, PairwisePhase, Sampling
+from hasten.training.phase import Encoded, Phase
+from hasten.training.translation import TranslationBatch, TranslationPhase
+
+Aggregator = Literal["bi-interaction", "gcn", "graphsage"]
+
+
+class KGATOptions(ModelOptions):
+    """Options of KGAT; the values of the paper in brackets."""
+
+    name: Literal["kgat"] = "kgat"
+    width: int = Field(64, ge=1, description="D, the width of entities and users [64]")
+    relation_width: int = Field(64, ge=1, description="K, the width of relations [64]")
+    layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (64, 32, 16), min_length=1, description="widths of the layers [64, 32, 16]"
+    )
+    aggregator: Aggregator = Field(
+        "bi-interaction", description="how a node and its neighbours are mixed [bi-interaction]"
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="of messages [0.1]")
+    slope: float = Field(0.2, ge=0, description="of the leaky ReLU below 0 [0.2]")
+    l2: float = Field(1e-5, ge=0, description="weight of the vectors' squared norms / 2 [1e-5]")
+    kg_l2: float = Field(1e-5, ge=0, description="the same in the translation phase [1e-5]")
+    kg_batch_size: int | None = Field(
+        None, ge=1, description="edges a step of the translation phase; none: twice batch_size"
+    )
+    sampling: Sampling = Field(
+        "users", description="pairs: users alike, or every interaction once an epoch [users]"
+    )
+
+
+class Layer(nn.Module):
+    """One aggregation, without the neighbours' sum."""
+
+    def __init__(self, width: int, out: int, aggregator: Aggregator, slope: float) -> None:
+        super().__init__()
+        self.aggregator, self.slope = aggregator, slope
+        self.first = nn.Linear(2 * width if aggregator == "graphsage" else width, out)
+        self.second = nn.Linear(width, out) if aggregator == "bi-interaction" else None
+        for linear in (self.first, self.second):
+            if linear is not None:
+                nn.init.xavier_normal_(linear.weight)
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, own: Tensor, neighbours: Tensor) -> Tensor:
+        if self.aggregator == "graphsage":
+            return F.leaky_relu(self.first(torch.cat([own, neighbours], 1)), self.slope)
+        mixed = F.leaky_relu(self.first(own + neighbours), self.slope)
+        if self.second is not None:
+            mixed = mixed + F.leaky_relu(self.second(own * neighbours), self.slope)
+        return mixed
+
+
+class KGAT(nn.Module):
+    """The model. Its graph is that of the data, given by :meth:`phases`."""
+
+    name: ClassVar[str] = "kgat"
+    summary: ClassVar[str] = "recommendation with facts about the items (Wang et al. 2019)"
+    reads: ClassVar[str] = "facts"
+    Options: ClassVar[type[KGATOptions]] = KGATOptions
+    defaults: ClassVar[Mapping[str, Any]] = {**PAIR_DEFAULTS, "lr": 1e-4, "batch_size": 1024}
+    sample: ClassVar[str] = "library"
+    scores_new_users: ClassVar[bool] = False
+
+    def __init__(self, options: KGATOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.options, self.sizes = options, sizes
+        kinds = 2 * sizes.relations + 2
+        self.nodes = EmbeddingTable(sizes.entities + sizes.users, options.width)
+        self.relations = EmbeddingTable(kinds, options.relation_width)
+        self.projections = nn.Parameter(torch.empty(kinds, options.width, options.relation_width))
+        for matrix in self.projections.data:
+            nn.init.xavier_normal_(matrix)
+        widths = (options.width, *options.layers)
+        self.layers = nn.ModuleList(
+            Layer(width, out, options.aggregator, options.slope) for width, out in pairwise(widths)
+        )
+        self.recompute = False
+        self.graph: SparseGraph | None = None
+        self._encoded: Tensor | None = None
+
+    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+        """Pairs, then translation; the graph is made here."""
+        options, training = self.options, config.training
+        found, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
+        self.recompute = training.recompute
+        graph = SparseGraph.build(found.head, found.tail, found.nodes, found.nodes)
+        self.graph = graph.to(device)
+        self.edges = RelationEdges.build(found.head, found.relation, found.tail).to(device)
+        self.set_attention(torch.from_numpy(found.normalised()))
+        pairs = PairwisePhase(
+            self,
+            [self.nodes.weight, *self.layers.parameters()],
+            dataset.histories(TRAIN),
+            items=self.sizes.items,
+            batch_size=training.batch_size,
+            l2=options.l2,
+            sampling=options.sampling,
+        )
+        translation = TranslationPhase(
+            self,
+            [self.nodes.weight, self.relations.weight, self.projections],
+            found,
+            batch_size=options.kg_batch_size or 2 * training.batch_size,
+            l2=options.kg_l2,
+        )
+        return [pairs, translation]
+
+    @property
+    def attention(self) -> Tensor:
+        """float32 [edges] weights of the edges, in the order of their heads."""
+        return self.weights.values
+
+    def set_attention(self, values: Tensor) -> None:
+        assert self.graph is not None
+        self.weights: EdgeWeights = self.graph.weigh(values.to(self.nodes.weight.device))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Attention from the weights as they are."""
+        assert self.graph is not None
+        logits = relation_attention(
+            self.edges, self.nodes.weight, self.relations.weight, self.projections
+        )
+        self.set_attention(segment_softmax(logits, self.graph.offsets))
+
+    def translate(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
+        """[B, 3, K] nodes in the spaces of their relations, and [B, K] the relations."""
+        rows = self.nodes.rows(batch.nodes)
+        found = grouped_linear(rows, self.projections, [3 * size for size in batch.sizes])
+        return found.float().view(-1, 3, found.shape[1]), self.relations.rows(batch.relation)
+
+    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+        """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
+        nodes = torch.cat([pairs.user + self.sizes.entities, pairs.positive, pairs.negative])
+        wanted = torch.unique(nodes)
+        seed_device(self.nodes.weight.device, draw)
+        found = self.propagate(wanted)
+        return found, wanted.to(found.device)
+
+    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        vectors, wanted = encoded
+        nodes = torch.cat([pairs.user + self.sizes.entities, pairs.positive, pairs.negative])
+        place = torch.searchsorted(wanted, nodes.to(wanted.device))
+        user, positive, negative = vectors.index_select(0, place).chunk(3)
+        return user, positive, negative
+
+    def propagate(self, wanted: Tensor) -> Tensor:
+        """[S, D + D1 + ...] float32 vectors of the wanted nodes (int64 [S] on the host)."""
+        assert self.graph is not None
+        x = self.nodes.block(0, len(self.nodes))
+        rows = wanted.to(x.device)
+        found = [x.index_select(0, rows)]
+        for number, layer in enumerate(self.layers):
+            last = number == len(self.layers) - 1
+            function = self._last if last else self._whole
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(function, layer, x, wanted, use_reentrant=False)
+            else:
+                x = function(layer, x, wanted)
+            found.append(F.normalize((x if last else x.index_select(0, rows)).float()))
+        return torch.cat(found, dim=1)
+
+    def _whole(self, layer: nn.Module, x: Tensor, wanted: Tensor) -> Tensor:
+        """A layer for all nodes."""
+        assert self.graph is not None
+        mixed: Tensor = layer(x, spmm(self.graph, self.weights, x))
+        return dropout(mixed, self.options.dropout, self.training)
+
+    def _last(self, layer: nn.Module, x: Tensor, wanted: Tensor) -> Tensor:
+        """A layer for the wanted nodes."""
+        assert self.graph is not None
+        own = x.index_select(0, wanted.to(x.device))
+        mixed: Tensor = layer(own, spmm_rows(self.graph, self.weights, x, wanted))
+        return dropout(mixed, self.options.dropout, self.training)
+
+    @contextmanager
+    def encoded_once(self) -> Iterator[None]:
+        """Within it, :meth:`scorer` encodes the graph at its first use only."""
+        self._encoded = self._judged()
+        try:
+            yield
+        finally:
+            self._encoded = None
+
+    def _judged(self) -> Tensor:
+        """[N + U, ...] the vectors of all items, then of all users."""
+        sizes = self.sizes
+        users = torch.arange(sizes.entities, sizes.entities + sizes.users)
+        return self.propagate(torch.cat([torch.arange(sizes.items), users]))
+
+    def scorer(self, queries: RecommenderQueries) -> Scorer:
+        """Products of the vectors of users and items."""
+        vectors = self._judged() if self._encoded is None else self._encoded
+        user = torch.from_numpy(queries.user).to(vectors.device) + self.sizes.items
+        items = FixedTable(vectors[: self.sizes.items])
+        return FactorScorer(vectors.index_select(0, user), Catalogue(items))

@@ -1,0 +1,94 @@
+"""Attention logits of the edges of a graph with relations, grouped by relation (KGAT, eq. 4).
+
+``l(h, r, t) = (e_t W_r) · tanh(e_h W_r + e_r)``. A relation's matrix meets every node that stands
+at an end of its edges once, not every edge: two products a relation, then one product of two
+gathered rows an edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.data.tables import Int64
+
+#: elements of gathered rows that are held at once
+_GATHERED = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class RelationEdges:
+    """Edges in the order of their relations. order: int64 [E], which edge of the graph each is.
+
+    head, tail: int32 [E]; spans: (relation, start, stop) of those that have edges.
+    """
+
+    order: Tensor
+    head: Tensor
+    tail: Tensor
+    spans: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def build(cls, head: Int64, relation: Int64, tail: Int64) -> RelationEdges:
+        order = np.argsort(relation, kind="stable")
+        kinds, starts = np.unique(relation[order], return_index=True)
+        stops = [*starts[1:].tolist(), len(order)]
+        return cls(
+            torch.from_numpy(order),
+            torch.from_numpy(head[order].astype(np.int32)),
+            torch.from_numpy(tail[order].astype(np.int32)),
+            tuple(zip(kinds.tolist(), starts.tolist(), stops, strict=True)),
+        )
+
+    def to(self, device: torch.device) -> RelationEdges:
+        return RelationEdges(
+            self.order.to(device), self.head.to(device), self.tail.to(device), self.spans
+        )
+
+
+@torch.no_grad()
+def relation_attention(
+    edges: RelationEdges, nodes: Tensor, relations: Tensor, weights: Tensor
+) -> Tensor:
+    """[E] logits in the order of the graph, float32, without gradient.
+
+    nodes: [n, D]; relations: [R, K]; weights: [R, D, K].
+    """
+    logits = nodes.new_empty(len(edges.order))
+    step = max(1, _GATHERED // weights.shape[2])
+    for relation, start, stop in edges.spans:
+        matrix = weights[relation]
+        heads, head = _occurring(edges.head[start:stop], len(nodes))
+        tails, tail = _occurring(edges.tail[start:stop], len(nodes))
+        moved = torch.addmm(relations[relation], nodes.index_select(0, heads), matrix).tanh_()
+        reached = nodes.index_select(0, tails) @ matrix
+        found = nodes.new_empty(stop - start)
+        for first in range(0, stop - start, step):
+            part = slice(first, first + step)
+            left = moved.index_select(0, head[part])
+            left *= reached.index_select(0, tail[part])
+            found[part] = left.sum(1)
+        logits[edges.order[start:stop]] = found
+    return logits
+
+
+def relation_attention_reference(
+    head: Tensor, relation: Tensor, tail: Tensor, nodes: Tensor, relations: Tensor, weights: Tensor
+) -> Tensor:
+    """The same, one edge after the other."""
+    found = [
+        (nodes[t] @ weights[r]) @ torch.tanh(nodes[h] @ weights[r] + relations[r])
+        for h, r, t in zip(head.tolist(), relation.tolist(), tail.tolist(), strict=True)
+    ]
+    return torch.stack(found)
+
+
+def _occurring(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The distinct ids, int64, and which of them each is, int32."""
+    present = torch.zeros(count, dtype=torch.bool, device=ids.device)
+    present[ids] = True
+    place = torch.cumsum(present, 0, dtype=torch.int32) - 1
+    return torch.nonzero(present).view(-1), place.index_select(0, ids)

@@ -1,0 +1,249 @@
+"""Sparse times dense over a fixed graph, forward and backward, with one fast path a device.
+
+``out[i] = sum over the entries e of row i of  values[e] * x[columns[e]]``. The graph does not
+change while it is trained on, so its transpose is made once and the backward pass is the same
+operation on it:
+
+- CPU: ``embedding_bag`` with per-sample weights, rows one after the other, nothing materialised
+  (its own backward pass would take some 20 times as long);
+- CUDA: a compressed sparse row matrix;
+- other devices (MPS has no sparse tensors): gather, weigh, ``index_add``, in chunks of entries.
+
+Values may need a gradient too: it is ``grad[i] · x[j]`` for the entry (i, j).
+
+Shapes: M rows, N columns, E entries, D width.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.data.tables import Int64, ragged_positions
+from hasten.ops.dtypes import autocast_dtype
+
+Path = Literal["bag", "csr", "gather"]
+#: elements that the gathering path holds at once
+_GATHERED = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGraph:
+    """Where the entries of an [M, N] matrix are, by rows, and by rows of its transpose.
+
+    offsets: int32 [M + 1]; columns: int32 [E]; the same of the transpose: offsets_t [N + 1],
+    columns_t [E]; order_t: int64 [E], which entry an entry of the transpose is; bounds: the offsets
+    on the host, int64.
+    """
+
+    offsets: Tensor
+    columns: Tensor
+    offsets_t: Tensor
+    columns_t: Tensor
+    order_t: Tensor
+    bounds: Int64
+
+    @classmethod
+    def build(cls, row: Int64, column: Int64, rows: int, columns: int) -> SparseGraph:
+        """From entries in the order of their rows (int64 [E]); a pair may occur several times."""
+        assert len(row) < 2**31
+        assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
+        order = np.argsort(column, kind="stable")
+        return cls(
+            _offsets(row, rows),
+            torch.from_numpy(column.astype(np.int32)),
+            _offsets(column, columns),
+            torch.from_numpy(row[order].astype(np.int32)),
+            torch.from_numpy(order),
+            np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int64),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.offsets) - 1, len(self.offsets_t) - 1
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def rows(self) -> Tensor:
+        """int64 [E] the row of every entry."""
+        return rows_of(self.offsets, len(self))
+
+    def to(self, device: torch.device) -> SparseGraph:
+        return SparseGraph(
+            self.offsets.to(device),
+            self.columns.to(device),
+            self.offsets_t.to(device),
+            self.columns_t.to(device),
+            self.order_t.to(device),
+            self.bounds,
+        )
+
+    def weigh(self, values: Tensor) -> EdgeWeights:
+        """Values [E] of the entries, in both orders, for many products with the same ones."""
+        return EdgeWeights(values, values.index_select(0, self.order_t))
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeWeights:
+    """Values of a graph's entries, in its order and in that of its transpose: [E] each."""
+
+    values: Tensor
+    transposed: Tensor
+
+
+def _offsets(sorted_rows: Int64, rows: int) -> Tensor:
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(np.bincount(sorted_rows, minlength=rows), out=offsets[1:])
+    return torch.from_numpy(offsets)
+
+
+def rows_of(offsets: Tensor, count: int) -> Tensor:
+    """int64 [E] the row of every entry of compressed sparse rows."""
+    lengths = offsets.diff()
+    rows = torch.arange(len(lengths), device=offsets.device)
+    return torch.repeat_interleave(rows, lengths, output_size=count)
+
+
+def spmm(
+    graph: SparseGraph, weights: EdgeWeights | Tensor, x: Tensor, path: Path | None = None
+) -> Tensor:
+    """[M, D]: the matrix with these values times ``x`` [N, D]; in bf16 where autocast says so.
+
+    weights: those of :meth:`SparseGraph.weigh`, without gradient, or values [E] that may need one.
+    path: how; None: what is fast on the device of ``x``.
+    """
+    if isinstance(weights, Tensor):
+        values, transposed = weights, None
+    else:
+        values, transposed = weights.values, weights.transposed
+    out: Tensor = _Spmm.apply(  # type: ignore[no-untyped-call]
+        graph, path or _path_of(x), autocast_dtype(x), x, values, transposed
+    )
+    return out
+
+
+def _path_of(x: Tensor) -> Path:
+    """What is fast on the device of ``x``."""
+    if x.device.type == "cpu":
+        return "bag"
+    return "csr" if x.device.type == "cuda" else "gather"
+
+
+def spmm_rows(
+    graph: SparseGraph, weights: EdgeWeights, x: Tensor, rows: Tensor, path: Path | None = None
+) -> Tensor:
+    """[S, D]: the given rows (int64 [S] on the host) of :func:`spmm`; the others cost nothing."""
+    positions, offsets = ragged_positions(graph.bounds, rows.numpy())
+    place = torch.from_numpy(positions).to(x.device)
+    chosen = torch.from_numpy(offsets.astype(np.int32)).to(x.device)
+    columns = graph.columns.index_select(0, place)
+    values = weights.values.index_select(0, place)
+    out: Tensor = _SpmmRows.apply(  # type: ignore[no-untyped-call]
+        chosen, columns, path or _path_of(x), autocast_dtype(x), x, values
+    )
+    return out
+
+
+def spmm_reference(graph: SparseGraph, values: Tensor, x: Tensor) -> Tensor:
+    """The same with a dense matrix."""
+    dense = x.new_zeros(graph.shape)
+    index = (graph.rows, graph.columns.long())
+    return dense.index_put(index, values.to(x.dtype), accumulate=True) @ x
+
+
+class _Spmm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        graph: SparseGraph,
+        path: Path,
+        dtype: torch.dtype,
+        x: Tensor,
+        values: Tensor,
+        transposed: Tensor | None,
+    ) -> Tensor:
+        low = x.to(dtype)
+        ctx.graph, ctx.path, ctx.dtype, ctx.kind = graph, path, dtype, x.dtype
+        ctx.save_for_backward(low if values.requires_grad else None, values, transposed)
+        return _product(graph.offsets, graph.columns, values.to(dtype), low, path)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        low, values, transposed = ctx.saved_tensors
+        graph: SparseGraph = ctx.graph
+        grad = grad.to(ctx.dtype).contiguous()
+        grad_x = grad_values = None
+        if ctx.needs_input_grad[3]:
+            if transposed is None:
+                transposed = values.index_select(0, graph.order_t)
+            grad_x = _product(
+                graph.offsets_t, graph.columns_t, transposed.to(ctx.dtype), grad, ctx.path
+            ).to(ctx.kind)
+        if ctx.needs_input_grad[4]:
+            grad_values = edge_products(graph, grad, low).to(values.dtype)
+        return None, None, None, grad_x, grad_values, None
+
+
+class _SpmmRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        offsets: Tensor,
+        columns: Tensor,
+        path: Path,
+        dtype: torch.dtype,
+        x: Tensor,
+        values: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(offsets, columns, values)
+        ctx.dtype, ctx.kind, ctx.count = dtype, x.dtype, len(x)
+        return _product(offsets, columns, values.to(dtype), x.to(dtype), path)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        offsets, columns, values = ctx.saved_tensors
+        grad = grad.to(ctx.kind)
+        messages = grad.index_select(0, rows_of(offsets, len(columns)))
+        messages *= values.to(ctx.kind)[:, None]
+        grad_x = grad.new_zeros(ctx.count, grad.shape[1]).index_add_(0, columns, messages)
+        return None, None, None, None, grad_x, None
+
+
+def _product(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor, path: Path) -> Tensor:
+    rows = len(offsets) - 1
+    if path == "bag":
+        return F.embedding_bag(
+            columns, x, offsets, mode="sum", per_sample_weights=values, include_last_offset=True
+        )
+    if path == "csr":
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant)")
+            return torch.sparse_csr_tensor(offsets, columns, values, (rows, len(x))) @ x
+    out = x.new_zeros(rows, x.shape[1])
+    row = rows_of(offsets, len(columns))
+    step = max(1, _GATHERED // max(1, x.shape[1]))
+    for start in range(0, len(columns), step):
+        part = slice(start, start + step)
+        messages = x.index_select(0, columns[part].long()).mul_(values[part, None])
+        out.index_add_(0, row[part], messages)
+    return out
+
+
+def edge_products(graph: SparseGraph, a: Tensor, b: Tensor) -> Tensor:
+    """[E] ``a[i] · b[j]`` for every entry (i, j); a: [M, D], b: [N, D]."""
+    row, step = graph.rows, max(1, _GATHERED // max(1, a.shape[1]))
+    found = []
+    for start in range(0, len(graph), step):
+        part = slice(start, start + step)
+        left = a.index_select(0, row[part])
+        right = b.index_select(0, graph.columns[part].long())
+        found.append(torch.linalg.vecdot(left, right))
+    return torch.cat(found) if found else a.new_zeros(0)

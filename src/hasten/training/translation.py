@@ -1,0 +1,147 @@
+"""The training phase of a knowledge graph by translation in relation spaces (TransR; Lin 2015).
+
+An example is an edge (h, r, t) and a node t' that h does not reach by r:
+``softplus(g(h, r, t) - g(h, r, t'))``, ``g = ||e_h W_r + e_r - e_t W_r||^2``. Heads are drawn
+alike, then one of their edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hasten.models.collaborative import CollaborativeGraph
+from hasten.ops.negatives import KnownItems, negatives
+from hasten.ops.random import Stream, integers, key, permutation
+from hasten.training.phase import Batch, Encoded, SimplePhase, Term
+
+#: keeps its draws apart from those of the pairs
+_DRAWS = 1
+
+
+@dataclass(frozen=True)
+class TranslationBatch:
+    """Edges in the order of their relations, each with another node: int64 [B]; on the device.
+
+    relation: int64 [B]; nodes: int64 [3B], head, tail and other of one edge after the other;
+    sizes: edges of each relation.
+    """
+
+    relation: Tensor
+    nodes: Tensor
+    sizes: list[int]
+
+
+class TranslationModel(Protocol):
+    """What the phase needs of a model."""
+
+    def translate(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
+        """[B, 3, K] projections of the nodes and [B, K] of the relations, float32."""
+        ...
+
+    def refresh(self) -> None:
+        """Attention from the weights as they are."""
+        ...
+
+    @property
+    def attention(self) -> Tensor: ...
+
+    def set_attention(self, values: Tensor) -> None: ...
+
+
+class TranslationPhase(SimplePhase):
+    """As many examples an epoch as there are edges; after them the attention is refreshed."""
+
+    name = "translation"
+
+    def __init__(
+        self,
+        model: TranslationModel,
+        parameters: Sequence[nn.Parameter],
+        graph: CollaborativeGraph,
+        *,
+        batch_size: int,
+        l2: float,
+    ) -> None:
+        self.model, self._parameters = model, list(parameters)
+        self.batch_size, self.l2, self.relations = batch_size, l2, graph.relations
+        question = graph.questions
+        self.known = KnownItems.build(question, graph.tail, int(question[-1]) + 1, graph.nodes)
+        self.question = torch.from_numpy(question.astype(np.int32))
+        self.relation = torch.from_numpy(graph.relation.astype(np.int32))
+        self.tail = torch.from_numpy(graph.tail.astype(np.int32))
+        self.heads, first = (torch.from_numpy(a) for a in np.unique(graph.head, return_index=True))
+        self.offsets = torch.cat([first, torch.tensor([len(graph)])])
+        self.count = len(graph)
+        self._order: tuple[tuple[int, int, int], Tensor] | None = None
+
+    def steps(self) -> int:
+        return -(-self.count // self.batch_size)
+
+    def plan(self, seed: int, epoch: int, index: int) -> Batch:
+        begin = index * self.batch_size
+        ids = torch.arange(begin, min(begin + self.batch_size, self.count))
+        return Batch(ids, seed, epoch, index, {"edges": float(len(ids))})
+
+    def batch(self, of: Batch, ids: Tensor) -> TranslationBatch:
+        """What the examples of these numbers are, in the order of their relations."""
+        seed, epoch = of.seed, of.epoch
+        place = self._heads(seed, epoch, ids)
+        begin = self.offsets[place]
+        draw = key(seed, Stream.POSITIVES, epoch, _DRAWS)
+        edge = begin + integers(self.offsets[place + 1] - begin, draw, ids)
+        relation = self.relation[edge].long()
+        base = key(seed, Stream.NEGATIVES, epoch, _DRAWS)
+        other = negatives(self.known, self.question[edge].long(), base, ids)
+        nodes = torch.stack([self.heads[place], self.tail[edge].long(), other], dim=1)
+        order = torch.argsort(relation, stable=True)
+        sizes = torch.bincount(relation, minlength=self.relations).tolist()
+        device = self._parameters[0].device
+        return TranslationBatch(relation[order].to(device), nodes[order].view(-1).to(device), sizes)
+
+    def _heads(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
+        """Places of the heads of these examples: permutations of all heads in turn."""
+        count = len(self.heads)
+        rounds = torch.div(ids, count, rounding_mode="floor")
+        place = torch.empty_like(ids)
+        for number in torch.unique(rounds).tolist():
+            name = (seed, epoch, number)
+            if self._order is None or self._order[0] != name:
+                order = permutation(count, key(seed, Stream.PERMUTATION, epoch, number, _DRAWS))
+                self._order = (name, order)
+            mine = rounds == number
+            place[mine] = self._order[1][ids[mine] - number * count]
+        return place
+
+    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+        nodes, relation = self.model.translate(self.batch(batch, rows))
+        head, tail, other = nodes.unbind(1)
+        moved = head + relation
+        near, far = (moved - tail).square().sum(1), (moved - other).square().sum(1)
+        norms = (nodes.square().sum() + relation.square().sum()) / 2
+        count = batch.denominators["edges"]
+        return [
+            Term("loss", F.softplus(near - far).sum(), count),
+            Term("l2", norms, count, self.l2),
+        ]
+
+    def end_epoch(self, seed: int, epoch: int) -> None:
+        self.model.refresh()
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        return self._parameters
+
+    def examples(self, batch: Batch) -> int:
+        return len(batch.ids)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"attention": self.model.attention}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.model.set_attention(state["attention"])
