@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +75,39 @@ def sequences(name: str) -> Sequences:
     return Sequences(offsets, item + 1, len(catalogue), time)
 
 
+#: knowledge graphs as they come: their archives under the data folder
+GRAPHS = {
+    "fb15k-237": "kg_FB15k-237/FB15k-237.tar.gz",
+    "umls": "kg_umls/umls.tar.gz",
+    "kinship": "kg_kinship/kinship.tar.gz",
+    "nations": "kg_nations/nations.tar.gz",
+    "drugbank-ddi": "kg_drugbank_ddi",
+}
+
+
+def triples(name: str) -> tuple[tuple[Int64, Int64, Int64], int, int]:
+    """Head, relation and tail of the training triples, and the numbers of entities and relations.
+
+    Entities and relations of all three parts are numbered.
+    """
+    parts = []
+    with tarfile.open(data_folder() / GRAPHS[name]) as archive:
+        for part in ("train", "valid", "test"):
+            member = archive.extractfile(f"{part}.txt")
+            assert member is not None
+            parts.append([line.split("\t") for line in member.read().decode().splitlines()])
+    table = np.array([row for rows in parts for row in rows])
+    _, ends = np.unique(np.concatenate([table[:, 0], table[:, 2]]), return_inverse=True)
+    _, relation = np.unique(table[:, 1], return_inverse=True)
+    count, train = len(table), len(parts[0])
+    found = (ends[:train], relation[:train], ends[count : count + train])
+    return found, int(ends.max()) + 1, int(relation.max()) + 1
+
+
 def plain_file(name: str) -> Path:
     """A path ``hasten train`` reads: the original file, or a text copy under ``build/``."""
+    if name in GRAPHS:
+        return data_folder() / GRAPHS[name]
     if name == "beauty":
         return data_folder() / "seq_beauty"
     path = ROOT / "build" / "bench-data" / f"{name}.csv"

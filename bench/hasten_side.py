@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.data import plain_file
+from bench.data import GRAPHS, plain_file
 from bench.report import print_report
 
 
@@ -73,7 +73,7 @@ def cpu_seconds(process: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--model", default="sasrec")
-    parser.add_argument("--data", default="beauty", choices=("beauty", "ml-1m"))
+    parser.add_argument("--data", default="beauty", choices=("beauty", "ml-1m", *GRAPHS))
     parser.add_argument("--epochs", type=int, default=4, help="in all, at least --skip + 2")
     parser.add_argument("--skip", type=int, default=1, help="epochs before those reported")
     parser.add_argument("--threads", type=int, default=2)

@@ -1,5 +1,6 @@
 """What is compared with what. A new comparison is an :class:`bench.harness.Entry` here."""
 
+from bench.entries.conve import ENTRIES as CONVE
 from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
 from bench.entries.residuals import ENTRIES as RESIDUALS
 from bench.entries.sasrec_beauty import ENTRIES as SASREC_BEAUTY
@@ -9,5 +10,5 @@ from bench.harness import Entry
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
-    for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *TISASREC, *CPU_SETTINGS, *RESIDUALS)
+    for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *TISASREC, *CONVE, *CPU_SETTINGS, *RESIDUALS)
 }

@@ -27,7 +27,8 @@ def test_settings_of_hasten_are_known_ones(entry):
     sets = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
     model = words[words.index("--model") + 1] if "--model" in words else "sasrec"
     config = build_config(model, None, None, sets, {})
-    assert config.model.max_length == (50 if re.search("beauty|-50-", entry.name) else 200)
+    if model != "conve":
+        assert config.model.max_length == (50 if re.search("beauty|-50-", entry.name) else 200)
     assert entry.name.startswith((model, "setting-"))
 
 

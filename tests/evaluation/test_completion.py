@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -176,8 +178,8 @@ def test_options_of_recommendations_are_refused():
 
 def test_without_triples_there_are_no_queries():
     graph = make_graph()
-    only = KnowledgeGraph(
-        graph.name, graph.entities, graph.relations, graph.of(TRAIN),
-        graph.part[graph.part == TRAIN], graph.split, graph.source, graph.rank_last[graph.part == TRAIN],
-    )  # fmt: skip
+    train = graph.part == TRAIN
+    only = replace(
+        graph, triples=graph.of(TRAIN), part=graph.part[train], rank_last=graph.rank_last[train]
+    )
     assert len(completion_task(only, TEST, EvaluationOptions()).queries) == 0
