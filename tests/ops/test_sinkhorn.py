@@ -50,9 +50,10 @@ def test_near_a_permutation_twenty_iterations_are_not_enough():
 
 @pytest.mark.parametrize("count", [3, 4, 5])
 @pytest.mark.parametrize("scale", [0.3, 8.0, 200.0])
-def test_equals_the_iteration_written_out(count, scale):
+@pytest.mark.parametrize("matrices", [1, 5])
+def test_equals_the_iteration_written_out(count, scale, matrices):
     """Forward and backward, on both sides of the limit between scalings and logarithms."""
-    logits = _logits(count, scale).requires_grad_()
+    logits = _logits(count, scale, matrices, seed=3).requires_grad_()
     assert module._far_apart(logits) == (scale == 200.0)
     ours, expected = sinkhorn(logits), sinkhorn_reference(logits)
     torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)

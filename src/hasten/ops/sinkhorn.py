@@ -90,7 +90,7 @@ class _Sinkhorn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
         kernel = torch.exp(logits - logits.amax((0, 1)))
-        over_rows, over_columns = kernel.unbind(0), kernel.unbind(1)
+        over_rows, over_columns = _sides(kernel)
         columns = [kernel.sum(0).reciprocal_()]
         rows = [_weighted(over_columns, columns[0]).reciprocal_()]
         for _ in range(1, ITERATIONS):
@@ -103,7 +103,7 @@ class _Sinkhorn(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         kernel: Tensor
         kernel, *scalings = ctx.saved_tensors
-        over_rows, over_columns = kernel.unbind(0), kernel.unbind(1)
+        over_rows, over_columns = _sides(kernel)
         columns, rows = scalings[:ITERATIONS], scalings[ITERATIONS:]
         # in logarithms: f_i = log u_i = -logsumexp_j(l_ij + g_j), g_j = -logsumexp_i(l_ij + f_i)
         inner: Tensor = grad * rows[-1][:, None]
@@ -127,9 +127,22 @@ class _Sinkhorn(torch.autograd.Function):
         return inner.mul_(kernel)
 
 
-def _weighted(parts: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """[n, T] ``Σ_k parts_k weights_k``."""
-    first, *others = parts
+#: a matrix, or its rows (columns) over all matrices
+_Side = Tensor | Sequence[Tensor]
+
+
+def _sides(kernel: Tensor) -> tuple[_Side, _Side]:
+    """What is summed over the rows, and over the columns."""
+    if kernel.shape[2] == 1:  # one matrix: its product is one call, the sum is many
+        return kernel[:, :, 0].T, kernel[:, :, 0]
+    return kernel.unbind(0), kernel.unbind(1)
+
+
+def _weighted(side: _Side, weights: Tensor) -> Tensor:
+    """[n, T] ``Σ_k side_k weights_k``."""
+    if isinstance(side, Tensor):
+        return side @ weights
+    first, *others = side
     factor, *factors = weights.unbind(0)
     out = first * factor
     for part, weight in zip(others, factors, strict=True):
