@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import hasten
-from hasten.data.tables import TEST, TRAIN, VALID
-from hasten.run import LoadedRun
+from hasten.data.tables import TEST, TRAIN, VALID, Dataset
 
 SETTINGS = {"training.epochs": 30, "training.lr": 3e-3, "training.patience": "6 evaluations"}
 
@@ -23,9 +22,9 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
-def names_of(loaded: LoadedRun, items: list[int]) -> str:
+def names_of(dataset: Dataset, items: list[int]) -> str:
     """Item names, in order."""
-    names = loaded.dataset.items.names
+    names = dataset.items.names
     assert names is not None
     return ", ".join(str(names[item]) for item in items)
 
@@ -43,8 +42,8 @@ def main() -> int:
         say(f"     {name:10s} {pop.metrics[name]:11.4f} {value:9.4f}")
     say(f"     ({sasrec.protocol})")
 
-    loaded = sasrec.loaded
-    dataset = loaded.dataset
+    dataset = sasrec.loaded.dataset
+    assert isinstance(dataset, Dataset)
     histories = dataset.histories(TRAIN, VALID, TEST)
     users = [0, 1, 2]
     labels = dataset.users.take(histories.offsets[:3] * 0 + users).to_pylist()
@@ -53,7 +52,7 @@ def main() -> int:
     for user, label in zip(users, labels, strict=True):
         history = histories.items[histories.offsets[user] : histories.offsets[user + 1]]
         say(f"     user {label}")
-        say(f"       heard        ... {names_of(loaded, history[-5:].tolist())}")
+        say(f"       heard        ... {names_of(dataset, history[-5:].tolist())}")
         top = ", ".join(row["item_name"] for row in found if row["user_id"] == label)
         say(f"       recommended  {top}\n")
 

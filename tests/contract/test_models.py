@@ -220,5 +220,5 @@ def test_lower_precision_follows_float32(case, precision, tmp_path):
         for name in ("fp32", "low")
     )
     # with fp16 the scaler may leave out a first step, which the mean then lacks
-    assert low == pytest.approx(full, rel=5e-3 if precision == "bf16" else 3e-2)
+    assert low == pytest.approx(full, rel=5e-3 if precision == "bf16" else 4e-2)
     assert low != full
