@@ -1,7 +1,8 @@
 """Checks and times on a CUDA device, into a dated result: ``make gpu-check``.
 
 Operations against their references, the guard against bad gradients without a host
-synchronisation, SASRec in every precision and compiled, repeated runs under ``deterministic``.
+synchronisation, SASRec in every precision and compiled, repeated runs under ``deterministic``, the
+process group (nccl) with as many processes as there are devices.
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -73,6 +74,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     """Every check; what fails is recorded and does not keep the others from running."""
     import torch
 
+    from bench.gpu_distributed import collectives, group_of_one
     from bench.gpu_operations import OPERATIONS
     from bench.gpu_training import Synthetic, repeated, training_runs
 
@@ -91,6 +93,10 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
             say(f"{run['name']}: {verdict(run)}")
         again = attempt(partial(repeated, device, Path(scratch), 1))
         say(f"repeated: {verdict(again)}")
+        operations["group_of_one"] = attempt(partial(group_of_one, device, Path(scratch)))
+        say(f"group of one: {verdict(operations['group_of_one'])}")
+        operations["collectives"] = attempt(partial(collectives, device))
+        say(f"collectives: {verdict(operations['collectives'])}")
     parts = [*operations.values(), *runs, again]
     return {
         "name": "gpu-check" if device.type == "cuda" else f"gpu-check-on-{device.type}",

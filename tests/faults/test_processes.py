@@ -315,6 +315,16 @@ def test_another_run_is_not_taken_over_after_a_restart(data, tmp_path, started):
 
 
 @pytest.mark.slow
+def test_doctor_tests_the_exchange():
+    done = run_processes(["doctor", "--distributed", "--json"], 2, capture=True)
+    assert done.code == 0
+    found = json.loads(done.output)
+    assert (found["ok"], found["world"], found["backend"]) == (True, 2, "gloo")
+    assert [each["rank"] for each in found["processes"]] == [0, 1]
+    assert all(row["gb_per_second"] > 0 for row in found["sums"])
+
+
+@pytest.mark.slow
 def test_the_library_starts_processes_from_a_script_without_a_guard(data, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

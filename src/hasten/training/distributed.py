@@ -77,6 +77,8 @@ class Processes:
     def _meet(self, launch: Launch, options: DistributedOptions) -> None:
         self.timeout = options.timeout
         self.backend = resolve_backend(options.backend, self.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # nccl works on the current device
         store = meet(launch, options, self.device, self.backend)
         self._store = PrefixStore("hasten", store)
         # keys that no group before this one has used: a launcher's store outlives its processes
