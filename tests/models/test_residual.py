@@ -270,6 +270,33 @@ def test_recompute_changes_nothing_and_keeps_less(maps, projection):
     assert recomputed < 0.6 * kept
 
 
+@pytest.mark.slow
+@each
+def test_compiles_without_a_break_to_the_same_numbers(maps, projection):
+    torch.manual_seed(0)
+    residuals = HyperResiduals(4, 8, 4, projection, dynamic=maps == "dynamic")
+    connections = nn.ModuleList(residuals.connection(k) for k in range(4))
+    norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(4))
+    for parameter in connections.parameters():
+        nn.init.normal_(parameter)
+
+    def network(x):
+        flowing = residuals.expand(x)
+        for connection, norm in zip(connections, norms, strict=True):
+            flowing = connect(connection, flowing, torch.tanh, norm, pre=True)
+        return residuals.reduce(flowing)
+
+    x = torch.randn(9, 8, requires_grad=True)
+    weight, inputs = torch.randn(9, 8), [x, *connections.parameters()]
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True, dynamic=True)
+    ours, expected = compiled(x), network(x)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad((ours * weight).sum(), inputs)
+    wanted = torch.autograd.grad((expected * weight).sum(), inputs)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("maps", ["static", "dynamic"])
 def test_weight_decay_draws_towards_the_plain_residual(maps):
     model = _perturb(_model(residual="mhc", maps=maps))
