@@ -2,10 +2,12 @@
 
     python -m experiments.queue list
     python -m experiments.queue run [--only PATTERN] [--max-time SECONDS] [--commit]
+    python -m experiments.queue judge [--only PATTERN]
 
 Run folders are under ``runs/experiments`` (not in git), results under ``experiments/results``;
 after every run the page ``docs/experiments.md`` follows. With --commit the result and the page are
-committed, one commit a run.
+committed, one commit a run. ``judge`` judges finished runs, whose folders are still there, once
+more by the further protocols of their definitions.
 """
 
 from __future__ import annotations
@@ -165,6 +167,20 @@ def run_queue(
     return 1 if failed else 0
 
 
+def judge_again(queue: Queue, experiments: Sequence[Experiment]) -> int:
+    """Bring the further protocols of finished runs up to their definitions; 0."""
+    with locked(queue.runs):
+        for experiment in experiments:
+            path = queue.result(experiment)
+            if queue.state(experiment) != "done" or not queue.folder(experiment).exists():
+                continue
+            say(f"{experiment.name}: {len(experiment.also)} further protocols")
+            record = json.loads(path.read_text())
+            write_record(path, {**record, "also": judge_also(queue, experiment)})
+        summary.write_pages(queue.results, queue.docs)
+    return 0
+
+
 def commit_files(paths: Sequence[Path], message: str) -> None:
     """Commit these files as they are, and nothing else."""
     names = [str(path) for path in paths]
@@ -182,7 +198,7 @@ def _terminate(_number: int, _frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("verb", choices=("list", "run"))
+    parser.add_argument("verb", choices=("list", "run", "judge"))
     parser.add_argument("--only", metavar="PATTERN", help="names that contain this")
     parser.add_argument("--max-time", type=float, metavar="SECONDS", help="then stop and save")
     parser.add_argument("--commit", action="store_true", help="commit each result by itself")
@@ -197,6 +213,8 @@ def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> 
         return 0
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        if options.verb == "judge":
+            return judge_again(queue, chosen)
         return run_queue(queue, chosen, options.max_time, options.commit)
     except QueueBusyError as error:
         say(str(error))

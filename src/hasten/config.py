@@ -173,6 +173,9 @@ class EvaluationOptions(Section):
         "full", description="rank the whole catalogue, or the target among 100 random others"
     )
     mask_history: bool = Field(False, description="take the items of the history out of the rank")
+    users: Literal["all", "untied"] = Field(
+        "all", description="untied: only those whose history ends before what is predicted begins"
+    )
     ties: Literal["realistic", "optimistic", "pessimistic"] = Field(
         "realistic", description="rank among equal scores: their mean, the best or the worst"
     )

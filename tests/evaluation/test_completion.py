@@ -174,6 +174,8 @@ def test_options_of_recommendations_are_refused():
         completion_task(make_graph(), TEST, EvaluationOptions(candidates="uni100"))
     with pytest.raises(ConfigurationError, match="no effect on knowledge graphs"):
         completion_task(make_graph(), TEST, EvaluationOptions(mask_history=True))
+    with pytest.raises(ConfigurationError, match="evaluation.users"):
+        completion_task(make_graph(), TEST, EvaluationOptions(users="untied"))
 
 
 def test_without_triples_there_are_no_queries():

@@ -66,6 +66,25 @@ def test_masking_takes_the_history_out(small: Dataset) -> None:
     assert test.targets.row(1).tolist() == [5]
 
 
+def test_untied_users_alone(small: Dataset) -> None:
+    untied = EvaluationOptions(users="untied")
+    with pytest.raises(ConfigurationError, match="needs a time for every event"):
+        ranking_task(small, TEST, untied, 0)
+    # user 0: validation later than train, test as old as validation; users 1 and 2: test later
+    times = np.array([1, 2, 5, 5, 3, 4, 1, 2, 1, 1])
+    timed = replace(small, interactions=replace(small.interactions, time=times))
+    valid = ranking_task(timed, VALID, untied, 0)
+    assert valid.queries.user.tolist() == [0]
+    assert valid.protocol.text().endswith(", 0 users with ties in time left out")
+    test = ranking_task(timed, TEST, untied, 0)
+    assert test.queries.user.tolist() == [1, 2]
+    assert test.targets.items.tolist() == [5, 7]
+    assert test.protocol.text().endswith("realistic ties, 1 user with ties in time left out")
+    everyone = ranking_task(timed, TEST, FULL, 0)
+    assert everyone.queries.user.tolist() == [0, 1, 2]
+    assert not test.protocol.same_as(everyone.protocol)
+
+
 def test_repeated_targets_count_once(make_dataset: Make) -> None:
     events = [(0, 1, TRAIN), (0, 9, TEST), (0, 8, TEST), (0, 9, TEST)]
     task = ranking_task(make_dataset(events, 1, 10, "given"), TEST, FULL, 0)

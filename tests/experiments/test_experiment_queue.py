@@ -8,13 +8,16 @@ import pytest
 
 from experiments import queue as queue_module
 from experiments.definitions import EXPERIMENTS, Experiment, seeds, select
-from experiments.queue import Queue, QueueBusyError, locked, main, run_queue
+from experiments.queue import Queue, QueueBusyError, judge_again, locked, main, run_queue
 from experiments.summary import main as summarise
 
 FAKE = """
 import json, pathlib, signal, sys, time
 arguments = sys.argv[1:]
 value = lambda name: arguments[arguments.index(name) + 1]
+if arguments[0] == "evaluate":
+    print(json.dumps({"protocol": " ".join(arguments[2:-1]), "test": {"ndcg@10": 0.3}}))
+    sys.exit()
 out, seed = pathlib.Path(value("--out")), int(value("--seed"))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 resumed = out.exists()
@@ -67,6 +70,20 @@ def test_a_run_leaves_one_result_and_is_not_repeated(queue, tmp_path):
     (queue.folder(both[0]) / "started").unlink()
     assert run_queue(queue, both) == 0
     assert not (queue.folder(both[0]) / "started").exists()
+
+
+def test_finished_runs_are_judged_by_protocols_that_came_later(queue):
+    (before,) = seeds("toy", "sasrec", "beauty", "--lr 1", count=1)
+    (after,) = seeds("toy", "sasrec", "beauty", "--lr 1", count=1, also=("--set a=1", "--set b=2"))
+    (waiting,) = seeds("never", "sasrec", "beauty", "--lr 1", count=1, also=("--set a=1",))
+    assert run_queue(queue, [before]) == 0
+    trained = json.loads(queue.result(before).read_text())
+    assert trained["also"] == []
+    assert judge_again(queue, [after, waiting]) == 0
+    judged = json.loads(queue.result(after).read_text())
+    assert [also["protocol"] for also in judged["also"]] == ["--set a=1", "--set b=2"]
+    assert {**judged, "also": []} == trained
+    assert not queue.result(waiting).exists()
 
 
 def test_changed_options_are_another_run(queue):

@@ -96,6 +96,8 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
             "evaluation.mask_history has no effect on knowledge graphs, whose known answers never "
             "compete: leave it out"
         )
+    if options.users != "all":
+        raise ConfigurationError("evaluation.users is for users and items: leave it out")
     entities, relations = len(graph.entities), len(graph.relations)
     judged = graph.of(part)
     asked = questions_of(judged, relations, entities)

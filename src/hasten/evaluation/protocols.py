@@ -13,10 +13,11 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hasten.config import EvaluationOptions
 from hasten.data.graph import AnyDataset, KnowledgeGraph
-from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset, Int64
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset, Histories, Int64
 from hasten.errors import ConfigurationError, DataError
 from hasten.evaluation.completion import CompletionTask, completion_task
 from hasten.evaluation.metrics import Ties
@@ -34,7 +35,8 @@ class Protocol:
     """How a number came about; two numbers compare only under the same protocol.
 
     split: the words of ``Dataset.split``; part: what is predicted; known: the parts whose items
-    are the history; items: size of the catalogue; left_out: users without a history.
+    are the history; items: size of the catalogue; left_out: users without a history; tied: users
+    left out because their history does not end before what is predicted, None if they are asked.
     """
 
     split: str
@@ -45,6 +47,7 @@ class Protocol:
     mask_history: bool
     left_out: int = 0
     ties: Ties = "realistic"
+    tied: int | None = None
 
     def text(self) -> str:
         """The words that travel with every number of a run, validation or test."""
@@ -60,6 +63,9 @@ class Protocol:
         if self.left_out:
             who = "user" if self.left_out == 1 else "users"
             words += f", {self.left_out:,} {who} without a history left out"
+        if self.tied is not None:
+            who = "user" if self.tied == 1 else "users"
+            words += f", {self.tied:,} {who} with ties in time left out"
         return words
 
     def same_as(self, other: Protocol) -> bool:
@@ -130,6 +136,10 @@ def recommendation_task(
     wanted, histories = dataset.histories(part), dataset.histories(*known)
     asked = wanted.lengths > 0
     users = np.flatnonzero(asked & (histories.lengths > 0))
+    tied = None
+    if options.users == "untied":
+        kept = _untied(wanted.take(users), histories.take(users))
+        tied, users = int((~kept).sum()), users[kept]
     history = histories.take(users)
     targets = CSR.of(wanted).take(users).distinct()
     protocol = Protocol(
@@ -139,8 +149,9 @@ def recommendation_task(
         candidates=options.candidates,
         items=len(dataset.items),
         mask_history=options.mask_history,
-        left_out=int(asked.sum()) - len(users),
+        left_out=int((asked & (histories.lengths == 0)).sum()),
         ties=options.ties,
+        tied=tied,
     )
     candidates = None
     if options.candidates == "uni100":
@@ -152,6 +163,17 @@ def recommendation_task(
         candidates = _sampled(dataset, users, targets, key(seed, Stream.CANDIDATES, part))
     excluded = CSR.of(history) if options.mask_history else None
     return RankingTask(RecommenderQueries(users, history), targets, excluded, candidates, protocol)
+
+
+def _untied(wanted: Histories, histories: Histories) -> NDArray[np.bool_]:
+    """[Q] whether a user's history ends before the first event that is to be predicted."""
+    if wanted.times is None or histories.times is None:
+        raise ConfigurationError(
+            "evaluation.users untied needs a time for every event, and these data have none"
+        )
+    return np.asarray(
+        histories.times[histories.offsets[1:] - 1] < wanted.times[wanted.offsets[:-1]]
+    )
 
 
 def _sampled(dataset: Dataset, users: Int64, targets: CSR, base: int) -> Int64:
