@@ -174,7 +174,7 @@ def test_options_of_recommendations_are_refused():
         completion_task(make_graph(), TEST, EvaluationOptions(candidates="uni100"))
     with pytest.raises(ConfigurationError, match="no effect on knowledge graphs"):
         completion_task(make_graph(), TEST, EvaluationOptions(mask_history=True))
-    with pytest.raises(ConfigurationError, match="evaluation.users"):
+    with pytest.raises(ConfigurationError, match=r"evaluation\.users"):
         completion_task(make_graph(), TEST, EvaluationOptions(users="untied"))
 
 
