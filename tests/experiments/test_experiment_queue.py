@@ -237,7 +237,11 @@ def test_hasten_goes_on_where_a_killed_queue_left_it(tmp_path, monkeypatch):
     queue = Queue(tmp_path / "runs", tmp_path / "results", docs)
     options = "--epochs 150 --set model.width=16 --eval-every 50"
     (run,) = seeds("ring", "sasrec", "ring", options, count=1)
-    assert run_queue(queue, [run], max_time=5.0) == 143
+    # a busy machine may not get as far as the run's folder in the shortest time
+    for limit in (5.0, 10.0, 20.0, 40.0):
+        assert run_queue(queue, [run], max_time=limit) == 143
+        if queue.state(run) == "started":
+            break
     assert queue.state(run) == "started"
     assert run_queue(queue, [run]) == 0
     text = queue.result(run).read_text()
