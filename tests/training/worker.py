@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from hasten.config import DistributedOptions, RunConfig, TrainingOptions
+from hasten.config import DataOptions, DistributedOptions, TrainingOptions
+from hasten.configuration.build import build_config
 from hasten.data.load import load_table
 from hasten.errors import ConfigurationError, HastenError
-from hasten.models.sasrec import SASRec, SASRecOptions
-from hasten.models.seam import Sizes
 from hasten.ops.rank_all import Ranks
+from hasten.run import _build, _load
 from hasten.training.checkpoint import Checkpoint
 from hasten.training.distributed import Processes
 from hasten.training.precision import Precision
@@ -32,30 +32,31 @@ from hasten.training.replicas import (
     shared_checkpoint,
 )
 from hasten.training.step import OptimiserStep, Share
-from tests.contract.cases import sequences
+from tests.contract.cases import CASES, ModelCase, sequences
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
 CPU = torch.device("cpu")
 #: optimiser steps; a busy machine makes every exchange of many small ones wait
 STEPS = {"sasrec-ce": 200, "two-phase": 200}
-FEWER_STEPS = 50
+FEWER_STEPS = 20
 BATCH = 7  # does not divide the users, nor the processes
 
 
 def dataset(users: int = 50):
-    return load_table(sequences(users), RunConfig(model=SASRecOptions()).data, 0)
+    return load_table(sequences(users), DataOptions(), 0)
 
 
-def sasrec(loss: str = "ce") -> tuple[nn.Module, list[Any]]:
-    data = dataset()
-    options = SASRecOptions(width=8, max_length=10, dropout=0.0, loss=loss)
-    model = SASRec(options, Sizes.of(data)).double()
-    config = RunConfig(model=options, training=TrainingOptions(batch_size=BATCH))
-    return model, list(model.phases(data, config))
+def contract(case: ModelCase):
+    """A model of the contract suite in float64, without what depends on the layout."""
 
+    def build() -> tuple[nn.Module, list[Any]]:
+        settings = {"training.batch_size": BATCH, **case.settings, **case.without_dropout}
+        config = build_config(case.model, None, None, (), settings)
+        data = _load(config, case.data)
+        model = _build(config, data, CPU).double()
+        return model, list(model.phases(data, config))  # type: ignore[operator]
 
-def bce() -> tuple[nn.Module, list[Any]]:
-    return sasrec("bce")
+    return build
 
 
 def stub(kind: type[nn.Module]):
@@ -67,8 +68,7 @@ def stub(kind: type[nn.Module]):
 
 
 MODELS = {
-    "sasrec-ce": sasrec,
-    "sasrec-bce": bce,
+    **{case.label: contract(case) for case in CASES if case.trains},
     "two-phase": stub(TwoPhaseGraph),
     "two-denominators": stub(TwoDenominators),
     "convolutional": stub(ConvolutionalScorer),
