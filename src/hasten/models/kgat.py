@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
@@ -34,18 +34,17 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.models.bprmf import PAIR_DEFAULTS
 from hasten.models.collaborative import CollaborativeGraph
 from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer, Sizes
-from hasten.ops.dropout import dropout
+from hasten.ops.aggregate import Aggregator, aggregate, mix
+from hasten.ops.dtypes import wide
 from hasten.ops.grouped_linear import grouped_linear
 from hasten.ops.random import seed_device
 from hasten.ops.relation_attention import RelationEdges, relation_attention
 from hasten.ops.segment_softmax import segment_softmax
-from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm, spmm_rows
+from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm_rows
 from hasten.ops.table import EmbeddingTable, FixedTable
 from hasten.training.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.training.phase import Encoded, Phase
 from hasten.training.translation import TranslationBatch, TranslationPhase
-
-Aggregator = Literal["bi-interaction", "gcn", "graphsage"]
 
 
 class KGATOptions(ModelOptions):
@@ -73,25 +72,24 @@ class KGATOptions(ModelOptions):
 
 
 class Layer(nn.Module):
-    """One aggregation, without the neighbours' sum."""
+    """The matrices of one aggregation."""
 
-    def __init__(self, width: int, out: int, aggregator: Aggregator, slope: float) -> None:
+    def __init__(self, width: int, out: int, aggregator: Aggregator) -> None:
         super().__init__()
-        self.aggregator, self.slope = aggregator, slope
-        self.first = nn.Linear(2 * width if aggregator == "graphsage" else width, out)
-        self.second = nn.Linear(width, out) if aggregator == "bi-interaction" else None
-        for linear in (self.first, self.second):
-            if linear is not None:
-                nn.init.xavier_normal_(linear.weight)
-                nn.init.zeros_(linear.bias)
+        entering = 2 * width if aggregator == "graphsage" else width
+        self.first = nn.Linear(entering, out)
+        self.second = nn.Linear(entering, out) if aggregator == "bi-interaction" else None
+        for linear in self._linears:
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
 
-    def forward(self, own: Tensor, neighbours: Tensor) -> Tensor:
-        if self.aggregator == "graphsage":
-            return F.leaky_relu(self.first(torch.cat([own, neighbours], 1)), self.slope)
-        mixed = F.leaky_relu(self.first(own + neighbours), self.slope)
-        if self.second is not None:
-            mixed = mixed + F.leaky_relu(self.second(own * neighbours), self.slope)
-        return mixed
+    @property
+    def _linears(self) -> list[nn.Linear]:
+        return [self.first] if self.second is None else [self.first, self.second]
+
+    @property
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        return [(linear.weight, linear.bias) for linear in self._linears]
 
 
 class KGAT(nn.Module):
@@ -116,7 +114,7 @@ class KGAT(nn.Module):
             nn.init.xavier_normal_(matrix)
         widths = (options.width, *options.layers)
         self.layers = nn.ModuleList(
-            Layer(width, out, options.aggregator, options.slope) for width, out in pairwise(widths)
+            Layer(width, out, options.aggregator) for width, out in pairwise(widths)
         )
         self.recompute = False
         self.graph: SparseGraph | None = None
@@ -171,7 +169,9 @@ class KGAT(nn.Module):
         """[B, 3, K] nodes in the spaces of their relations, and [B, K] the relations."""
         rows = self.nodes.rows(batch.nodes)
         found = grouped_linear(rows, self.projections, [3 * size for size in batch.sizes])
-        return found.float().view(-1, 3, found.shape[1]), self.relations.rows(batch.relation)
+        return found.to(wide(found)).view(-1, 3, found.shape[1]), self.relations.rows(
+            batch.relation
+        )
 
     def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
@@ -189,33 +189,36 @@ class KGAT(nn.Module):
         return user, positive, negative
 
     def propagate(self, wanted: Tensor) -> Tensor:
-        """[S, D + D1 + ...] float32 vectors of the wanted nodes (int64 [S] on the host)."""
-        assert self.graph is not None
+        """[S, D + D1 + ...] vectors of the wanted nodes (int64 [S] on the host, distinct)."""
         x = self.nodes.block(0, len(self.nodes))
-        rows = wanted.to(x.device)
-        found = [x.index_select(0, rows)]
-        for number, layer in enumerate(self.layers):
+        found: list[Tensor] = []
+        for number, layer in enumerate(cast(Sequence[Layer], self.layers)):
             last = number == len(self.layers) - 1
             function = self._last if last else self._whole
             if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(function, layer, x, wanted, use_reentrant=False)
+                own, x = checkpoint(function, layer, x, wanted, use_reentrant=False)
             else:
-                x = function(layer, x, wanted)
-            found.append(F.normalize((x if last else x.index_select(0, rows)).float()))
-        return torch.cat(found, dim=1)
+                own, x = function(layer, x, wanted)
+            found.append(own)
+        first, *rest = (rows.to(wide(rows)) for rows in (*found, x))
+        return torch.cat([first, *map(F.normalize, rest)], dim=1)
 
-    def _whole(self, layer: nn.Module, x: Tensor, wanted: Tensor) -> Tensor:
-        """A layer for all nodes."""
+    def _whole(self, layer: Layer, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """The wanted rows of x, and a layer for all nodes."""
         assert self.graph is not None
-        mixed: Tensor = layer(x, spmm(self.graph, self.weights, x))
-        return dropout(mixed, self.options.dropout, self.training)
+        picked = wanted.to(x.device)
+        return aggregate(self.graph, self.weights, x, picked, layer.matrices, *self._mixing)
 
-    def _last(self, layer: nn.Module, x: Tensor, wanted: Tensor) -> Tensor:
-        """A layer for the wanted nodes."""
+    def _last(self, layer: Layer, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """The wanted rows of x, and a layer for these nodes."""
         assert self.graph is not None
-        own = x.index_select(0, wanted.to(x.device))
-        mixed: Tensor = layer(own, spmm_rows(self.graph, self.weights, x, wanted))
-        return dropout(mixed, self.options.dropout, self.training)
+        own, neighbours = spmm_rows(self.graph, self.weights, x, wanted)
+        return own, mix(own, neighbours, layer.matrices, *self._mixing)
+
+    @property
+    def _mixing(self) -> tuple[Aggregator, float, float]:
+        options = self.options
+        return options.aggregator, options.slope, options.dropout if self.training else 0.0
 
     @contextmanager
     def encoded_once(self) -> Iterator[None]:

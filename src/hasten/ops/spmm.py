@@ -125,7 +125,7 @@ def spmm(
     else:
         values, transposed = weights.values, weights.transposed
     out: Tensor = _Spmm.apply(  # type: ignore[no-untyped-call]
-        graph, path or _path_of(x), autocast_dtype(x), x, values, transposed
+        graph, path, autocast_dtype(x), x, values, transposed
     )
     return out
 
@@ -139,17 +139,21 @@ def _path_of(x: Tensor) -> Path:
 
 def spmm_rows(
     graph: SparseGraph, weights: EdgeWeights, x: Tensor, rows: Tensor, path: Path | None = None
-) -> Tensor:
-    """[S, D]: the given rows (int64 [S] on the host) of :func:`spmm`; the others cost nothing."""
+) -> tuple[Tensor, Tensor]:
+    """[S, D] the given rows of ``x``, and the same rows of :func:`spmm`; others cost nothing.
+
+    x: [M, D], as many rows as columns of the graph; rows: int64 [S] on the host. Both together,
+    because their gradients are added up in one table.
+    """
     positions, offsets = ragged_positions(graph.bounds, rows.numpy())
     place = torch.from_numpy(positions).to(x.device)
     chosen = torch.from_numpy(offsets.astype(np.int32)).to(x.device)
     columns = graph.columns.index_select(0, place)
     values = weights.values.index_select(0, place)
-    out: Tensor = _SpmmRows.apply(  # type: ignore[no-untyped-call]
-        chosen, columns, path or _path_of(x), autocast_dtype(x), x, values
+    found: tuple[Tensor, Tensor] = _SpmmRows.apply(  # type: ignore[no-untyped-call]
+        rows.to(x.device), chosen, columns, path, autocast_dtype(x), x, values
     )
-    return out
+    return found
 
 
 def spmm_reference(graph: SparseGraph, values: Tensor, x: Tensor) -> Tensor:
@@ -164,7 +168,7 @@ class _Spmm(torch.autograd.Function):
     def forward(
         ctx: Any,
         graph: SparseGraph,
-        path: Path,
+        path: Path | None,
         dtype: torch.dtype,
         x: Tensor,
         values: Tensor,
@@ -173,7 +177,7 @@ class _Spmm(torch.autograd.Function):
         low = x.to(dtype)
         ctx.graph, ctx.path, ctx.dtype, ctx.kind = graph, path, dtype, x.dtype
         ctx.save_for_backward(low if values.requires_grad else None, values, transposed)
-        return _product(graph.offsets, graph.columns, values.to(dtype), low, path)
+        return product(graph.offsets, graph.columns, values.to(dtype), low, path)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -184,7 +188,7 @@ class _Spmm(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             if transposed is None:
                 transposed = values.index_select(0, graph.order_t)
-            grad_x = _product(
+            grad_x = product(
                 graph.offsets_t, graph.columns_t, transposed.to(ctx.dtype), grad, ctx.path
             ).to(ctx.kind)
         if ctx.needs_input_grad[4]:
@@ -196,29 +200,35 @@ class _SpmmRows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        rows: Tensor,
         offsets: Tensor,
         columns: Tensor,
-        path: Path,
+        path: Path | None,
         dtype: torch.dtype,
         x: Tensor,
         values: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(offsets, columns, values)
-        ctx.dtype, ctx.kind, ctx.count = dtype, x.dtype, len(x)
-        return _product(offsets, columns, values.to(dtype), x.to(dtype), path)
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(rows, offsets, columns, values)
+        ctx.kind, ctx.count = x.dtype, len(x)
+        sums = product(offsets, columns, values.to(dtype), x.to(dtype), path)
+        return x.index_select(0, rows), sums
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        offsets, columns, values = ctx.saved_tensors
-        grad = grad.to(ctx.kind)
-        messages = grad.index_select(0, rows_of(offsets, len(columns)))
-        messages *= values.to(ctx.kind)[:, None]
-        grad_x = grad.new_zeros(ctx.count, grad.shape[1]).index_add_(0, columns, messages)
-        return None, None, None, None, grad_x, None
+    def backward(ctx: Any, grad_own: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, offsets, columns, values = ctx.saved_tensors
+        kind = ctx.kind
+        messages = grad.to(kind).index_select(0, rows_of(offsets, len(columns)))
+        messages *= values.to(kind)[:, None]
+        grad_x = messages.new_zeros(ctx.count, grad.shape[1]).index_add_(0, columns, messages)
+        grad_x.index_add_(0, rows, grad_own.to(kind))
+        return None, None, None, None, None, grad_x, None
 
 
-def _product(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor, path: Path) -> Tensor:
-    rows = len(offsets) - 1
+def product(
+    offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor, path: Path | None = None
+) -> Tensor:
+    """[M, D] of entries by rows (as in :class:`SparseGraph`), without gradient."""
+    rows, path = len(offsets) - 1, path or _path_of(x)
     if path == "bag":
         return F.embedding_bag(
             columns, x, offsets, mode="sum", per_sample_weights=values, include_last_offset=True
