@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ class ModelCase:
 
     settings: dotted configuration keys; without_dropout: what switches off all randomness that
     depends on the layout of a batch; trains: whether it has gradient steps at all; triples: whether
-    it reads a knowledge graph; layouts: numbers of micro-batches that must change nothing.
+    it reads a knowledge graph; layouts: numbers of micro-batches that must change nothing; loss:
+    what the records call its loss; refused: accelerations that it refuses because they would have
+    no effect.
     """
 
     label: str
@@ -25,6 +28,8 @@ class ModelCase:
     trains: bool = True
     triples: bool = False
     layouts: tuple[int, ...] = (2, 4)
+    loss: str = "loss"
+    refused: tuple[str, ...] = ()
 
     @property
     def data(self) -> dict[str, np.ndarray]:
@@ -38,6 +43,20 @@ class ModelCase:
 
 _SMALL = {"model.width": 16, "model.max_length": 12}
 _NO_DROPOUT = {"model.dropout": 0.0}
+
+#: no times: pairs split at random, ranked by the metrics of the other cases
+_PAIRS = {
+    "model.width": 16,
+    "training.batch_size": 64,
+    "evaluation.metrics": ["ndcg@10", "hr@10"],
+}
+_KGAT = {
+    **_PAIRS,
+    "data.kg": str(Path(__file__).with_name("facts.tsv")),
+    "model.relation_width": 8,
+    "model.layers": [12, 8],
+    "model.kg_batch_size": 200,
+}
 
 _TRIPLES = {"model.width": 16, "training.batch_size": 32}
 _CONVE = {**_TRIPLES, "model.width": 36, "model.channels": 8, "model.group": 8}
@@ -78,6 +97,22 @@ CASES = (
     ),
     ModelCase("tisasrec-mhc", "tisasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase("pop", "pop", trains=False),
+    ModelCase("bprmf", "bprmf", _PAIRS, refused=("precision", "recompute")),
+    ModelCase("kgat", "kgat", _KGAT, _NO_DROPOUT, loss="pairwise.loss"),
+    ModelCase(
+        "kgat-gcn",
+        "kgat",
+        {**_KGAT, "model.aggregator": "gcn", "model.sampling": "interactions"},
+        _NO_DROPOUT,
+        loss="pairwise.loss",
+    ),
+    ModelCase(
+        "kgat-graphsage",
+        "kgat",
+        {**_KGAT, "model.aggregator": "graphsage", "model.layers": [12]},
+        _NO_DROPOUT,
+        loss="pairwise.loss",
+    ),
     ModelCase("conve", "conve", _CONVE, _CONVE_PLAIN, triples=True),
     ModelCase("distmult", "distmult", _TRIPLES, _NO_DROPOUT, triples=True),
     ModelCase(

@@ -101,6 +101,7 @@ def train(
                     seen += [(number, epoch, row) for row in rows.tolist()]
                 values = step(batch, 1e-3)
                 losses.append({key: float(value) for key, value in values.items()})
+            step.phase.end_epoch(0, epoch)
         epoch += 1
     return model, losses, seen
 

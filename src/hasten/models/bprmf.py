@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.tables import TRAIN, Dataset
+from hasten.errors import ConfigurationError
 from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer, Sizes
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.training.pairwise import Pairs, PairwisePhase, Sampling
@@ -57,7 +58,12 @@ class BPRMF(nn.Module):
         self.items: Table = EmbeddingTable(sizes.items, options.width)
 
     def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
-        """One phase over the training pairs."""
+        """One phase over the training pairs. ConfigurationError for what would have no effect."""
+        if config.training.recompute or config.training.precision in ("bf16", "fp16"):
+            raise ConfigurationError(
+                "bprmf has no layers and no matrix products, so training.recompute and "
+                "training.precision would have no effect: leave them out"
+            )
         return [
             PairwisePhase(
                 self,
