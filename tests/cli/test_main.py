@@ -190,7 +190,7 @@ def test_control_characters_do_not_reach_the_terminal(run, capsys):
         (["train", "toy", "--max-time", "soon"], "--max-time soon: expected seconds"),
         (["train", "toi"], "unknown model 'toi' (there are"),
         (["train", "toi"], "did you mean 'toy'?"),
-        (["train", "tisasrec"], "unknown model 'tisasrec'"),
+        (["train", "sasrek"], "unknown model 'sasrek'"),
         (["train"], "no model is named"),
         (["train", "toy", "a", "b"], "unexpected extra argument"),
         (["train", "toy", "--epochs"], "requires an argument"),

@@ -90,7 +90,12 @@ class BrokenStore:
 
 def test_a_store_that_does_not_answer_is_noticed_by_the_clock(beats):
     """The thread that reads it hangs, as in a process whose store is stopped."""
-    beats[1].store = BrokenStore(beats[1].store, lambda keys: time.sleep(6))
+
+    def hangs(keys: list[str]) -> None:
+        time.sleep(3)
+        raise dist.DistNetworkError("too late")
+
+    beats[1].store = BrokenStore(beats[1].store, hangs)
     until(lambda: beats[1].lost)
     assert "has not answered for 1 s: it stands still" in beats[1].lost
 
