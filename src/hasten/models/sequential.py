@@ -169,7 +169,10 @@ def next_item_loss(
     if ids.numel() > FEW_ROWS:
         x_TD = encode(items.rows(batch.tokens))
         return sampled_loss_from_table(batch.at_targets(x_TD), items, ids, beta)
-    # one gather for inputs, targets and negatives: one scatter in the backward pass
+    if len(batch.tokens) + ids.numel() > len(items):
+        x_TD = encode(items.rows(batch.tokens))
+        return sampled_loss(batch.at_targets(x_TD), items.rows(ids), beta)
+    # of a large table, one gather for inputs, targets and negatives: its gradient is made once
     every = items.rows(torch.cat([batch.tokens, ids.view(-1)]))
     rows_TD, sampled = torch.split(every, [len(batch.tokens), ids.numel()])
     return sampled_loss(batch.at_targets(encode(rows_TD)), sampled.view(*ids.shape, -1), beta)
