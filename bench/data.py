@@ -85,6 +85,10 @@ GRAPHS = {
 }
 
 
+#: events with facts about the items, as they come
+FACTS = {"ml-100k": "kgat_ml-100k", "alibaba-fashion": "kgat_alibaba-fashion_partial"}
+
+
 def triples(name: str) -> tuple[tuple[Int64, Int64, Int64], int, int]:
     """Head, relation and tail of the training triples, and the numbers of entities and relations.
 
@@ -108,6 +112,8 @@ def plain_file(name: str) -> Path:
     """A path ``hasten train`` reads: the original file, or a text copy under ``build/``."""
     if name in GRAPHS:
         return data_folder() / GRAPHS[name]
+    if name in FACTS:
+        return data_folder() / FACTS[name]
     if name == "beauty":
         return data_folder() / "seq_beauty"
     path = ROOT / "build" / "bench-data" / f"{name}.csv"

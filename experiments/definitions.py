@@ -144,7 +144,20 @@ def _graphs() -> Iterable[Experiment]:
     yield from seeds("conve-drugbank-ddi", "conve", "drugbank-ddi", long + drugs, count=1)
 
 
-EXPERIMENTS = (*EXPERIMENTS, *_graphs())
+def _facts() -> Iterable[Experiment]:
+    """Events with facts: KGAT, what it begins from, and the same with every pair once an epoch."""
+    common = "--lr 1e-3 --set training.batch_size=2048 --patience 8"
+    slow = f"{common} --eval-every 3 --epochs 150"
+    yield from seeds("bprmf-ml-100k", "bprmf", "ml-100k", f"{common} --eval-every 5 --epochs 400")
+    yield from seeds("kgat-ml-100k", "kgat", "ml-100k", f"{slow} --set model.layers=64")
+    yield from seeds("kgat-ml-100k-layers", "kgat", "ml-100k", slow)
+    every = f"{slow} --set model.layers=64 --set model.sampling=interactions"
+    yield from seeds("kgat-ml-100k-interactions", "kgat", "ml-100k", every)
+    thinned = f"{slow} --set data.train=test.txt"
+    yield from seeds("kgat-alibaba-fashion", "kgat", "alibaba-fashion", thinned, count=1)
+
+
+EXPERIMENTS = (*EXPERIMENTS, *_graphs(), *_facts())
 
 
 def select(pattern: str | None, experiments: Iterable[Experiment]) -> list[Experiment]:

@@ -110,6 +110,10 @@ class DataOptions(Section):
         lt=1,
         description="share of each user's train items for validation, where a given split has none",
     )
+    refit: bool = Field(
+        False,
+        description="train on the validation part too, for as many epochs as were selected",
+    )
     kg: str | None = Field(None, description="file of triples about the items")
     links: str | None = Field(
         None, description="file of item<separator>entity, where kg calls items otherwise"

@@ -17,6 +17,7 @@ from hasten.data.graph import AnyDataset
 from hasten.data.load import load_dataset, load_table
 from hasten.data.load_facts import load_recommendation, load_recommendation_table
 from hasten.data.load_graph import load_graph, load_graph_table
+from hasten.data.refit import refitted
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, VALID
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
@@ -122,7 +123,7 @@ def _train_new(
     def build() -> tuple[nn.Module, Sequence[Phase], tuple[AnyTask, AnyTask]]:
         model = _build(config, dataset, device)
         if weights:
-            _load_weights(model, weights)
+            _start_from(model, weights)
         # what cannot be learned from, or judged by, is refused here, before there is a folder
         return model, cast(Model, model).phases(dataset, config), _tasks(dataset, config)
 
@@ -212,7 +213,7 @@ def _resume(
         if found is None and source is not None:
             weights = shared_checkpoint(processes, lambda: initial_weights(Path(source)))
             assert weights is not None
-            _load_weights(model, weights)
+            _start_from(model, weights)
         processes.from_first(lambda: folder.write_config(config))
         phases = cast(Model, model).phases(dataset, config)
         tasks = _tasks(dataset, config)
@@ -387,6 +388,11 @@ def _train(
 
 def _load(config: RunConfig, table: object | None) -> AnyDataset:
     """The data of a run: a table in memory, or what the configuration names."""
+    dataset = _read(config, table)
+    return refitted(dataset) if config.data.refit else dataset
+
+
+def _read(config: RunConfig, table: object | None) -> AnyDataset:
     kind = reads(load_model(config.model.name))
     options, seed = config.data, config.seed
     if kind in ("pairs", "facts"):
@@ -461,6 +467,13 @@ def _describe(dataset: AnyDataset) -> dict[str, Any]:
         "counts": source.counts,
         "notes": list(source.notes),
     }
+
+
+def _start_from(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """The weights of a checkpoint as a beginning, perhaps those of another model."""
+    adopt = getattr(model, "adopt", None)
+    if adopt is None or not adopt(checkpoint.tensors["weights"]):
+        _load_weights(model, checkpoint)
 
 
 def _load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:

@@ -235,7 +235,7 @@ def fetch(
 
 @app.command()
 def make(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="sequences or sittings.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="sequences, sittings or library.")],
     out: Annotated[Path, typer.Option(metavar="PATH", help="A .csv file, or a folder for it.")],
     users: Annotated[int | None, typer.Option(metavar="N", help="1200.")] = None,
     items: Annotated[int | None, typer.Option(metavar="N", help="400.")] = None,
@@ -252,7 +252,7 @@ def make(
         f"{written['data']}: {written['users']:,} users, {written['items']:,} items, "
         f"{written['events']:,} events\n{written['names']}: the items' names"
     )
-    model = "tisasrec" if kind == "sittings" else "sasrec"
+    model = {"sittings": "tisasrec", "library": "kgat"}.get(kind, "sasrec")
     output.say(f"next: hasten train {model} {written['data']}")
     if json:
         output.write_json(written)

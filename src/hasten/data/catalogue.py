@@ -109,7 +109,7 @@ CATALOGUE: dict[str, Sample | Remote] = {
         ),
         Sample(
             "library",
-            "600 made readers, 800 books, 6,000 events, and facts that tell what they read next",
+            "600 made readers, 3,200 books, 6,000 events, and facts that tell what they read next",
             _library,
             kind="facts",
         ),

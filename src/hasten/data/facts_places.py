@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hasten.config import DataOptions
+from hasten.data import catalogue
 from hasten.data.archives import is_archive, unpack
 from hasten.data.places import resolve
 from hasten.errors import DataError
@@ -21,6 +22,7 @@ _KGAT_LISTS = {
     "entity": "entity_list.txt",
     "relation": "relation_list.txt",
 }
+_ENDINGS = (".tsv", ".csv", ".txt")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ def _atomic(path: Path | None, links: Path | None) -> FactsPlace:
     """RecBole: X.kg and X.link beside X.inter."""
     if path is None:
         return FactsPlace("none")
-    inter = [path] if path.suffix == ".inter" else []
+    if path.is_file() and path.suffix != ".inter":
+        return _beside(path, links)
+    inter = [path] if path.is_file() else []
     if path.is_dir():
         inter = sorted(p for p in path.iterdir() if p.suffix == ".inter")
     if len(inter) != 1:
@@ -83,6 +87,27 @@ def _atomic(path: Path | None, links: Path | None) -> FactsPlace:
     return FactsPlace("recbole", kg, links or (link if link.is_file() else None))
 
 
+def _beside(path: Path, links: Path | None) -> FactsPlace:
+    """X.kg.tsv and X.links.tsv (or .csv, .txt) beside X.csv."""
+    stem = path.name.removesuffix(".gz")
+    stem = stem.removesuffix(Path(stem).suffix)
+    found: dict[str, list[Path]] = {}
+    for word in ("kg", "links"):
+        names = [path.with_name(f"{stem}.{word}{end}") for end in _ENDINGS]
+        found[word] = [name for name in names if name.is_file()]
+    if not found["kg"]:
+        return FactsPlace("none")
+    return FactsPlace("beside", found["kg"][0], links or next(iter(found["links"]), None))
+
+
+def holds_facts(options: DataOptions) -> bool:
+    """Whether there are facts beside the events that the options name."""
+    if options.path is not None and not Path(options.path).exists():
+        entry = catalogue.CATALOGUE.get(options.path)
+        return entry is not None and entry.kind == "facts"
+    return locate_facts(options).kg is not None
+
+
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
     """The file of triples; out of its archive for as long as it is read, where it lies in one."""
@@ -90,8 +115,9 @@ def unpacked(path: Path) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="hasten-") as scratch:
-        unpack(path, Path(scratch))
-        files = [p for p in Path(scratch).rglob("*") if p.is_file()]
+        folder = Path(scratch) / "files"
+        unpack(path, folder)
+        files = [p for p in folder.rglob("*") if p.is_file()]
         files = [p for p in files if not p.name.startswith(".") and "__MACOSX" not in p.parts]
         if len(files) != 1:
             raise DataError(f"{path}: one file of triples is expected, not {len(files)} files")

@@ -18,7 +18,7 @@ from hasten.errors import DataError
 
 Int64 = NDArray[np.int64]
 
-_USERS, _ITEMS, _EVENTS = 600, 800, 6_000
+_USERS, _ITEMS, _EVENTS = 600, 3200, 6_000
 _AUTHORS_EACH = 8
 _GENRES = ("Crime", "Travel", "Fantasy", "History", "Poetry", "Science", "Romance", "Cooking")
 _SUBJECTS = 40

@@ -85,7 +85,7 @@ def _read(
 ) -> Dataset:
     assert place.kg is not None
     with unpacked(place.kg) as path:
-        columns = read_triples(path, DataOptions(ids=options.ids, columns=_typed_columns(path)))
+        columns = read_triples(path, DataOptions(ids=options.ids, columns=typed_columns(path)))
     links = None if place.links is None else read_links(place.links)
     files = [file_digest(p) for p in (place.kg, place.links) if p is not None]
     source = dataset.source
@@ -95,7 +95,7 @@ def _read(
     return _with_facts(replace(dataset, source=source), columns, links, lists)
 
 
-def _typed_columns(path: Path) -> dict[str, str]:
+def typed_columns(path: Path) -> dict[str, str]:
     """The columns of an atomic file by their whole headers, e.g. head_id:token; {} for others."""
     lines = text.sample(path).texts
     typed = atomic_header(lines[0], "\t") if lines else None

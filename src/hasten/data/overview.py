@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from hasten.config import DataOptions
+from hasten.data.facts_places import holds_facts, locate_facts, unpacked
 from hasten.data.graph_places import located
-from hasten.data.load import load_dataset
+from hasten.data.load_facts import typed_columns
 from hasten.data.load_graph import load_graph
 from hasten.data.places import Place, locate
 from hasten.data.readers import Claim, recognise, triples
-from hasten.data.recognise import holds_triples
+from hasten.data.recognise import holds_triples, load_any
 from hasten.data.tables import PART_NAMES, Dataset, Int64
 from hasten.data.text import sample
 from hasten.data.times import show
@@ -69,25 +70,34 @@ def inspect(options: DataOptions, seed: int = 0) -> Overview:
     Raises:
         DataError: the data cannot be used; with file, line and text.
     """
-    if holds_triples(options):
+    with_facts = options.format != triples.NAME and holds_facts(options)
+    if not with_facts and holds_triples(options):
         return _inspect_graph(options, seed)
     files: list[dict[str, Any]] = []
     settings = options.model_dump(exclude_defaults=True)
-    if options.path is None or Path(options.path).exists():
+    if with_facts:
+        files = _files_of_facts(options)
+    elif options.path is None or Path(options.path).exists():
         place = locate(options)
         guesses = [(path, part, *_guess(path, options)) for path, part in place.parts]
         files = [_describe(*guess) for guess in guesses]
         settings |= _settings(place, [(form, claim) for _, _, form, claim in guesses])
-    dataset = load_dataset(options, seed)
+    dataset = load_any(options, seed)
+    assert isinstance(dataset, Dataset)
+    spread = {
+        "events per user": _quantiles(dataset.interactions.user),
+        "events per item": _quantiles(dataset.interactions.item),
+    }
+    if dataset.facts is not None:
+        known = dataset.facts.triples
+        spread["facts per entity"] = _quantiles(np.concatenate([known.head, known.tail]))
+        spread["facts per relation"] = _quantiles(known.relation)
     return Overview(
         name=dataset.name,
         path=dataset.source.path,
         files=files,
         counts=dataset.source.counts,
-        spread={
-            "events per user": _quantiles(dataset.interactions.user),
-            "events per item": _quantiles(dataset.interactions.item),
-        },
+        spread=spread,
         ratings=_ratings(dataset),
         times=_times(dataset),
         split=dataset.split,
@@ -128,6 +138,23 @@ def _inspect_graph(options: DataOptions, seed: int) -> Overview:
         notes=list(graph.source.notes),
         settings=settings,
     )
+
+
+def _files_of_facts(options: DataOptions) -> list[dict[str, Any]]:
+    """The files of events, and that of the facts."""
+    if options.path is not None and not Path(options.path).exists():
+        return []
+    where = locate_facts(options)
+    events = options
+    if where.kgat and options.format is None:
+        events = options.model_copy(update={"format": "sequences"})
+    files = [_describe(p, part, *_guess(p, events)) for p, part in locate(events).parts]
+    if where.kg is not None:
+        with unpacked(where.kg) as path:
+            claim = triples.claim(sample(path), DataOptions(columns=typed_columns(path)), True)
+            if isinstance(claim, Claim):
+                files.append({**_describe(path, None, "facts", claim), "file": str(where.kg)})
+    return files
 
 
 def _guess(path: Path, options: DataOptions) -> tuple[str, Claim]:

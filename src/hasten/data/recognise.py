@@ -6,9 +6,11 @@ from pathlib import Path
 
 from hasten.config import DataOptions
 from hasten.data import catalogue
+from hasten.data.facts_places import holds_facts
 from hasten.data.graph import AnyDataset
 from hasten.data.graph_places import located
 from hasten.data.load import load_dataset
+from hasten.data.load_facts import load_recommendation
 from hasten.data.load_graph import load_graph
 from hasten.data.readers import triples
 from hasten.data.readers.seam import Claim
@@ -19,7 +21,9 @@ _OF_TRIPLES = ("head", "relation", "tail")
 
 
 def load_any(options: DataOptions, seed: int) -> AnyDataset:
-    """The dataset or the knowledge graph that the options name."""
+    """The dataset, with the facts beside it, or the knowledge graph that the options name."""
+    if options.format != triples.NAME and holds_facts(options):
+        return load_recommendation(options, seed, facts=True)
     return load_graph(options, seed) if holds_triples(options) else load_dataset(options, seed)
 
 

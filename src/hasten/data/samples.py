@@ -195,7 +195,15 @@ def _names(label: NDArray[np.int64], genres: int) -> dict[str, str]:
     return dict(sorted(names.items(), key=lambda pair: int(pair[0])))
 
 
-SAMPLES = {"sequences": make_sequences, "sittings": make_sittings}
+def _library(
+    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
+) -> SampleSet:
+    from hasten.data.facts_sample import make_library  # noqa: PLC0415 - it imports this module
+
+    return make_library(users, items, events, seed)
+
+
+SAMPLES = {"sequences": make_sequences, "sittings": make_sittings, "library": _library}
 
 
 def write_sample(
@@ -206,8 +214,9 @@ def write_sample(
     events: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Write a sample as CSV, and its items' names beside it as ``X.names.csv``.
+    """Write a sample as CSV, with the items' names beside it as ``X.names.csv``.
 
+    Facts about the items, where the sample has them, go to ``X.kg.csv``.
     out: a .csv file, or a folder for ``KIND.csv``. Returns what was written, for ``--json``.
 
     Raises:
@@ -218,13 +227,17 @@ def write_sample(
         raise DataError(f"no sample {kind!r} can be made (known: {', '.join(SAMPLES)})")
     data = out if out.suffix == ".csv" else out / f"{kind}.csv"
     names = data.with_name(data.name.removesuffix(".csv") + ".names.csv")
-    for path in (data, names):
+    facts = data.with_name(data.name.removesuffix(".csv") + ".kg.csv")
+    for path in (data, names, facts):
         if path.exists():
             raise UsageError(f"{path} exists already")
     made = SAMPLES[kind](users, items, events, seed)
     data.parent.mkdir(parents=True, exist_ok=True)
     named = pa.table({"item_id": list(made.names), "name": list(made.names.values())})
-    for table, path in ((named, names), (made.table, data)):
+    tables = [(named, names), (made.table, data)]
+    if made.facts is not None:
+        tables.insert(0, (made.facts, facts))
+    for table, path in tables:
         aside = path.with_name(f".{path.name}.new")
         try:
             with aside.open("wb") as file:

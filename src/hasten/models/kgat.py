@@ -31,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.tables import TRAIN, Dataset
+from hasten.errors import CheckpointError
 from hasten.models.bprmf import PAIR_DEFAULTS
 from hasten.models.collaborative import CollaborativeGraph
 from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer, Sizes
@@ -146,6 +147,23 @@ class KGAT(nn.Module):
             l2=options.kg_l2,
         )
         return [pairs, translation]
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> bool:
+        """Start from the users and items of a BPR-MF run on the same events (as published)."""
+        if set(weights) != {"users.weight", "items.weight"}:
+            return False
+        sizes, width = self.sizes, self.options.width
+        users, items = weights["users.weight"], weights["items.weight"]
+        if users.shape != (sizes.users, width) or items.shape != (sizes.items, width):
+            raise CheckpointError(
+                f"the bprmf run has {len(users):,} users and {len(items):,} items of width "
+                f"{items.shape[1]}, these data have {sizes.users:,} and {sizes.items:,} and "
+                f"model.width is {width}: train bprmf on the same data with the same width"
+            )
+        with torch.no_grad():
+            self.nodes.weight[: sizes.items] = items.to(self.nodes.weight)
+            self.nodes.weight[sizes.entities :] = users.to(self.nodes.weight)
+        return True
 
     @property
     def attention(self) -> Tensor:

@@ -135,7 +135,8 @@ class Model(Protocol):
     A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions. One
     of users and items without order has ``reads = "pairs"``, or ``"facts"`` where it also reads
     what is known of the items. One to which the times of a history matter has
-    ``reads_times = True``.
+    ``reads_times = True``. One that may start from the weights of another model has
+    ``adopt(weights)``, which takes them and returns whether they were such.
     """
 
     name: ClassVar[str]

@@ -33,7 +33,9 @@ class RelationEdges:
 
     @classmethod
     def build(cls, head: Int64, relation: Int64, tail: Int64) -> RelationEdges:
-        order = np.argsort(relation, kind="stable")
+        # numpy sorts 16 bits by radix
+        small = relation.astype(np.uint16) if relation.max(initial=0) < 2**16 else relation
+        order = np.argsort(small, kind="stable")
         kinds, starts = np.unique(relation[order], return_index=True)
         stops = [*starts[1:].tolist(), len(order)]
         return cls(

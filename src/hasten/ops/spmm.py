@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.data.clean import stable_order
 from hasten.data.tables import Int64, ragged_positions
 from hasten.ops.dtypes import autocast_dtype
 
@@ -54,7 +55,7 @@ class SparseGraph:
         """From entries in the order of their rows (int64 [E]); a pair may occur several times."""
         assert len(row) < 2**31
         assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
-        order = np.argsort(column, kind="stable")
+        order = stable_order(column, columns)
         return cls(
             _offsets(row, rows),
             torch.from_numpy(column.astype(np.int32)),

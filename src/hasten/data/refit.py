@@ -1,0 +1,33 @@
+"""The validation part as training data, once it has selected what there was to select."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hasten.data.graph import AnyDataset, KnowledgeGraph
+from hasten.data.tables import TRAIN, VALID
+from hasten.errors import DataError
+
+
+def refitted(dataset: AnyDataset) -> AnyDataset:
+    """The dataset with its validation part in the training part; the test part stays.
+
+    Raises:
+        DataError: there is no validation part.
+    """
+    moved = dataset.part == VALID
+    if not moved.any():
+        raise DataError(f"{dataset.name}: data.refit=true, but there is no validation part")
+    part = np.where(moved, TRAIN, dataset.part).astype(np.int8)
+    source = dataset.source
+    counts = dict(source.counts)
+    counts |= {"train": int(np.sum(part == TRAIN)), "valid": 0}
+    note = f"{int(moved.sum()):,} of validation are trained on (data.refit)"
+    source = replace(source, counts=counts, notes=(*source.notes, note))
+    split = f"{dataset.split}, refitted on train and validation"
+    if isinstance(dataset, KnowledgeGraph):
+        misses = dataset.rank_last & ~moved
+        return replace(dataset, part=part, split=split, source=source, rank_last=misses)
+    return replace(dataset, part=part, split=split, source=source)

@@ -1,0 +1,98 @@
+"""A graph layer in one function against its parts, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hasten.ops import aggregate as module
+from hasten.ops.aggregate import aggregate, mix
+from hasten.ops.random import seed_device
+from hasten.ops.spmm import SparseGraph, spmm, spmm_rows
+from tests.ops.test_spmm import graph
+
+AGGREGATORS = ["bi-interaction", "gcn", "graphsage"]
+PICKED = torch.tensor([1, 2, 7])
+
+
+def square() -> SparseGraph:
+    return graph(rows=9, columns=9, entries=50)
+
+
+def matrices(aggregator: str, width: int = 5, out: int = 4, dtype=torch.float64):
+    torch.manual_seed(4)
+    entering = 2 * width if aggregator == "graphsage" else width
+    count = 2 if aggregator == "bi-interaction" else 1
+    return [
+        (
+            torch.randn(out, entering, dtype=dtype, requires_grad=True),
+            torch.randn(out, dtype=dtype, requires_grad=True),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("rows", [4, 2048])
+def test_equals_its_parts_forward_and_backward(aggregator, rows, monkeypatch):
+    monkeypatch.setattr(module, "_ROWS_CPU", rows)
+    made, given = square(), matrices(aggregator)
+    weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
+    x = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    probe = torch.randn(9, 4, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    leaves = [x, *(t for pair in given for t in pair)]
+
+    def gradients(picked, out):
+        total = (out * probe[0]).sum() + (picked * probe[1]).sum()
+        return torch.autograd.grad(total, leaves)
+
+    ours = aggregate(made, weights, x, PICKED, given, aggregator, 0.2, 0.0)
+    theirs = x[PICKED], mix(x, spmm(made, weights, x), given, aggregator, 0.2, 0.0)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+    for mine, other in zip(gradients(*ours), gradients(*theirs), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_dropout_zeroes_and_scales_and_so_does_its_gradient(aggregator):
+    made, given = square(), matrices(aggregator)
+    weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
+    x = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    plain = aggregate(made, weights, x, PICKED, given, aggregator, 0.2, 0.0)[1]
+    seed_device(torch.device("cpu"), 8)
+    dropped = aggregate(made, weights, x, PICKED, given, aggregator, 0.2, 0.5)[1]
+    kept = dropped != 0
+    assert 0.2 < kept.double().mean() < 0.8
+    torch.testing.assert_close(dropped[kept], 2 * plain[kept])
+    probe = torch.randn(9, 4, dtype=torch.float64)
+    (mine,) = torch.autograd.grad((dropped * probe).sum(), x)
+    (other,) = torch.autograd.grad((plain * kept * 2 * probe).sum(), x)
+    torch.testing.assert_close(mine, other)
+
+
+def test_bfloat16_follows_float32():
+    made, given = square(), matrices("bi-interaction", dtype=torch.float32)
+    weights = made.weigh(torch.rand(len(made)))
+    x = torch.randn(9, 5, requires_grad=True)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = aggregate(made, weights, x, PICKED, given, "bi-interaction", 0.2, 0.0)[1]
+        found.append((out, *torch.autograd.grad(out.float().square().sum(), [x, given[0][0]])))
+    assert found[1][0].dtype == torch.bfloat16
+    for full, low in zip(*found, strict=True):
+        assert (low.float() - full).norm() < 0.03 * full.norm()
+
+
+def test_rows_alone_are_the_rows_of_the_whole():
+    made = square()
+    weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
+    x = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    probe = torch.randn(2, 3, 5, dtype=torch.float64)
+    own, sums = spmm_rows(made, weights, x, PICKED)
+    whole = spmm(made, weights, x)
+    torch.testing.assert_close(sums, whole[PICKED])
+    (mine,) = torch.autograd.grad((own * probe[0] + sums * probe[1]).sum(), x)
+    (other,) = torch.autograd.grad((x[PICKED] * probe[0] + whole[PICKED] * probe[1]).sum(), x)
+    torch.testing.assert_close(mine, other)

@@ -1,0 +1,28 @@
+"""Attention logits grouped by relation against one edge after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hasten.ops import relation_attention as module
+from hasten.ops.relation_attention import (
+    RelationEdges,
+    relation_attention,
+    relation_attention_reference,
+)
+
+
+def test_equals_one_edge_after_the_other(monkeypatch):
+    monkeypatch.setattr(module, "_GATHERED", 12)  # several pieces of a relation
+    generator = np.random.default_rng(0)
+    head, tail = np.sort(generator.integers(0, 7, 40)), generator.integers(0, 7, 40)
+    relation = generator.choice([0, 1, 3], 40)  # relation 2 has no edge
+    torch.manual_seed(0)
+    nodes, relations, weights = torch.randn(7, 5), torch.randn(4, 3), torch.randn(4, 5, 3)
+    edges = RelationEdges.build(head, relation, tail)
+    assert [span[0] for span in edges.spans] == [0, 1, 3]
+    ours = relation_attention(edges, nodes, relations, weights)
+    columns = (torch.from_numpy(c) for c in (head, relation, tail))
+    theirs = relation_attention_reference(*columns, nodes, relations, weights)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
