@@ -195,3 +195,16 @@ def test_names_are_parsed() -> None:
     assert [str(parse_metric(name)) for name in ("mrr@5", "mr")] == ["mrr@5", "mr"]
     assert higher_is_better("ndcg@10")
     assert not higher_is_better("mr")
+
+
+def test_legacy_ndcg_divides_by_the_hits_it_found() -> None:
+    """What the published code of KGAT computes: DCG of the list over that of the list sorted."""
+    offsets = np.array([0, 3, 5, 6])
+    ranks = np.array([2, 5, 30, 40, 50, 1])  # of 3, 2 and 1 targets
+    found = metrics_per_query(
+        ["ndcg_kgat_legacy@20", "ndcg@20"], offsets, ranks - 1, np.zeros(6, np.int64)
+    )
+    gains = 1 / np.log2(3) + 1 / np.log2(6)
+    best_of_two = 1 + 1 / np.log2(3)
+    assert found["ndcg_kgat_legacy@20"].values == pytest.approx([gains / best_of_two, 0.0, 1.0])
+    assert found["ndcg@20"].values[0] == pytest.approx(gains / (best_of_two + 0.5))
