@@ -82,16 +82,18 @@ def document(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def also_judged(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each further protocol that the finished runs were judged by."""
+    """A line for each further protocol that finished runs were judged by, and by how many."""
+    tests: dict[str, list[Mapping[str, float]]] = {}
+    for record in records:
+        for judged in record.get("also", ()):
+            tests.setdefault(judged["protocol"], []).append(judged["test"])
     lines = []
-    for index, judged in enumerate(records[0].get("also", ())):
+    for protocol, found in tests.items():
         metrics = ", ".join(
-            f"{name} {over_seeds([record['also'][index]['test'][name] for record in records], 4)}"
-            for name in judged["test"]
+            f"{name} {over_seeds([test[name] for test in found], 4)}" for name in found[0]
         )
-        lines.append(
-            f"- the same checkpoints by another protocol: {metrics} ({judged['protocol']})"
-        )
+        some = "" if len(found) == len(records) else f", {len(found)} of {len(records)} seeds"
+        lines.append(f"- the same checkpoints by another protocol: {metrics} ({protocol}{some})")
     return lines
 
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,16 @@ def test_finished_runs_are_judged_by_protocols_that_came_later(queue):
     assert [also["protocol"] for also in judged["also"]] == ["--set a=1", "--set b=2"]
     assert {**judged, "also": []} == trained
     assert not queue.result(waiting).exists()
+
+
+def test_protocols_that_not_every_seed_was_judged_by_say_so(queue, tmp_path):
+    first, second = seeds("toy", "sasrec", "beauty", "--lr 1", count=2, also=("--set a=1",))
+    assert run_queue(queue, [first]) == 0
+    assert run_queue(queue, [replace(second, also=())]) == 0
+    page = (tmp_path / "docs" / "experiments.md").read_text()
+    assert "(--set a=1, 1 of 2 seeds)" in page
+    assert judge_again(queue, [first, second]) == 0
+    assert "(--set a=1)" in (tmp_path / "docs" / "experiments.md").read_text()
 
 
 def test_changed_options_are_another_run(queue):
