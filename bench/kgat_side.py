@@ -94,7 +94,7 @@ def plain_step(data: BookGraph, part: str, batch: int, precision: str) -> Callab
                 loss = model.translation_loss(of, torch.randint(model.count, of.shape))
         torch.autograd.backward(loss)
         optimiser.step()
-        return float(loss)
+        return loss.item()
 
     return step
 
