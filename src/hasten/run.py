@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+from hasten.assembly import (
+    build_model,
+    describe_data,
+    judge_task,
+    load_data,
+    load_phases,
+    load_weights,
+    ranking_tasks,
+    start_from,
+    with_sample,
+)
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.data.graph import AnyDataset
-from hasten.data.load import load_dataset, load_table
-from hasten.data.load_facts import load_recommendation, load_recommendation_table
-from hasten.data.load_graph import load_graph, load_graph_table
-from hasten.data.refit import refitted
-from hasten.data.store import fingerprint, load_stored, save_dataset
+from hasten.data.store import load_stored, save_dataset
 from hasten.data.tables import TEST, VALID
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.ranker import Evaluation
-from hasten.evaluation.ranker import evaluate as rank
-from hasten.models.seam import Model, Sizes
-from hasten.ops.random import Stream, key
-from hasten.registry import load_model, reads
+from hasten.models.seam import Model
 from hasten.training.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from hasten.training.device import prepare_torch, resolve_device
 from hasten.training.distributed import Processes
@@ -38,7 +42,6 @@ from hasten.training.phase import Phase
 from hasten.training.progress import Progress
 from hasten.training.rank_log import RankLog
 from hasten.training.replicas import (
-    merged_ranks,
     require_same_data,
     require_same_weights,
     shared_checkpoint,
@@ -54,7 +57,6 @@ from hasten.training.resuming import (
 )
 from hasten.training.run_folder import RunFolder
 from hasten.training.signals import StopSignals
-from hasten.training.state import phase_state
 from hasten.training.summary import Summary, switches_in_effect
 from hasten.training.trainer import Trainer
 
@@ -79,7 +81,7 @@ def train(
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``."""
     if table is None:
-        config = _with_sample(config)
+        config = with_sample(config)
     if resume_auto and config.out is None:
         raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
     tune_process()
@@ -114,18 +116,18 @@ def _train_new(
 ) -> Summary:
     """A new run, in a folder that the first process names and makes."""
     config, device = layout.config, processes.device
-    dataset = processes.together("reading the data", lambda: _load(config, table))
+    dataset = processes.together("reading the data", lambda: load_data(config, table))
     require_same_data(processes, dataset)
     source = config.init_from
     weights = source and shared_checkpoint(processes, lambda: initial_weights(Path(source)))
     prepare_torch(config, device, processes.launch)
 
     def build() -> tuple[nn.Module, Sequence[Phase], tuple[AnyTask, AnyTask]]:
-        model = _build(config, dataset, device)
+        model = build_model(config, dataset, device)
         if weights:
-            _start_from(model, weights)
+            start_from(model, weights)
         # what cannot be learned from, or judged by, is refused here, before there is a folder
-        return model, cast(Model, model).phases(dataset, config), _tasks(dataset, config)
+        return model, cast(Model, model).phases(dataset, config), ranking_tasks(dataset, config)
 
     model, phases, tasks = processes.together("building the model", build)
     require_same_weights(processes, model, "at the start")
@@ -136,7 +138,7 @@ def _train_new(
         try:
             folder.write_json("environment.json", describe_environment())
             save_dataset(dataset, folder.data)
-            folder.write_json("data.json", _describe(dataset))
+            folder.write_json("data.json", describe_data(dataset))
             folder.write_config(config)
         except BaseException:
             folder.discard()
@@ -207,16 +209,18 @@ def _resume(
         processes.from_first(lambda: refuse_changed_data(folder, dataset))
         require_same_data(processes, dataset)
         prepare_torch(config, device, processes.launch)
-        model = processes.together("building the model", lambda: _build(config, dataset, device))
+        model = processes.together(
+            "building the model", lambda: build_model(config, dataset, device)
+        )
         found = shared_checkpoint(processes, choose)
         source = config.init_from
         if found is None and source is not None:
             weights = shared_checkpoint(processes, lambda: initial_weights(Path(source)))
             assert weights is not None
-            _start_from(model, weights)
+            start_from(model, weights)
         processes.from_first(lambda: folder.write_config(config))
         phases = cast(Model, model).phases(dataset, config)
-        tasks = _tasks(dataset, config)
+        tasks = ranking_tasks(dataset, config)
         session = Session(processes, layout, dataset, model, phases, tasks, folder, quiet, begin)
         return _train(session, found, warnings)
 
@@ -243,7 +247,7 @@ def evaluate(
         for name, part in (("valid", VALID), ("test", TEST)):
             task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
             if len(task.queries):
-                parts[name] = _rank(loaded.model, task, config, processes)
+                parts[name] = judge_task(loaded.model, task, config, processes)
     if not parts:
         raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
     return {
@@ -267,10 +271,10 @@ def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> Lo
         dataset = load_stored(folder.data)
         target = resolve_device(device)
         prepare_torch(config, target)
-        model = _build(config, dataset, target)
+        model = build_model(config, dataset, target)
         found = read_checkpoint(named_checkpoint(folder, checkpoint))
-        _load_weights(model, found)
-        _load_phases(model, dataset, config, found)
+        load_weights(model, found)
+        load_phases(model, dataset, config, found)
         return LoadedRun(folder.path, config, model.eval(), dataset, target)
 
 
@@ -323,7 +327,7 @@ def _train(
             journal.warn(text)
 
         def judge(task: AnyTask) -> Evaluation:
-            return _rank(model, task, config, processes, lambda: signals.received is not None)
+            return judge_task(model, task, config, processes, lambda: signals.received is not None)
 
         trainer = Trainer(
             model,
@@ -349,7 +353,7 @@ def _train(
             processes, lambda: read_checkpoint(folder.best, groups={"weights", "phases"})
         )
         assert best is not None
-        _load_weights(model, best)
+        load_weights(model, best)
         trainer.load_phase_states(best)
         processes.place = "the evaluation at the end"
         validated = judge(valid) if len(valid.queries) else None
@@ -384,112 +388,3 @@ def _train(
         if first:
             folder.write_json("metrics.json", summary.to_json())
     return summary
-
-
-def _load(config: RunConfig, table: object | None) -> AnyDataset:
-    """The data of a run: a table in memory, or what the configuration names."""
-    dataset = _read(config, table)
-    return refitted(dataset) if config.data.refit else dataset
-
-
-def _read(config: RunConfig, table: object | None) -> AnyDataset:
-    kind = reads(load_model(config.model.name))
-    options, seed = config.data, config.seed
-    if kind in ("pairs", "facts"):
-        facts = kind == "facts"
-        if table is not None:
-            return load_recommendation_table(table, options, seed, facts=facts)
-        return load_recommendation(options, seed, facts=facts)
-    graph = kind == "triples"
-    if table is not None:
-        return (load_graph_table if graph else load_table)(table, options, seed)
-    return (load_graph if graph else load_dataset)(options, seed)
-
-
-def _with_sample(config: RunConfig) -> RunConfig:
-    """The configuration with the model's built-in sample where it names no data."""
-    if config.data.path is not None or config.data.train is not None:
-        return config
-    sample = load_model(config.model.name).sample
-    return config.model_copy(update={"data": config.data.model_copy(update={"path": sample})})
-
-
-def _tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyTask]:
-    """What is ranked on the validation and on the test part."""
-    options, seed = config.evaluation, config.seed
-    return (
-        ranking_task(dataset, VALID, options, seed),
-        ranking_task(dataset, TEST, options, seed),
-    )
-
-
-def _build(config: RunConfig, dataset: AnyDataset, device: torch.device) -> nn.Module:
-    """The model, initialised from the seed alone."""
-    state = torch.get_rng_state()
-    torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
-    constructor = cast(Any, load_model(config.model.name))
-    model: nn.Module = constructor(config.model, Sizes.of(dataset))
-    torch.set_rng_state(state)
-    return model.to(device)
-
-
-def _rank(
-    model: nn.Module,
-    task: AnyTask,
-    config: RunConfig,
-    processes: Processes,
-    stop: Callable[[], bool] | None = None,
-) -> Evaluation:
-    """Judge the model, every process ranking its share of the queries."""
-    found = rank(
-        cast(Model, model),
-        task,
-        config.evaluation.metrics,
-        device=processes.device,
-        stop=stop,
-        part=processes.rank,
-        parts=processes.world,
-        merge=lambda ranks: merged_ranks(processes, ranks),
-    )
-    # of machines that differ, one decides what is best
-    return replace(found, values=processes.from_first(lambda: found.values))
-
-
-def _describe(dataset: AnyDataset) -> dict[str, Any]:
-    source = dataset.source
-    return {
-        "name": dataset.name,
-        "fingerprint": fingerprint(dataset),
-        "split": dataset.split,
-        "format": source.format,
-        "path": source.path,
-        "files": list(source.files),
-        "counts": source.counts,
-        "notes": list(source.notes),
-    }
-
-
-def _start_from(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """The weights of a checkpoint as a beginning, perhaps those of another model."""
-    adopt = getattr(model, "adopt", None)
-    if adopt is None or not adopt(checkpoint.tensors["weights"]):
-        _load_weights(model, checkpoint)
-
-
-def _load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    try:
-        model.load_state_dict(checkpoint.tensors["weights"])
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"{checkpoint.path}: its weights do not fit this model and these data: {error}"
-        ) from error
-
-
-def _load_phases(
-    model: nn.Module, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
-) -> None:
-    """Give back to the phases what they keep between epochs, where scoring depends on it."""
-    if not checkpoint.tensors.get("phases"):
-        return
-    for phase in cast(Model, model).phases(dataset, config):
-        phase.load_state(phase_state(checkpoint, phase.name))

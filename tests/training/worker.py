@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from hasten.assembly import build_model, load_data
 from hasten.config import DataOptions, DistributedOptions, TrainingOptions
 from hasten.configuration.build import build_config
 from hasten.data.load import load_table
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.rank_all import Ranks
-from hasten.run import _build, _load
 from hasten.training.checkpoint import Checkpoint
 from hasten.training.distributed import Processes
 from hasten.training.precision import Precision
@@ -52,8 +52,8 @@ def contract(case: ModelCase):
     def build() -> tuple[nn.Module, list[Any]]:
         settings = {"training.batch_size": BATCH, **case.settings, **case.without_dropout}
         config = build_config(case.model, None, None, (), settings)
-        data = _load(config, case.data)
-        model = _build(config, data, CPU).double()
+        data = load_data(config, case.data)
+        model = build_model(config, data, CPU).double()
         return model, list(model.phases(data, config))  # type: ignore[operator]
 
     return build

@@ -1,0 +1,141 @@
+"""What a run is put together from: data, model, tasks to be judged by, weights of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from hasten.config import RunConfig
+from hasten.data.graph import AnyDataset
+from hasten.data.load import load_dataset, load_table
+from hasten.data.load_facts import load_recommendation, load_recommendation_table
+from hasten.data.load_graph import load_graph, load_graph_table
+from hasten.data.refit import refitted
+from hasten.data.store import fingerprint
+from hasten.data.tables import TEST, VALID
+from hasten.errors import CheckpointError
+from hasten.evaluation.protocols import AnyTask, ranking_task
+from hasten.evaluation.ranker import Evaluation
+from hasten.evaluation.ranker import evaluate as rank
+from hasten.models.seam import Model, Sizes
+from hasten.ops.random import Stream, key
+from hasten.registry import load_model, reads
+from hasten.training.checkpoint import Checkpoint
+from hasten.training.distributed import Processes
+from hasten.training.replicas import merged_ranks
+from hasten.training.state import phase_state
+
+
+def load_data(config: RunConfig, table: object | None) -> AnyDataset:
+    """The data of a run: a table in memory, or what the configuration names."""
+    dataset = _read(config, table)
+    return refitted(dataset) if config.data.refit else dataset
+
+
+def _read(config: RunConfig, table: object | None) -> AnyDataset:
+    kind = reads(load_model(config.model.name))
+    options, seed = config.data, config.seed
+    if kind in ("pairs", "facts"):
+        facts = kind == "facts"
+        if table is not None:
+            return load_recommendation_table(table, options, seed, facts=facts)
+        return load_recommendation(options, seed, facts=facts)
+    graph = kind == "triples"
+    if table is not None:
+        return (load_graph_table if graph else load_table)(table, options, seed)
+    return (load_graph if graph else load_dataset)(options, seed)
+
+
+def with_sample(config: RunConfig) -> RunConfig:
+    """The configuration with the model's built-in sample where it names no data."""
+    if config.data.path is not None or config.data.train is not None:
+        return config
+    sample = load_model(config.model.name).sample
+    return config.model_copy(update={"data": config.data.model_copy(update={"path": sample})})
+
+
+def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyTask]:
+    """What is ranked on the validation and on the test part."""
+    options, seed = config.evaluation, config.seed
+    return (
+        ranking_task(dataset, VALID, options, seed),
+        ranking_task(dataset, TEST, options, seed),
+    )
+
+
+def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) -> nn.Module:
+    """The model, initialised from the seed alone."""
+    state = torch.get_rng_state()
+    torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
+    constructor = cast(Any, load_model(config.model.name))
+    model: nn.Module = constructor(config.model, Sizes.of(dataset))
+    torch.set_rng_state(state)
+    return model.to(device)
+
+
+def judge_task(
+    model: nn.Module,
+    task: AnyTask,
+    config: RunConfig,
+    processes: Processes,
+    stop: Callable[[], bool] | None = None,
+) -> Evaluation:
+    """Judge the model, every process ranking its share of the queries."""
+    found = rank(
+        cast(Model, model),
+        task,
+        config.evaluation.metrics,
+        device=processes.device,
+        stop=stop,
+        part=processes.rank,
+        parts=processes.world,
+        merge=lambda ranks: merged_ranks(processes, ranks),
+    )
+    # of machines that differ, one decides what is best
+    return replace(found, values=processes.from_first(lambda: found.values))
+
+
+def describe_data(dataset: AnyDataset) -> dict[str, Any]:
+    """What ``data.json`` of the run folder says of the data."""
+    source = dataset.source
+    return {
+        "name": dataset.name,
+        "fingerprint": fingerprint(dataset),
+        "split": dataset.split,
+        "format": source.format,
+        "path": source.path,
+        "files": list(source.files),
+        "counts": source.counts,
+        "notes": list(source.notes),
+    }
+
+
+def start_from(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """The weights of a checkpoint as a beginning, perhaps those of another model."""
+    adopt = getattr(model, "adopt", None)
+    if adopt is None or not adopt(checkpoint.tensors["weights"]):
+        load_weights(model, checkpoint)
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Put the weights of a checkpoint into the model; CheckpointError where they do not fit."""
+    try:
+        model.load_state_dict(checkpoint.tensors["weights"])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{checkpoint.path}: its weights do not fit this model and these data: {error}"
+        ) from error
+
+
+def load_phases(
+    model: nn.Module, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
+) -> None:
+    """Give back to the phases what they keep between epochs, where scoring depends on it."""
+    if not checkpoint.tensors.get("phases"):
+        return
+    for phase in cast(Model, model).phases(dataset, config):
+        phase.load_state(phase_state(checkpoint, phase.name))
