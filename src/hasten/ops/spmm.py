@@ -217,11 +217,8 @@ class _SpmmRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_own: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, offsets, columns, values = ctx.saved_tensors
-        kind = ctx.kind
-        messages = grad.to(kind).index_select(0, rows_of(offsets, len(columns)))
-        messages *= values.to(kind)[:, None]
-        grad_x = messages.new_zeros(ctx.count, grad.shape[1]).index_add_(0, columns, messages)
-        grad_x.index_add_(0, rows, grad_own.to(kind))
+        grad_x = spread_rows(grad.to(ctx.kind), offsets, columns, values, ctx.count)
+        grad_x.index_add_(0, rows, grad_own.to(ctx.kind))
         return None, None, None, None, None, grad_x, None
 
 
@@ -246,6 +243,15 @@ def product(
         messages = x.index_select(0, columns[part].long()).mul_(values[part, None])
         out.index_add_(0, row[part], messages)
     return out
+
+
+def spread_rows(
+    grad: Tensor, offsets: Tensor, columns: Tensor, values: Tensor, count: int
+) -> Tensor:
+    """[N, D] the transpose of a few rows' entries times ``grad`` [S, D]; count: N."""
+    messages = grad.index_select(0, rows_of(offsets, len(columns)))
+    messages *= values.to(grad.dtype)[:, None]
+    return messages.new_zeros(count, grad.shape[1]).index_add_(0, columns, messages)
 
 
 def edge_products(graph: SparseGraph, a: Tensor, b: Tensor) -> Tensor:
