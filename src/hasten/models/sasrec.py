@@ -2,8 +2,7 @@
 
 Tokens ``x = √D · item + position``, dropout, then blocks of causal self-attention and a point-wise
 feed-forward network with residuals, a final layer norm, and the score ``x · item``. Equations 2-6
-of the paper, with these differences: queries, keys and values all come from the normalised input
-under pre-LN (the paper normalises queries alone); keys have no bias (its gradient is zero);
+of the paper, with these differences: those of the block (:mod:`hasten.models.self_attention`);
 positions are counted from the end of the sequence, so that a short and a long history share them;
 padding is never computed. Losses: full-catalogue cross-entropy, BCE (the paper's) and gBCE.
 
@@ -16,17 +15,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from hasten.config import RunConfig
 from hasten.data.tables import Dataset
-from hasten.models.residual import Residuals, connect
 from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer, Sizes
+from hasten.models.self_attention import Block
 from hasten.models.sequential import (
     QueryTokens,
     SequentialOptions,
-    initialise,
     next_item_loss,
     next_item_phase,
     query_vectors,
@@ -36,8 +33,6 @@ from hasten.models.sequential import (
 from hasten.ops.buckets import Bucket
 from hasten.ops.causal_attention import causal_attention
 from hasten.ops.dropout import dropout
-from hasten.ops.feedforward import feedforward
-from hasten.ops.projections import query_key_value
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.training.next_item import NextItemBatch
 from hasten.training.phase import Phase
@@ -47,55 +42,6 @@ class SASRecOptions(SequentialOptions):
     """Options of SASRec; the paper's values in brackets."""
 
     name: Literal["sasrec"] = "sasrec"
-
-
-class Block(nn.Module):
-    """Causal self-attention and feed-forward, each with dropout, residual and layer norm."""
-
-    def __init__(self, options: SASRecOptions, residuals: Residuals, number: int) -> None:
-        super().__init__()
-        width, inner = options.width, options.width * options.feedforward
-        self.heads, self.drop, self.pre = options.heads, options.dropout, options.norm == "pre"
-        self.attention_norm = nn.LayerNorm(width)
-        self.query_key_value = nn.Parameter(torch.empty(3 * width, width))
-        self.query_bias = nn.Parameter(torch.zeros(width))
-        self.output = nn.Linear(width, width)
-        self.feedforward_norm = nn.LayerNorm(width)
-        self.inner = nn.Linear(width, inner)
-        self.outer = nn.Linear(inner, width)
-        for weight in self.query_key_value.view(3, width, width):
-            nn.init.xavier_normal_(weight)
-        initialise(self.output, self.inner, self.outer)
-        self.around_attention = residuals.connection(2 * number)
-        self.around_feedforward = residuals.connection(2 * number + 1)
-
-    def forward(self, flowing: Any, buckets: Sequence[Bucket]) -> Any:
-        """What flows past the block, from one bucketed batch of sequences."""
-
-        def attend(x_TD: Tensor) -> Tensor:
-            return self.attend(x_TD, buckets)
-
-        attended = connect(
-            self.around_attention, flowing, attend, self.attention_norm, pre=self.pre
-        )
-        return connect(
-            self.around_feedforward, attended, self.transform, self.feedforward_norm, pre=self.pre
-        )
-
-    def attend(self, x_TD: Tensor, buckets: Sequence[Bucket]) -> Tensor:
-        """Attention within each sequence; every bucket is a rectangle of the flat tokens."""
-        query, key, value = query_key_value(x_TD, self.query_key_value, self.query_bias)
-        attended = causal_attention(
-            query, key, value, buckets, self.heads, self.drop, self.training
-        )
-        out: Tensor = self.output(attended)
-        return out
-
-    def transform(self, x_TD: Tensor) -> Tensor:
-        """The point-wise feed-forward network."""
-        inner = self.inner.weight, self.inner.bias
-        outer = self.outer.weight, self.outer.bias
-        return feedforward(x_TD, inner, outer, self.drop, self.training)
 
 
 class SASRec(nn.Module):
@@ -126,7 +72,15 @@ class SASRec(nn.Module):
         options = self.options
         x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(places_T)
         x_TD = dropout(x_TD, options.dropout, self.training)
-        x_TD = through_blocks(self.blocks, self.residuals, x_TD, buckets, recompute=self.recompute)
+
+        def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return causal_attention(
+                query, key, value, buckets, options.heads, options.dropout, self.training
+            )
+
+        x_TD = through_blocks(
+            self.blocks, self.residuals, x_TD, attention, recompute=self.recompute
+        )
         out: Tensor = self.final_norm(x_TD)
         return out
 

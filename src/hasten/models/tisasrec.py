@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -29,12 +28,11 @@ from hasten.config import RunConfig
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import DataError
 from hasten.models.personal_times import personal_times
-from hasten.models.residual import Residuals, connect
 from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer, Sizes
+from hasten.models.self_attention import Block
 from hasten.models.sequential import (
     QueryTokens,
     SequentialOptions,
-    initialise,
     next_item_loss,
     query_vectors,
     residuals_of,
@@ -42,9 +40,7 @@ from hasten.models.sequential import (
 )
 from hasten.ops.buckets import Bucket
 from hasten.ops.dropout import dropout
-from hasten.ops.feedforward import feedforward
-from hasten.ops.interval_attention import Intervals, find_intervals, interval_attention
-from hasten.ops.projections import query_key_value
+from hasten.ops.interval_attention import find_intervals, interval_attention
 from hasten.ops.table import EmbeddingTable
 from hasten.training.next_item import NextItemBatch, NextItemPhase
 from hasten.training.phase import Batch, Encoded, Phase, Term
@@ -67,78 +63,6 @@ class TiSASRecOptions(SequentialOptions):
         description="weight of the squared embedding tables in the loss; none: 5e-5 with bce and "
         "gbce, 0 with ce [5e-5]",
     )
-
-
-@dataclass(frozen=True)
-class Times:
-    """What the attention of all blocks is told of positions and times.
-
-    keys, values: [T, D] embeddings of the positions; key_table, value_table: [span + 1, D] of the
-    intervals; intervals: which of them lies between two tokens.
-    """
-
-    keys: Tensor
-    values: Tensor
-    key_table: Tensor
-    value_table: Tensor
-    intervals: Intervals
-
-
-class Block(nn.Module):
-    """Interval attention and feed-forward, each with dropout, residual and layer norm."""
-
-    def __init__(self, options: TiSASRecOptions, residuals: Residuals, number: int) -> None:
-        super().__init__()
-        width, inner = options.width, options.width * options.feedforward
-        self.heads, self.drop, self.pre = options.heads, options.dropout, options.norm == "pre"
-        self.attention_norm = nn.LayerNorm(width)
-        self.query_key_value = nn.Parameter(torch.empty(3 * width, width))
-        self.query_bias = nn.Parameter(torch.zeros(width))
-        self.output = nn.Linear(width, width)
-        self.feedforward_norm = nn.LayerNorm(width)
-        self.inner = nn.Linear(width, inner)
-        self.outer = nn.Linear(inner, width)
-        for weight in self.query_key_value.view(3, width, width):
-            nn.init.xavier_normal_(weight)
-        initialise(self.output, self.inner, self.outer)
-        self.around_attention = residuals.connection(2 * number)
-        self.around_feedforward = residuals.connection(2 * number + 1)
-
-    def forward(self, flowing: Any, times: Times) -> Any:
-        """What flows past the block, from one bucketed batch of sequences."""
-
-        def attend(x_TD: Tensor) -> Tensor:
-            return self.attend(x_TD, times)
-
-        attended = connect(
-            self.around_attention, flowing, attend, self.attention_norm, pre=self.pre
-        )
-        return connect(
-            self.around_feedforward, attended, self.transform, self.feedforward_norm, pre=self.pre
-        )
-
-    def attend(self, x_TD: Tensor, times: Times) -> Tensor:
-        """Attention within each sequence, positions folded into keys and values."""
-        query, key, value = query_key_value(x_TD, self.query_key_value, self.query_bias)
-        attended = interval_attention(
-            query,
-            key + times.keys.to(key.dtype),
-            value + times.values.to(value.dtype),
-            times.key_table,
-            times.value_table,
-            times.intervals,
-            self.heads,
-            self.drop,
-            self.training,
-        )
-        out: Tensor = self.output(attended)
-        return out
-
-    def transform(self, x_TD: Tensor) -> Tensor:
-        """The point-wise feed-forward network."""
-        inner = self.inner.weight, self.inner.bias
-        outer = self.outer.weight, self.outer.bias
-        return feedforward(x_TD, inner, outer, self.drop, self.training)
 
 
 class TiSASRecPhase(NextItemPhase):
@@ -203,14 +127,28 @@ class TiSASRec(nn.Module):
             return dropout(x, options.dropout, self.training)
 
         x_TD = dropped(rows_TD * math.sqrt(options.width))
-        times = Times(
-            dropped(self.key_positions.rows(places_T)),
-            dropped(self.value_positions.rows(places_T)),
-            dropped(self.key_intervals.block(0, options.span + 1)),
-            dropped(self.value_intervals.block(0, options.span + 1)),
-            find_intervals(times_T, buckets, options.span),
+        keys = dropped(self.key_positions.rows(places_T))
+        values = dropped(self.value_positions.rows(places_T))
+        key_table = dropped(self.key_intervals.block(0, options.span + 1))
+        value_table = dropped(self.value_intervals.block(0, options.span + 1))
+        intervals = find_intervals(times_T, buckets, options.span)
+
+        def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return interval_attention(
+                query,
+                key + keys.to(key.dtype),
+                value + values.to(value.dtype),
+                key_table,
+                value_table,
+                intervals,
+                options.heads,
+                options.dropout,
+                self.training,
+            )
+
+        x_TD = through_blocks(
+            self.blocks, self.residuals, x_TD, attention, recompute=self.recompute
         )
-        x_TD = through_blocks(self.blocks, self.residuals, x_TD, times, recompute=self.recompute)
         out: Tensor = self.final_norm(x_TD)
         return out
 
