@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -24,10 +25,11 @@ from hasten.assembly import (
 )
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
-from hasten.data.graph import AnyDataset
+from hasten.data.graph import AnyDataset, KnowledgeGraph
 from hasten.data.store import load_stored, save_dataset
 from hasten.data.tables import TEST, VALID
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
+from hasten.evaluation.drill_down import By, drill_down, refuse_groups
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.ranker import Evaluation
 from hasten.models.seam import Model
@@ -157,19 +159,40 @@ def resume(
     run: Path,
     *,
     checkpoint: str | None = None,
+    out: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Summary:
-    """Go on with a run in place, from its newest valid checkpoint or a named one."""
+    """Go on with a run from its newest valid checkpoint or a named one.
+
+    out: in a copy of the run in this new folder; none: in place.
+    """
     tune_process()
     begin = time.perf_counter()
     RunFolder.open(run, lock=False)
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
-        # after a restart by the launcher the named checkpoint is not the newest any more
-        again = processes.restarts > 0 and processes.recall("run") == str(run)
+        # after a restart by the launcher the named checkpoint is not the newest any more, and
+        # the copy is there
+        again = processes.restarts > 0 and processes.recall("run") == str(out or run)
+        if out is not None:
+            if not again:
+                processes.from_first(
+                    lambda: _copy(processes, run, out, checkpoint), "copying the run"
+                )
+            run = out
         chosen = None if again else checkpoint
         return _resume(processes, run, chosen, changes or {}, quiet, begin)
+
+
+def _copy(processes: Processes, run: Path, out: Path, checkpoint: str | None) -> str:
+    with RunFolder.open(run, lock=True) as source:
+        named = checkpoint and read_checkpoint(named_checkpoint(source, checkpoint))
+        with source.copy_to(out) as copy:
+            if named:
+                drop_later(copy, named)
+            processes.remember("run", str(copy.path))
+            return str(copy.path)
 
 
 def _resume(
@@ -231,8 +254,12 @@ def evaluate(
     changes: Mapping[str, Any] | None = None,
     checkpoint: str = "best",
     device: str | None = None,
+    by: str | None = None,
 ) -> dict[str, Any]:
-    """Judge a finished run's checkpoint again, perhaps by another protocol."""
+    """Judge a finished run's checkpoint again, perhaps by another protocol.
+
+    by: ``relation`` or ``direction`` of a knowledge graph; ``groups`` has the table then.
+    """
     begin = time.perf_counter()
     tune_process()
     RunFolder.open(run, lock=False)
@@ -243,11 +270,16 @@ def evaluate(
             "loading the run", lambda: load_run(run, checkpoint=checkpoint, device=target)
         )
         config = changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
-        parts = {}
+        if by is not None:
+            refuse_groups(by, loaded.dataset)
+        parts, groups = {}, []
         for name, part in (("valid", VALID), ("test", TEST)):
             task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
             if len(task.queries):
-                parts[name] = judge_task(loaded.model, task, config, processes)
+                parts[name] = found = judge_task(loaded.model, task, config, processes)
+                if by is not None and found.ranks is not None:
+                    graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
+                    groups.append(drill_down(task, found.ranks, metrics, graph, cast(By, by)))
     if not parts:
         raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
     return {
@@ -260,7 +292,7 @@ def evaluate(
         "protocol": next(iter(parts.values())).protocol,
         "devices": processes.world,
         "seconds": time.perf_counter() - begin,
-    }
+    } | ({} if by is None else {"by": by, "groups": pa.concat_tables(groups)})
 
 
 def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> LoadedRun:

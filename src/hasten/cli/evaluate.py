@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +23,8 @@ from hasten.cli.options import (
     start_if_several,
     whole_number,
 )
+from hasten.cli.recommend import show_rows
+from hasten.errors import UsageError
 
 
 def evaluate(
@@ -33,6 +36,16 @@ def evaluate(
     sets: SetOption = None,
     device: DeviceOption = None,
     devices: DevicesOption = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="Knowledge graphs: also by relation, or by direction."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of --by: write .parquet, .csv or .json.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
@@ -41,7 +54,15 @@ def evaluate(
     Another protocol: --set evaluation.mask_history=true (or
     evaluation.candidates=uni100). It is printed beside the numbers.
     """
+    if by is None and out is not None:
+        raise UsageError("--out takes what --by divides: give --by relation or --by direction")
+    if format is not None and out is None:
+        raise UsageError("--format is the format of --out FILE, which is not given")
     prepare_process(several=True)
+    if out is not None:
+        from hasten.inference import export  # noqa: PLC0415 - brings pyarrow
+
+        export.check_target(out, format)
     count = whole_number("devices", devices)
     start_if_several(context, count or 1, count is not None)
     from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
@@ -50,12 +71,23 @@ def evaluate(
     changes = parse_changes(sets or [], given(metrics=metrics, topk=topk), configured)
     from hasten import run as flow  # noqa: PLC0415 - brings torch
 
-    found = flow.evaluate(run, changes=changes, checkpoint=checkpoint, device=device)
+    found = flow.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, by=by)
+    groups = found.pop("groups", None)
+    if groups is not None and out is not None and output.speaks():
+        export.write_table(groups, out, format)
+        output.say(f"{groups.num_rows:,} rows in {out}")
     if json:
-        output.write_json(found)
-    else:
-        output.say(f"{found['model']} on {found['data']}, checkpoint {found['checkpoint']}")
-        result.show_metrics(found["valid"], found["test"], found["protocol"])
+        rows: dict[str, Any] = {}
+        if groups is not None:
+            rows = {"groups": groups.to_pylist()} if out is None else {"out": out}
+        output.write_json(found | rows)
+        return
+    output.say(f"{found['model']} on {found['data']}, checkpoint {found['checkpoint']}")
+    result.show_metrics(found["valid"], found["test"], found["protocol"])
+    if groups is not None and out is None and output.speaks():
+        part = "test" if found["test"] else "valid"
+        of_part = [row for row in groups.to_pylist() if row["part"] == part]
+        show_rows(of_part, groups.column_names)
 
 
 def _configured_metrics(run: Path) -> tuple[str, ...] | None:

@@ -86,7 +86,7 @@ def read_questions(path: Path) -> list[dict[str, str]]:
     with file and line.
     """
     questions = []
-    for place, cells in _rows(path, ()):
+    for place, cells in _rows(path, (), TRIPLE):
         given = {name: cells.get(name, "").strip() for name in TRIPLE}
         given = {name: text for name, text in given.items() if text}
         if len(given) != 2:
@@ -111,10 +111,12 @@ def _labels_of(path: Path, column: str) -> list[str]:
     return [label for label in found if label]
 
 
-def _rows(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
+def _rows(
+    path: Path, required: tuple[str, ...], optional: tuple[str, ...] = (TIME,)
+) -> Iterator[tuple[str, Cells]]:
     """(place, cells by column) of each row of a table with a header."""
     if path.suffix.lower() == ".parquet":
-        yield from _parquet_rows(path, required)
+        yield from _parquet_rows(path, required, optional)
         return
     text = _text(path)
     first = text.partition("\n")[0]
@@ -137,14 +139,16 @@ def _rows(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def _parquet_rows(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
+def _parquet_rows(
+    path: Path, required: tuple[str, ...], optional: tuple[str, ...]
+) -> Iterator[tuple[str, Cells]]:
     import pyarrow as pa  # noqa: PLC0415 - only for this format
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
         names = pq.read_schema(path).names
         _require(path, names, required)
-        wanted = [name for name in (*required, TIME) if name in names]
+        wanted = [name for name in (*required, *optional) if name in names]
         columns: dict[str, list[Any]] = pq.read_table(path, columns=wanted).to_pydict()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
