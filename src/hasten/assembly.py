@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from hasten.config import RunConfig
+from hasten.data.features_places import holds_features
 from hasten.data.graph import AnyDataset
 from hasten.data.load import load_dataset, load_table
 from hasten.data.load_facts import load_recommendation, load_recommendation_table
+from hasten.data.load_features import load_multimodal, load_multimodal_table
 from hasten.data.load_graph import load_graph, load_graph_table
 from hasten.data.refit import refitted
 from hasten.data.store import fingerprint
@@ -39,6 +41,11 @@ def load_data(config: RunConfig, table: object | None) -> AnyDataset:
 def _read(config: RunConfig, table: object | None) -> AnyDataset:
     kind = reads(load_model(config.model.name))
     options, seed = config.data, config.seed
+    features = kind == "features"
+    if features or (kind == "pairs" and holds_features(options)):
+        if table is not None:
+            return load_multimodal_table(table, options, seed, features=features)
+        return load_multimodal(options, seed, features=features)
     if kind in ("pairs", "facts"):
         facts = kind == "facts"
         if table is not None:

@@ -134,6 +134,9 @@ class TrainingOptions(Section):
     batch_size_per_device: int | None = Field(
         None, ge=1, description="instead of batch_size: examples per step and process"
     )
+    features: dict[str, str] = Field(
+        default_factory=dict, description="modality -> file of item features (.npy or .parquet)"
+    )
     lr: float = Field(1e-3, gt=0, description="learning rate")
     optimizer: Literal["adam", "adamw"] = Field("adam", description="AdamW decouples the decay")
     betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's moment decay")

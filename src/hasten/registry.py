@@ -109,8 +109,8 @@ def load_model(name: str) -> type[Model]:
 def reads(model: type[Model]) -> str:
     """The kind of data that a model reads.
 
-    "interactions", "triples", "pairs" (users and items without order) or "facts" (pairs, and what
-    is known of the items).
+    "interactions", "triples", "pairs" (users and items without order), "facts" or "features"
+    (pairs, and what is known of the items, or their features).
     """
     return str(getattr(model, "reads", "interactions"))
 

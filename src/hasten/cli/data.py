@@ -235,7 +235,9 @@ def fetch(
 
 @app.command()
 def make(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="sequences, sittings or library.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="sequences, sittings, library, gallery.")
+    ],
     out: Annotated[Path, typer.Option(metavar="PATH", help="A .csv file, or a folder for it.")],
     users: Annotated[int | None, typer.Option(metavar="N", help="1200.")] = None,
     items: Annotated[int | None, typer.Option(metavar="N", help="400.")] = None,
@@ -252,7 +254,7 @@ def make(
         f"{written['data']}: {written['users']:,} users, {written['items']:,} items, "
         f"{written['events']:,} events\n{written['names']}: the items' names"
     )
-    model = {"sittings": "tisasrec", "library": "kgat"}.get(kind, "sasrec")
+    model = {"sittings": "tisasrec", "library": "kgat", "gallery": "mmgcn"}.get(kind, "sasrec")
     output.say(f"next: hasten train {model} {written['data']}")
     if json:
         output.write_json(written)

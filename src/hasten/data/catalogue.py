@@ -43,6 +43,12 @@ def _library() -> SampleSet:
     return make_library()
 
 
+def _gallery() -> SampleSet:
+    from hasten.data.features_sample import make_gallery  # noqa: PLC0415
+
+    return make_gallery()
+
+
 @dataclass(frozen=True)
 class Sample:
     """A built-in sample."""
@@ -50,7 +56,7 @@ class Sample:
     name: str
     summary: str
     make: Callable[[], SampleSet]
-    kind: Literal["interactions", "triples", "facts"] = "interactions"
+    kind: Literal["interactions", "triples", "facts", "features"] = "interactions"
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,12 @@ CATALOGUE: dict[str, Sample | Remote] = {
             "600 made readers, 3,200 books, 6,000 events, and facts that tell what they read next",
             _library,
             kind="facts",
+        ),
+        Sample(
+            "gallery",
+            "600 made visitors, 2,400 pictures, 6,000 events, and features of image and text",
+            _gallery,
+            kind="features",
         ),
         Remote(
             name="ml-100k",

@@ -11,12 +11,14 @@ import numpy as np
 
 from hasten.config import DataOptions
 from hasten.data.facts_places import holds_facts, locate_facts, unpacked
+from hasten.data.features_places import holds_features, locate_features
 from hasten.data.graph_places import located
 from hasten.data.load_facts import typed_columns
 from hasten.data.load_graph import load_graph
 from hasten.data.places import Place, locate
 from hasten.data.readers import Claim, recognise, triples
 from hasten.data.recognise import holds_triples, load_any
+from hasten.data.read_features import open_features
 from hasten.data.tables import PART_NAMES, Dataset, Int64
 from hasten.data.text import sample
 from hasten.data.times import show
@@ -71,11 +73,14 @@ def inspect(options: DataOptions, seed: int = 0) -> Overview:
         DataError: the data cannot be used; with file, line and text.
     """
     with_facts = options.format != triples.NAME and holds_facts(options)
-    if not with_facts and holds_triples(options):
+    with_features = not with_facts and options.format != triples.NAME and holds_features(options)
+    if not with_facts and not with_features and holds_triples(options):
         return _inspect_graph(options, seed)
     files: list[dict[str, Any]] = []
     settings = options.model_dump(exclude_defaults=True)
-    if with_facts:
+    if with_features:
+        files = _files_of_features(options)
+    elif with_facts:
         files = _files_of_facts(options)
     elif options.path is None or Path(options.path).exists():
         place = locate(options)
@@ -170,6 +175,22 @@ def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str
         "reason": claim.reason,
         **claim.details,
         "first_lines": [] if form == "parquet" else _first_lines(path),
+def _files_of_features(options: DataOptions) -> list[dict[str, Any]]:
+    """The files of events, and those of the features."""
+    if options.path is not None and not Path(options.path).exists():
+        return []
+    where = locate_features(options)
+    files = [_describe(p, part, *_guess(p, where.events)) for p, part in locate(where.events).parts]
+    for name, path in where.files.items():
+        found = open_features(path)
+        rows, width = found.values.shape
+        whose = "row i is item i" if found.items is None else "items by name"
+        reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
+        said = {"file": str(path), "part": None, "format": "features", "reason": reason}
+        files.append({**said, "first_lines": []})
+    return files
+
+
     }
 
 

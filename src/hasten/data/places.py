@@ -20,6 +20,7 @@ _PART_WORDS = {
 }  # fmt: skip
 _TIME_WORDS = frozenset(("time", "times", "timestamp", "timestamps"))
 _ITEM_WORDS = frozenset(("item", "items", "seq", "sequences"))
+_FEATURES = re.compile(r"_(feat|feats|features)\.(npy|parquet|pq)$")
 _PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -115,7 +116,9 @@ def named_files(options: DataOptions, folder: Path | None) -> Place:
 
 def _folder(folder: Path, options: DataOptions) -> Place:
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    candidates = [p for p in files if ending(p) in ENDINGS and not _is_names(p)]
+    candidates = [
+        p for p in files if ending(p) in ENDINGS and not _is_names(p) and not is_features(p)
+    ]
     base = Place(set_name(folder), str(folder), ())
     parts = part_files(folder, candidates)
     if parts:
@@ -159,6 +162,11 @@ def _words(path: Path) -> list[str]:
 
 def _is_names(path: Path) -> bool:
     return path.name.lower().startswith("readme") or "names" in _words(path)
+
+
+def is_features(path: Path) -> bool:
+    """Whether a file is called as features of items are: ``image_feat.npy``."""
+    return path.is_file() and _FEATURES.search(path.name) is not None
 
 
 def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from hasten.config import DataOptions
 from hasten.data import catalogue
 from hasten.data.facts_places import holds_facts
+from hasten.data.features_places import holds_features
 from hasten.data.graph import AnyDataset
 from hasten.data.graph_places import located
 from hasten.data.load import load_dataset
 from hasten.data.load_facts import load_recommendation
+from hasten.data.load_features import load_multimodal
 from hasten.data.load_graph import load_graph
 from hasten.data.readers import triples
 from hasten.data.readers.seam import Claim
@@ -25,6 +27,8 @@ def load_any(options: DataOptions, seed: int) -> AnyDataset:
     if options.format != triples.NAME and holds_facts(options):
         return load_recommendation(options, seed, facts=True)
     return load_graph(options, seed) if holds_triples(options) else load_dataset(options, seed)
+    if options.format != triples.NAME and holds_features(options):
+        return load_multimodal(options, seed, features=True)
 
 
 def holds_triples(options: DataOptions) -> bool:

@@ -48,12 +48,14 @@ _GENRE_WEIGHTS = 360_360 // np.arange(3, 3 + len(GENRES))
 class SampleSet:
     """A made data set. table: user_id, item_id, timestamp; names: item_id text -> name.
 
-    facts: head, relation and tail of what is known of the items, or None.
+    facts: head, relation and tail of what is known of the items, or None. features: modality ->
+    float32 [N, d], row i for the item that is called i.
     """
 
     table: pa.Table
     names: dict[str, str]
     facts: pa.Table | None = None
+    features: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 def make_sequences(
@@ -203,7 +205,20 @@ def _library(
     return make_library(users, items, events, seed)
 
 
-SAMPLES = {"sequences": make_sequences, "sittings": make_sittings, "library": _library}
+def _gallery(
+    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
+) -> SampleSet:
+    from hasten.data.features_sample import make_gallery  # noqa: PLC0415 - it imports this module
+
+    return make_gallery(users, items, events, seed)
+
+
+SAMPLES = {
+    "sequences": make_sequences,
+    "sittings": make_sittings,
+    "library": _library,
+    "gallery": _gallery,
+}
 
 
 def write_sample(
@@ -216,7 +231,8 @@ def write_sample(
 ) -> dict[str, Any]:
     """Write a sample as CSV, with the items' names beside it as ``X.names.csv``.
 
-    Facts about the items, where the sample has them, go to ``X.kg.csv``.
+    Facts about the items, where the sample has them, go to ``X.kg.csv``, features to
+    ``X.NAME_feat.npy``.
     out: a .csv file, or a folder for ``KIND.csv``. Returns what was written, for ``--json``.
 
     Raises:
@@ -228,7 +244,11 @@ def write_sample(
     data = out if out.suffix == ".csv" else out / f"{kind}.csv"
     names = data.with_name(data.name.removesuffix(".csv") + ".names.csv")
     facts = data.with_name(data.name.removesuffix(".csv") + ".kg.csv")
-    for path in (data, names, facts):
+    features = {
+        name: facts.with_name(facts.name.removesuffix("kg.csv") + f"{name}_feat.npy")
+        for name in ("image", "text")
+    }
+    for path in (data, names, facts, *features.values()):
         if path.exists():
             raise UsageError(f"{path} exists already")
     made = SAMPLES[kind](users, items, events, seed)
@@ -247,6 +267,9 @@ def write_sample(
             aside.rename(path)
         finally:
             aside.unlink(missing_ok=True)
+    for name, values in made.features.items():
+        with features[name].open("xb") as file:
+            np.save(file, values, allow_pickle=False)
     item = made.table.column("item_id")
     return {
         "kind": kind,

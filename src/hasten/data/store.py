@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hasten.data.graph import AnyDataset, Facts, KnowledgeGraph, Triples
+from hasten.data.store_features import load_features, save_features
 from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
 from hasten.errors import DataError
 
@@ -51,6 +52,8 @@ def fingerprint(dataset: AnyDataset) -> str:
             vocabularies = (*vocabularies, dataset.facts.entities, dataset.facts.relations)
             columns += ((facts.head, "<i8"), (facts.relation, "<i8"), (facts.tail, "<i8"))
     for vocabulary in vocabularies:
+        for modality in dataset.modalities:
+            digest.update(f"features {modality.name} {modality.digest}\n".encode())
         _add_labels(digest, vocabulary)
     for column, kind in columns:
         if column is None:
@@ -98,6 +101,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         _settle(aside, folder / name)
     mark = fingerprint(dataset)
     described = {
+    modalities = dataset.modalities if isinstance(dataset, Dataset) else ()
         "version": FORMAT_VERSION,
         "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
         "facts": isinstance(dataset, Dataset) and dataset.facts is not None,
@@ -106,6 +110,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         "fingerprint": mark,
         "source": asdict(dataset.source),
     }
+        "features": save_features(modalities, folder),
     aside = folder / f".{DESCRIPTION}.new"
     aside.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
     _settle(aside, folder / DESCRIPTION)
@@ -181,6 +186,9 @@ def load_stored(folder: Path) -> AnyDataset:
             dataset = replace(dataset, facts=_facts(*read))
     except FileNotFoundError as error:
         missing = Path(error.filename).name if error.filename else str(error)
+        if isinstance(dataset, Dataset):
+            found = load_features(described.get("features", []), folder, dataset.items.labels)
+            dataset = replace(dataset, modalities=found)
         raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: the stored dataset is damaged ({error})") from error

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from hasten.data.graph import Facts
+    from hasten.data.modalities import Modality
 
 TRAIN, VALID, TEST = 0, 1, 2
 PART_NAMES = ("train", "valid", "test")
@@ -122,7 +123,7 @@ class Dataset:
 
     part: int8 [n], TRAIN, VALID or TEST for each interaction.
     split: how the parts were made, in words that travel with the numbers.
-    facts: what is known of the items, for models that read it.
+    facts: what is known of the items, for models that read it; modalities: their features.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Dataset:
     split: str
     source: Source
     facts: Facts | None = None
+    modalities: tuple[Modality, ...] = ()
 
     def histories(self, *parts: int) -> Histories:
         """Each user's items of the given parts, oldest first; one row a user [U]."""

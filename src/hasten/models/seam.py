@@ -108,13 +108,15 @@ AnyQueries = RecommenderQueries | TripleQueries
 class Sizes:
     """What a model must know of the data to be built, and to be rebuilt from a run folder.
 
-    relations: those of the data, without their reciprocals.
+    relations: those of the data, without their reciprocals. modalities: (name, width) of the
+    features of the items.
     """
 
     users: int = 0
     items: int = 0
     entities: int = 0
     relations: int = 0
+    modalities: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> Sizes:
@@ -126,6 +128,7 @@ class Sizes:
             items=len(dataset.items),
             entities=0 if facts is None else len(facts.entities),
             relations=0 if facts is None else len(facts.relations),
+            modalities=tuple((m.name, m.width) for m in dataset.modalities),
         )
 
 
@@ -133,9 +136,9 @@ class Model(Protocol):
     """A scorer plus its training phases. Implementations are ``nn.Module`` classes.
 
     A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions. One
-    of users and items without order has ``reads = "pairs"``, or ``"facts"`` where it also reads
-    what is known of the items. One to which the times of a history matter has
-    ``reads_times = True``. One that may start from the weights of another model has
+    of users and items without order has ``reads = "pairs"``, or ``"facts"`` or ``"features"`` where
+    it also reads what is known of the items, or their features. One to which the times of a history
+    matter has ``reads_times = True``. One that may start from the weights of another model has
     ``adopt(weights)``, which takes them and returns whether they were such.
     """
 
