@@ -141,8 +141,11 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 def load_phases(
     model: nn.Module, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
 ) -> None:
-    """Give back to the phases what they keep between epochs, where scoring depends on it."""
-    if not checkpoint.tensors.get("phases"):
+    """Give back to the phases what they keep between epochs, where scoring depends on it.
+
+    A model that encodes its whole graph has that graph from its phases.
+    """
+    if not checkpoint.tensors.get("phases") and not hasattr(model, "encoded_once"):
         return
     for phase in cast(Model, model).phases(dataset, config):
         phase.load_state(phase_state(checkpoint, phase.name))

@@ -57,6 +57,7 @@ BUILT_IN = (
     ModelEntry("tisasrec", "hasten.models.tisasrec", "TiSASRec", "self-attention that knows times"),
     ModelEntry("kgat", "hasten.models.kgat", "KGAT", "recommendation with facts about the items"),
     ModelEntry("bprmf", "hasten.models.bprmf", "BPRMF", "matrix factorisation by pairwise ranking"),
+    ModelEntry("lightgcn", "hasten.models.lightgcn", "LightGCN", "means over neighbours"),
     ModelEntry("conve", "hasten.models.conve", "ConvE", "2-D convolutions over knowledge graphs"),
     ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
     ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),

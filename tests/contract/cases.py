@@ -98,6 +98,7 @@ CASES = (
     ModelCase("tisasrec-mhc", "tisasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase("pop", "pop", trains=False),
     ModelCase("bprmf", "bprmf", _PAIRS, refused=("precision", "recompute")),
+    ModelCase("lightgcn", "lightgcn", _PAIRS, refused=("recompute",)),
     ModelCase("kgat", "kgat", _KGAT, _NO_DROPOUT, loss="pairwise.loss"),
     ModelCase(
         "kgat-gcn",

@@ -43,7 +43,11 @@ class PairwiseModel(Protocol):
         ...
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, D] of users, positives and negatives, float32."""
+        """[B, D] of users, positives and negatives, float32.
+
+        A model whose L2 norm is not that of these vectors has ``penalised`` with the same
+        arguments, which returns what it is taken of.
+        """
         ...
 
 
@@ -128,8 +132,12 @@ class PairwisePhase(SimplePhase):
         return self.model.encode_pairs(self.pairs(batch, batch.ids), draw)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        user, positive, negative = self.model.pair_vectors(encoded, self.pairs(batch, rows))
+        pairs = self.pairs(batch, rows)
+        user, positive, negative = self.model.pair_vectors(encoded, pairs)
         margin = (user * (negative - positive)).sum(1)
+        penalised = getattr(self.model, "penalised", None)
+        if penalised is not None:
+            user, positive, negative = penalised(encoded, pairs)
         norms = (user.square() + positive.square() + negative.square()).sum() / 2
         count = batch.denominators["pairs"]
         return [

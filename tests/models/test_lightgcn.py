@@ -1,0 +1,95 @@
+"""LightGCN against its equations in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hasten.config import DataOptions, RunConfig, TrainingOptions
+from hasten.data.load_facts import load_recommendation
+from hasten.data.tables import TRAIN
+from hasten.errors import ConfigurationError
+from hasten.models.lightgcn import LightGCN, LightGCNOptions
+from hasten.models.seam import RecommenderQueries, Sizes
+from tests.models.kgat_data import write_layout
+
+
+def build(tmp_path, **options):
+    data = DataOptions(path=str(write_layout(tmp_path / "data")))
+    dataset = load_recommendation(data, 0, facts=False)
+    torch.manual_seed(0)
+    chosen = LightGCNOptions(**{"width": 5, "l2": 0.03, **options})
+    model = LightGCN(chosen, Sizes.of(dataset)).double()
+    (phase,) = model.phases(
+        dataset, RunConfig(model=chosen, training=TrainingOptions(batch_size=9))
+    )
+    return dataset, model, phase
+
+
+def naive_vectors(dataset, model):
+    """[N + U, D] by the paper's sums over neighbours, pair by pair."""
+    items = len(dataset.items)
+    train = dataset.part == TRAIN
+    pairs = set(
+        zip(
+            dataset.interactions.user[train].tolist(),
+            dataset.interactions.item[train].tolist(),
+            strict=True,
+        )
+    )
+    degree = {}
+    for user, item in pairs:
+        degree[items + user] = degree.get(items + user, 0) + 1
+        degree[item] = degree.get(item, 0) + 1
+    layers = [list(model.nodes.weight.unbind(0))]
+    for _ in range(model.options.layers):
+        last = layers[-1]
+        new = [torch.zeros_like(row) for row in last]
+        for user, item in pairs:
+            u = items + user
+            norm = (degree[u] * degree[item]) ** 0.5
+            new[u] = new[u] + last[item] / norm
+            new[item] = new[item] + last[u] / norm
+        layers.append(new)
+    return torch.stack([torch.stack(layer) for layer in layers]).mean(0)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_loss_and_gradients_are_those_of_the_equations(tmp_path, layers):
+    dataset, model, phase = build(tmp_path, layers=layers)
+    batch = phase.plan(1, 0, 0)
+    encoded = phase.encode(batch)
+    terms = [t for part in range(2) for t in phase.terms(encoded, batch, batch.rows(part, 2))]
+    ours = sum(t.sum * t.weight / t.denominator for t in terms)
+    (mine,) = torch.autograd.grad(ours, list(model.parameters()))
+    vectors, own = naive_vectors(dataset, model), model.nodes.weight
+    found = phase.pairs(batch, batch.ids)
+    theirs = torch.zeros((), dtype=torch.float64)
+    users = (found.user + len(dataset.items)).tolist()
+    for u, i, j in zip(users, found.positive.tolist(), found.negative.tolist(), strict=True):
+        theirs = theirs + F.softplus(vectors[u] @ vectors[j] - vectors[u] @ vectors[i])
+        theirs = theirs + 0.03 / 2 * sum((own[k] ** 2).sum() for k in (u, i, j))
+    theirs = theirs / len(found.user)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=0)
+    (other,) = torch.autograd.grad(theirs, list(model.parameters()))
+    torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+
+
+def test_judging_uses_all_layers_for_all_users_and_items(tmp_path):
+    dataset, model, _ = build(tmp_path)
+    queries = RecommenderQueries(np.arange(4), dataset.histories(TRAIN))
+    with torch.no_grad():
+        vectors = naive_vectors(dataset, model)
+        expected = vectors[10:] @ vectors[:10].T
+        torch.testing.assert_close(model.scorer(queries).block(0, 10), expected)
+        with model.encoded_once():
+            torch.testing.assert_close(model.scorer(queries).block(0, 10), expected)
+
+
+def test_recompute_would_have_no_effect(tmp_path):
+    dataset, model, _ = build(tmp_path)
+    training = TrainingOptions(recompute=True)
+    with pytest.raises(ConfigurationError, match="no effect"):
+        model.phases(dataset, RunConfig(model=model.options, training=training))
