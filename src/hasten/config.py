@@ -118,6 +118,9 @@ class DataOptions(Section):
     links: str | None = Field(
         None, description="file of item<separator>entity, where kg calls items otherwise"
     )
+    features: dict[str, str] = Field(
+        default_factory=dict, description="modality -> file of item features (.npy or .parquet)"
+    )
 
     @model_validator(mode="after")
     def _check_ratios(self) -> DataOptions:
@@ -133,9 +136,6 @@ class TrainingOptions(Section):
     batch_size: int = Field(128, ge=1, description="examples per optimiser step, over everything")
     batch_size_per_device: int | None = Field(
         None, ge=1, description="instead of batch_size: examples per step and process"
-    )
-    features: dict[str, str] = Field(
-        default_factory=dict, description="modality -> file of item features (.npy or .parquet)"
     )
     lr: float = Field(1e-3, gt=0, description="learning rate")
     optimizer: Literal["adam", "adamw"] = Field("adam", description="AdamW decouples the decay")

@@ -16,9 +16,9 @@ from hasten.data.graph_places import located
 from hasten.data.load_facts import typed_columns
 from hasten.data.load_graph import load_graph
 from hasten.data.places import Place, locate
+from hasten.data.read_features import open_features
 from hasten.data.readers import Claim, recognise, triples
 from hasten.data.recognise import holds_triples, load_any
-from hasten.data.read_features import open_features
 from hasten.data.tables import PART_NAMES, Dataset, Int64
 from hasten.data.text import sample
 from hasten.data.times import show

@@ -108,9 +108,9 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         "name": dataset.name,
         "split": dataset.split,
         "fingerprint": mark,
+        "features": save_features(modalities, folder),
         "source": asdict(dataset.source),
     }
-        "features": save_features(modalities, folder),
     aside = folder / f".{DESCRIPTION}.new"
     aside.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
     _settle(aside, folder / DESCRIPTION)
