@@ -162,19 +162,6 @@ def _files_of_facts(options: DataOptions) -> list[dict[str, Any]]:
     return files
 
 
-def _guess(path: Path, options: DataOptions) -> tuple[str, Claim]:
-    reader, _, claim = recognise(path, options)
-    return reader.name, claim
-
-
-def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str, Any]:
-    return {
-        "file": str(path),
-        "part": None if part is None else PART_NAMES[part],
-        "format": form,
-        "reason": claim.reason,
-        **claim.details,
-        "first_lines": [] if form == "parquet" else _first_lines(path),
 def _files_of_features(options: DataOptions) -> list[dict[str, Any]]:
     """The files of events, and those of the features."""
     if options.path is not None and not Path(options.path).exists():
@@ -191,6 +178,19 @@ def _files_of_features(options: DataOptions) -> list[dict[str, Any]]:
     return files
 
 
+def _guess(path: Path, options: DataOptions) -> tuple[str, Claim]:
+    reader, _, claim = recognise(path, options)
+    return reader.name, claim
+
+
+def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "part": None if part is None else PART_NAMES[part],
+        "format": form,
+        "reason": claim.reason,
+        **claim.details,
+        "first_lines": [] if form == "parquet" else _first_lines(path),
     }
 
 

@@ -26,9 +26,9 @@ def load_any(options: DataOptions, seed: int) -> AnyDataset:
     """The dataset, with the facts beside it, or the knowledge graph that the options name."""
     if options.format != triples.NAME and holds_facts(options):
         return load_recommendation(options, seed, facts=True)
-    return load_graph(options, seed) if holds_triples(options) else load_dataset(options, seed)
     if options.format != triples.NAME and holds_features(options):
         return load_multimodal(options, seed, features=True)
+    return load_graph(options, seed) if holds_triples(options) else load_dataset(options, seed)
 
 
 def holds_triples(options: DataOptions) -> bool:

@@ -51,9 +51,9 @@ def fingerprint(dataset: AnyDataset) -> str:
             facts = dataset.facts.triples
             vocabularies = (*vocabularies, dataset.facts.entities, dataset.facts.relations)
             columns += ((facts.head, "<i8"), (facts.relation, "<i8"), (facts.tail, "<i8"))
-    for vocabulary in vocabularies:
         for modality in dataset.modalities:
             digest.update(f"features {modality.name} {modality.digest}\n".encode())
+    for vocabulary in vocabularies:
         _add_labels(digest, vocabulary)
     for column, kind in columns:
         if column is None:
@@ -100,8 +100,8 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         pq.write_table(table, aside)
         _settle(aside, folder / name)
     mark = fingerprint(dataset)
-    described = {
     modalities = dataset.modalities if isinstance(dataset, Dataset) else ()
+    described = {
         "version": FORMAT_VERSION,
         "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
         "facts": isinstance(dataset, Dataset) and dataset.facts is not None,
@@ -184,11 +184,11 @@ def load_stored(folder: Path) -> AnyDataset:
         if isinstance(dataset, Dataset) and described.get("facts"):
             read = (pq.read_table(folder / name, partitioning=None) for name in FACTS_FILES)
             dataset = replace(dataset, facts=_facts(*read))
-    except FileNotFoundError as error:
-        missing = Path(error.filename).name if error.filename else str(error)
         if isinstance(dataset, Dataset):
             found = load_features(described.get("features", []), folder, dataset.items.labels)
             dataset = replace(dataset, modalities=found)
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name if error.filename else str(error)
         raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: the stored dataset is damaged ({error})") from error
