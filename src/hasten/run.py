@@ -159,19 +159,40 @@ def resume(
     run: Path,
     *,
     checkpoint: str | None = None,
+    out: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Summary:
-    """Go on with a run in place, from its newest valid checkpoint or a named one."""
+    """Go on with a run from its newest valid checkpoint or a named one.
+
+    out: in a copy of the run in this new folder; none: in place.
+    """
     tune_process()
     begin = time.perf_counter()
     RunFolder.open(run, lock=False)
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
-        # after a restart by the launcher the named checkpoint is not the newest any more
-        again = processes.restarts > 0 and processes.recall("run") == str(run)
+        # after a restart by the launcher the named checkpoint is not the newest any more, and
+        # the copy is there
+        again = processes.restarts > 0 and processes.recall("run") == str(out or run)
+        if out is not None:
+            if not again:
+                processes.from_first(
+                    lambda: _copy(processes, run, out, checkpoint), "copying the run"
+                )
+            run = out
         chosen = None if again else checkpoint
         return _resume(processes, run, chosen, changes or {}, quiet, begin)
+
+
+def _copy(processes: Processes, run: Path, out: Path, checkpoint: str | None) -> str:
+    with RunFolder.open(run, lock=True) as source:
+        named = checkpoint and read_checkpoint(named_checkpoint(source, checkpoint))
+        with source.copy_to(out) as copy:
+            if named:
+                drop_later(copy, named)
+            processes.remember("run", str(copy.path))
+            return str(copy.path)
 
 
 def _resume(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -16,6 +18,7 @@ from hasten import api, run
 from hasten.errors import (
     CheckpointError,
     ConfigurationError,
+    HastenError,
     Interrupted,
     NonFiniteError,
     RunFolderError,
@@ -104,6 +107,39 @@ def test_resume_from_a_named_checkpoint_forgets_what_came_later(tmp_path):
     assert fingerprint(tmp_path / "run") == expected
     with pytest.raises(RunFolderError, match=r"no checkpoint 'epoch-0009'.*epoch-0002"):
         run.resume(tmp_path / "run", checkpoint="epoch-0009", quiet=True)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_copy_goes_on_and_leaves_the_run_as_it_is(tmp_path):
+    train(tmp_path / "run", training__epochs=4, checkpoint__keep=9)
+    train(tmp_path / "longer", training__epochs=5)
+    before = everything(tmp_path / "run")
+    longer = {"training.epochs": 5}
+    for name, checkpoint in (("newest", None), ("early", "epoch-0002"), ("best", "best")):
+        copy = tmp_path / "copies" / name
+        run.resume(tmp_path / "run", checkpoint=checkpoint, out=copy, changes=longer, quiet=True)
+        assert fingerprint(copy) == fingerprint(tmp_path / "longer")
+        assert records(copy) == records(tmp_path / "longer")
+    assert everything(tmp_path / "run") == before
+
+
+def test_a_copy_that_cannot_be_is_refused_and_nothing_is_left(tmp_path, monkeypatch):
+    train(tmp_path / "run", training__epochs=1)
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        run.resume(tmp_path / "run", out=tmp_path / "run", quiet=True)
+    with pytest.raises(RunFolderError, match="no checkpoint 'epoch-0009'"):
+        run.resume(tmp_path / "run", checkpoint="epoch-0009", out=tmp_path / "new", quiet=True)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(HastenError, match=r"new: no copy can be made: No space left on device"):
+        run.resume(tmp_path / "run", out=tmp_path / "new", quiet=True)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"run"}
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):

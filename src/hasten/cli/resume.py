@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +30,10 @@ def resume(
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Go on from this one; none: the newest that is whole."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Go on in a copy of the run here; RUN stays as it is."),
     ] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Train up to so many.")] = None,
     patience: Annotated[
@@ -74,7 +79,7 @@ def resume(
         )
     from hasten import run as flow  # noqa: PLC0415 - brings torch
 
-    summary = flow.resume(run, checkpoint=checkpoint, changes=changes, quiet=quiet)
+    summary = flow.resume(run, checkpoint=checkpoint, out=out, changes=changes, quiet=quiet)
     if json:
         output.write_json(summary.to_json())
     elif not quiet:

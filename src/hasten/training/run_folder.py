@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from hasten.config import RunConfig
 
 CONFIG, DATA = "config.yaml", "data"
+#: what a run goes on from, beside its configuration; the rest is written anew
+STATE = (
+    *(DATA, "data.json", "environment.json", "metrics.jsonl", "metrics.json"),
+    *("train.log", "val.log", "checkpoints", "best", "final"),
+)
 STARTING = ".starting"  # from create() to the first write_config()
 NAME_LENGTH = 64
 
@@ -71,7 +77,7 @@ class RunFolder:
             try:
                 _refuse_occupied(path)  # again: another process may have been faster
                 if (path / STARTING).exists():
-                    remove_tree(path / DATA)
+                    _clear(path, STATE)
                 (path / STARTING).touch()
                 (path / DATA).mkdir()
             except BaseException:
@@ -129,15 +135,32 @@ class RunFolder:
             raise RunFolderError(f"{self.path / name}: damaged: not a JSON object")
         return value
 
+    def copy_to(self, out: Path) -> RunFolder:
+        """A copy of this run in a new folder, made and held as by :meth:`create`."""
+        assert self._lock is not None, "a run that another process may write is not copied"
+        copy = RunFolder.create(out, "", "")
+        try:
+            for entry in (self.path / name for name in STATE):
+                for source in (entry, *sorted(entry.rglob("*"))):
+                    target = copy.path / source.relative_to(self.path)
+                    if source.is_dir():
+                        target.mkdir(exist_ok=True)
+                    elif source.exists():
+                        shutil.copyfile(source, target)
+            copy._write(CONFIG, self._read(CONFIG))
+            (copy.path / STARTING).unlink()
+        except BaseException as error:
+            copy.discard()
+            if isinstance(error, OSError):
+                raise HastenError(f"{out}: no copy can be made: {error.strerror}") from error
+            raise
+        return copy
+
     def discard(self) -> None:
         """Remove what :meth:`create` made, for a run that failed before its first step."""
         assert self._lock is not None, "only the folder of a new run is discarded"
-        assert not self.checkpoints.exists(), "a run with checkpoints is not discarded"
-        for entry in self.path.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                remove_tree(entry)
-            else:
-                entry.unlink()
+        assert not self.holds_run(self.path) or not self.checkpoints.exists(), "it has begun"
+        _clear(self.path, [entry.name for entry in self.path.iterdir()])
         self.close()
         for folder in reversed(self._made):
             if any(folder.iterdir()):
@@ -211,6 +234,14 @@ def _make(folder: Path) -> tuple[Path, ...]:
     absent = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return tuple(reversed(absent))
+
+
+def _clear(folder: Path, names: Iterable[str]) -> None:
+    for entry in (folder / name for name in names):
+        if entry.is_dir() and not entry.is_symlink():
+            remove_tree(entry)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _refuse_occupied(path: Path) -> None:
