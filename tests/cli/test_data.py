@@ -11,7 +11,9 @@ import yaml
 
 from hasten.cli.main import main
 from hasten.config import DataOptions
+from hasten.data.graph_sample import make_families
 from hasten.data.load import load_dataset
+from hasten.data.load_graph import load_graph
 from hasten.data.store import fingerprint
 
 CSV = "user_id,item_id,rating,timestamp\n" + "".join(
@@ -167,6 +169,39 @@ def test_make_writes_what_train_reads(tmp_path, capsys):
     code, found, _ = run(capsys, *arguments)
     assert code == 2
     assert "exists already" in found["error"]["message"]
+
+
+def test_make_families(tmp_path, capsys):
+    """The built-in knowledge graph, of any size; its names are found beside it."""
+    arguments = ["make", "families", "--out", str(tmp_path / "set"), "--families", "6"]
+    code, found, said = run(capsys, *arguments, "--seed", "2")
+    assert code == 0
+    assert found["entities"] > 40
+    assert f"hasten train conve {found['data']}" in said
+    for path in (found["data"], str(tmp_path / "set")):
+        code, checked, said = run(capsys, "check", path)
+        assert code == 0
+        assert checked["counts"]["triples"] == found["triples"]
+        assert "taken from the same folder: families.names.csv" in said
+    code, inspected, _ = run(capsys, "inspect", found["data"])
+    assert code == 0
+    assert inspected["counts"]["relations"] == found["relations"] == 10
+    assert inspected["files"][0]["format"] == "triples"
+    graph = load_graph(DataOptions(path=found["data"]), 0)
+    assert graph.entities.names is not None
+    assert graph.entities.names.null_count == 0
+    made = make_families(6, seed=2)
+    assert len(graph.triples) == made.table.num_rows
+    for wrong, says in (
+        (arguments, "exists already"),
+        (["make", "families", "--out", "x", "--users", "3"], "its size is --families"),
+        (["make", "families", "--out", "x", "--families", "3"], "at least 4"),
+        (["make", "sequences", "--out", "x", "--families", "9"], "no effect on sequences"),
+    ):
+        code, refused, _ = run(capsys, *wrong)
+        assert code == 2
+        assert says in refused["error"]["message"]
+    assert not (tmp_path / "x").exists()
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys):

@@ -236,17 +236,27 @@ def fetch(
 @app.command()
 def make(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="sequences, sittings, library, gallery.")
+        str, typer.Argument(metavar="KIND", help="sequences, sittings, library, gallery, families.")
     ],
     out: Annotated[Path, typer.Option(metavar="PATH", help="A .csv file, or a folder for it.")],
     users: Annotated[int | None, typer.Option(metavar="N", help="1200.")] = None,
     items: Annotated[int | None, typer.Option(metavar="N", help="400.")] = None,
     events: Annotated[int | None, typer.Option(metavar="N", help="24000.")] = None,
+    families: Annotated[
+        int | None, typer.Option(metavar="N", help="48; of families alone.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Everything follows from it.")] = 0,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Make a data set with planted structure, of any size: a CSV file and the items' names."""
+    if kind == "families":
+        if (users, items, events) != (None, None, None):
+            raise UsageError("families has no users, items or events: its size is --families N")
+        _make_families(out, families, seed, json)
+        return
+    if families is not None:
+        raise UsageError(f"--families is the size of families, and has no effect on {kind}")
     from hasten.data.samples import write_sample  # noqa: PLC0415 - slow to import
 
     written = write_sample(kind, out, users, items, events, seed)
@@ -256,5 +266,19 @@ def make(
     )
     model = {"sittings": "tisasrec", "library": "kgat", "gallery": "mmgcn"}.get(kind, "sasrec")
     output.say(f"next: hasten train {model} {written['data']}")
+    if json:
+        output.write_json(written)
+
+
+def _make_families(out: Path, families: int | None, seed: int, json: bool) -> None:
+    """Make the built-in knowledge graph, of any size."""
+    from hasten.data.graph_sample import write_families  # noqa: PLC0415 - slow to import
+
+    written = write_families(out, families, seed)
+    output.say(
+        f"{written['data']}: {written['entities']:,} entities, {written['relations']:,} relations, "
+        f"{written['triples']:,} triples\n{written['names']}: the entities' names"
+    )
+    output.say(f"next: hasten train conve {written['data']}")
     if json:
         output.write_json(written)

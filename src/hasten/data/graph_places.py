@@ -96,7 +96,7 @@ def _locate(options: DataOptions, path: Path | None, name: str | None) -> GraphP
     relation_names = _dictionary(
         "relation_names", options.relation_names, folder, _RELATION_NAME_FILES
     )
-    names = None if options.names is None else resolve("names", options.names, folder)
+    names = _names(options.names, path)
     beside = {p for p in (entities, relations, relation_names, names) if p is not None}
     if options.train is not None:
         place = named_files(options, path)
@@ -109,9 +109,25 @@ def _locate(options: DataOptions, path: Path | None, name: str | None) -> GraphP
     else:
         place = Place(set_name(path), str(path), ((path, None),))
     found = [p.name for p in sorted(beside) if str(p) not in _given(options)]
-    notes = (f"taken from the same folder: {', '.join(found)}",) if found and folder else ()
+    notes = (f"taken from the same folder: {', '.join(found)}",) if found else ()
     place = Place(name or place.name, place.path, place.parts, notes=(*place.notes, *notes))
     return GraphPlace(place, entities, relations, names, relation_names)
+
+
+def _names(given: str | None, path: Path | None) -> Path | None:
+    """The names that an option gives; those of ``X.csv`` or of a folder are called X.names.csv."""
+    if given is not None:
+        return resolve("names", given, path if path is not None and path.is_dir() else None)
+    if path is None:
+        return None
+    if path.is_dir():
+        found = sorted(p for p in path.glob("*.names.*") if p.suffix in (".csv", ".tsv", ".txt"))
+        if len(found) > 1:
+            both = ", ".join(p.name for p in found)
+            raise DataError(f"{path}: {both}: choose with --set data.names=FILE")
+        return found[0] if found else None
+    beside = path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".names.csv")
+    return beside if beside.is_file() else None
 
 
 def _given(options: DataOptions) -> set[str | None]:

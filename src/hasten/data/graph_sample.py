@@ -13,14 +13,16 @@ can answer what was left out:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.data import counter
-from hasten.data.samples import SampleSet
-from hasten.errors import DataError
+from hasten.data.samples import SampleSet, write_csv
+from hasten.errors import DataError, UsageError
 
 Int64 = NDArray[np.int64]
 
@@ -49,6 +51,36 @@ def make_families(families: int | None = None, seed: int = 0) -> SampleSet:
     table = pa.table(dict(zip(("head", "relation", "tail"), map(list, columns), strict=True)))
     ids = sorted({entity for head, _, tail in facts for entity in (head, tail)})
     return SampleSet(table, {entity: _name(entity) for entity in ids})
+
+
+def write_families(out: Path, families: int | None = None, seed: int = 0) -> dict[str, Any]:
+    """Write the sample as CSV, with the entities' names beside it as ``X.names.csv``.
+
+    out: a .csv file, or a folder for ``families.csv``. Returns what was written, for ``--json``.
+
+    Raises:
+        DataError: fewer than four families.
+        UsageError: a file is there already.
+    """
+    data = out if out.suffix == ".csv" else out / "families.csv"
+    names = data.with_name(data.name.removesuffix(".csv") + ".names.csv")
+    for path in (data, names):
+        if path.exists():
+            raise UsageError(f"{path} exists already")
+    made = make_families(families, seed)
+    data.parent.mkdir(parents=True, exist_ok=True)
+    entities = {"entity_id": list(made.names), "name": list(made.names.values())}
+    write_csv(pa.table(entities), names)
+    write_csv(made.table, data)
+    return {
+        "kind": "families",
+        "data": str(data),
+        "names": str(names),
+        "entities": len(made.names),
+        "relations": len(set(made.table["relation"].to_pylist())),
+        "triples": made.table.num_rows,
+        "seed": seed,
+    }
 
 
 def _facts(families: int, seed: int) -> Iterator[tuple[str, str, str]]:

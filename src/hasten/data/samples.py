@@ -221,6 +221,19 @@ SAMPLES = {
 }
 
 
+def write_csv(table: pa.Table, path: Path) -> None:
+    """A table whose cells need no quotes, with a header; the file appears whole or not at all."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        with aside.open("wb") as file:
+            file.write((",".join(table.column_names) + "\n").encode())
+            options = arrow_csv.WriteOptions(include_header=False, quoting_style="none")
+            arrow_csv.write_csv(table, file, options)
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
 def write_sample(
     kind: str,
     out: Path,
@@ -258,15 +271,7 @@ def write_sample(
     if made.facts is not None:
         tables.insert(0, (made.facts, facts))
     for table, path in tables:
-        aside = path.with_name(f".{path.name}.new")
-        try:
-            with aside.open("wb") as file:
-                file.write((",".join(table.column_names) + "\n").encode())
-                options = arrow_csv.WriteOptions(include_header=False, quoting_style="none")
-                arrow_csv.write_csv(table, file, options)
-            aside.rename(path)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_csv(table, path)
     for name, values in made.features.items():
         with features[name].open("xb") as file:
             np.save(file, values, allow_pickle=False)
