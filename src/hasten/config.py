@@ -115,6 +115,22 @@ class DataOptions(Section):
         description="train on the validation part too, for as many epochs as were selected",
     )
     kg: str | None = Field(None, description="file of triples about the items")
+    nodes: str | None = Field(
+        None, description="typed graphs: table of all nodes with the columns id, name, kind"
+    )
+    edges: dict[str, str] = Field(
+        default_factory=dict,
+        description="typed graphs: relation -> CSV file of its edges, whose header names the types",
+    )
+    node_types: tuple[str, ...] | None = Field(
+        None, description="typed graphs: only nodes of these types, and the edges between them"
+    )
+    edge_types: tuple[str, ...] | None = Field(
+        None, description="typed graphs: only these relations"
+    )
+    symmetric: tuple[str, ...] = Field(
+        (), description="typed graphs: relations whose edges have no direction"
+    )
     links: str | None = Field(
         None, description="file of item<separator>entity, where kg calls items otherwise"
     )

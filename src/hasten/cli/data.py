@@ -40,7 +40,7 @@ def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # 
     """Registered data sets, and the formats that can be read."""
     from hasten.data.catalogue import CATALOGUE, Remote  # noqa: PLC0415 - slow to import
     from hasten.data.fetch import cached  # noqa: PLC0415
-    from hasten.data.readers import READERS, triples  # noqa: PLC0415
+    from hasten.data.readers import READERS, triples, typed  # noqa: PLC0415
 
     sets: list[dict[str, Any]] = []
     for entry in CATALOGUE.values():
@@ -59,6 +59,7 @@ def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # 
         sets.append(found)
     formats = [{"name": r.name, "summary": r.summary} for r in READERS.values()]
     formats.append({"name": triples.NAME, "summary": triples.SUMMARY})
+    formats += [{"name": name, "summary": said} for name, said in typed.SUMMARIES.items()]
     output.say("Data sets, by name:")
     for found in sets:
         output.say(f"  {found['name']:<12} {found['summary']}")

@@ -20,6 +20,7 @@ from hasten.data.graph_splits import given_parts, random_parts
 from hasten.data.names import with_names
 from hasten.data.readers.triples import TripleColumns
 from hasten.data.tables import PART_NAMES, TRAIN, Int64, Source, Vocabulary
+from hasten.data.typed_links import link_parts, stored_links
 from hasten.errors import DataError
 
 _REMEDY = (
@@ -34,6 +35,7 @@ class GraphRead:
     """What was read, in order (train, valid, test).
 
     triples: each file's, with its part (None: not said). names, relation_names: label -> name.
+    typed: entities are ``type::id``.
     """
 
     name: str
@@ -46,6 +48,7 @@ class GraphRead:
     relation_names: dict[str, str] = field(default_factory=dict)
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    typed: bool = False
 
 
 @dataclass(eq=False)
@@ -84,8 +87,14 @@ def _assemble(read: GraphRead, options: DataOptions, seed: int) -> KnowledgeGrap
     codes = [np.concatenate(entities.codes[i::2]) for i in (0, 1)]
     triples = Triples(*(_wide(c) for c in (codes[0], np.concatenate(relations.codes), codes[1])))
     known, triples, outside = _dictionaries(read, entities, relations, triples)
-    parts, split = _parts(read, triples, options, seed)
-    rows = _Rows(triples, parts, np.arange(len(triples)))
+    if read.typed:
+        links = stored_links(triples, known[0], known[1], options.symmetric, said)
+        triples, known, place = links.triples, (known[0], links.relations), links.place
+        outside = outside[place]
+    else:
+        place = np.arange(len(triples))
+    parts, split = _parts(read, triples, place, options, seed)
+    rows = _Rows(triples, parts, place)
     rows = _inside(read, rows, outside, options, counts, said)
     rows = _distinct(rows, options, counts, said)
     rows, rank_last = _unknown(read, rows, known, options, counts, said)
@@ -96,7 +105,9 @@ def _assemble(read: GraphRead, options: DataOptions, seed: int) -> KnowledgeGrap
         triples, vocabularies = _compact(triples, known, read)
     named = _named(read, vocabularies, said)
     source = Source(read.format, read.path, files)
-    graph = KnowledgeGraph(read.name, *named, triples, rows.part, split, source, rank_last)
+    graph = KnowledgeGraph(
+        read.name, *named, triples, rows.part, split, source, rank_last, read.typed
+    )
     counts |= graph_counts.count(graph, said)
     return replace(graph, source=replace(source, counts=counts, notes=tuple(dict.fromkeys(said))))
 
@@ -148,7 +159,7 @@ def _dictionaries(
 
 
 def _parts(
-    read: GraphRead, triples: Triples, options: DataOptions, seed: int
+    read: GraphRead, triples: Triples, place: Int64, options: DataOptions, seed: int
 ) -> tuple[NDArray[np.int8], str]:
     found = []
     for columns, part in read.triples:
@@ -160,7 +171,9 @@ def _parts(
     if chosen == "auto":
         chosen = "given" if found else "ratio"
     if chosen == "given":
-        return given_parts(np.concatenate(found) if found else None)
+        return given_parts(np.concatenate(found)[place] if found else None)
+    if read.typed:
+        return link_parts(triples, options.ratios, int(triples.relation.max()) + 1, seed)
     return random_parts(triples, options.ratios, seed)
 
 

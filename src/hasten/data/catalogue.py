@@ -37,6 +37,12 @@ def _families() -> SampleSet:
     return make_families()
 
 
+def _medicine() -> SampleSet:
+    from hasten.data.typed_sample import make_medicine  # noqa: PLC0415
+
+    return make_medicine()
+
+
 def _library() -> SampleSet:
     from hasten.data.facts_sample import make_library  # noqa: PLC0415
 
@@ -56,7 +62,7 @@ class Sample:
     name: str
     summary: str
     make: Callable[[], SampleSet]
-    kind: Literal["interactions", "triples", "facts", "features"] = "interactions"
+    kind: Literal["interactions", "triples", "typed", "facts", "features"] = "interactions"
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,12 @@ CATALOGUE: dict[str, Sample | Remote] = {
             "600 made visitors, 2,400 pictures, 6,000 events, and features of image and text",
             _gallery,
             kind="features",
+        ),
+        Sample(
+            "medicine",
+            "a made typed graph: 1,180 genes, pathways, diseases and drugs around mechanisms",
+            _medicine,
+            kind="typed",
         ),
         Remote(
             name="ml-100k",

@@ -24,7 +24,9 @@ IdRule = Literal["any", "numbers", "labels"]
 #: number: unix time; date: ISO without a zone; zoned: ISO with a zone
 TimeRule = Literal["number", "date", "zoned"]
 #: the roles of columns that hold ids
-ID_ROLES = ("user", "item", "head", "relation", "tail")
+ID_ROLES = ("user", "item", "head", "relation", "tail", "head_type", "tail_type")
+#: the roles of columns that hold names, which may be anything
+NAME_ROLES = ("head_name", "tail_name")
 
 WHOLE_PATTERN = r"^[0-9]+(\.0*)?$"
 NUMBER_PATTERN = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -59,6 +61,8 @@ class Rules:
     head: IdRule = "any"
     relation: IdRule = "any"
     tail: IdRule = "any"
+    head_type: IdRule = "any"
+    tail_type: IdRule = "any"
     time: TimeRule = "number"
     header: frozenset[str] = frozenset()
     missing: bool = False
@@ -72,6 +76,8 @@ class Rules:
                 reason = rating_problem(text)
             elif role == "time":
                 reason = time_problem(text, self.time)
+            elif role in NAME_ROLES:
+                reason = None
             else:
                 reason = None if part_of(text) is not None else f"{text!r} names no part"
             if reason is not None:

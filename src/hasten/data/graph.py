@@ -33,7 +33,8 @@ class KnowledgeGraph:
     part: int8 [n], TRAIN, VALID or TEST for each triple, in this order; within a part the triples
     are in the order of the files. split: how the parts were made, in words that travel with the
     numbers. rank_last: bool [n], triples of valid and test that count as misses because an entity
-    or the relation stands in no training triple (``data.unknown=rank-last``).
+    or the relation stands in no training triple (``data.unknown=rank-last``). typed: whether the
+    labels of entities are ``type::id`` (:mod:`hasten.data.node_types`).
     """
 
     name: str
@@ -44,6 +45,7 @@ class KnowledgeGraph:
     split: str
     source: Source
     rank_last: NDArray[np.bool_]
+    typed: bool = False
 
     def of(self, *parts: int) -> Triples:
         """The triples of the given parts."""

@@ -14,8 +14,10 @@ from hasten.data.assemble_graph import GraphRead, assemble_graph
 from hasten.data.dictionaries import Dictionary, read_dictionary, read_relation_names
 from hasten.data.graph import KnowledgeGraph
 from hasten.data.graph_places import GraphPlace, located
+from hasten.data.load_typed import filtered_table, holds_typed, read_typed
 from hasten.data.names import read_names
-from hasten.data.readers import triples
+from hasten.data.readers import triples, typed
+from hasten.data.readers.memory import as_arrow
 from hasten.data.text import file_digest
 from hasten.errors import DataError, UsageError
 
@@ -38,9 +40,11 @@ def load_graph(options: DataOptions, seed: int) -> KnowledgeGraph:
     """
     _refuse_others(options)
     name = None
+    if _named(options) is None and holds_typed(options):
+        return assemble_graph(read_typed(options), options, seed)
     if options.path is not None and not Path(options.path).exists():
         entry = catalogue.find(options.path)
-        if entry.kind != "triples":
+        if entry.kind not in ("triples", "typed"):
             raise DataError(f"{options.path} holds events of users, not triples")
         if isinstance(entry, catalogue.Sample):
             return _sample(entry, options, seed)
@@ -60,12 +64,17 @@ def load_graph_table(
     given = [f"data.{key}" for key in ("path", *_OF_FILES) if getattr(options, key)]
     if given:
         raise UsageError(f"{', '.join(given)} has no effect on a table in memory")
-    columns = triples.read_triple_table(table, options, name)
-    read = GraphRead(name, None, "table", [(columns, None)])
+    read = _read_table(table, options, name)
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)
     return assemble_graph(read, options, seed)
+
+
+def _named(options: DataOptions) -> str | None:
+    """The registered name that the options mean, if they mean one."""
+    path = options.path
+    return path if path is not None and not Path(path).exists() else None
 
 
 def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> KnowledgeGraph:
@@ -74,9 +83,18 @@ def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> Knowled
     if given:
         raise UsageError(f"{', '.join(given)} has no effect on the built-in sample {entry.name}")
     made = entry.make()
-    columns = triples.read_triple_table(made.table, options, entry.name)
-    read = GraphRead(entry.name, entry.name, "sample", [(columns, None)], names=made.names)
+    read = _read_table(made.table, options, entry.name)
+    read.path, read.format, read.names = entry.name, "sample", {**read.names, **made.names}
     return assemble_graph(read, options, seed)
+
+
+def _read_table(table: Any, options: DataOptions, name: str) -> GraphRead:
+    """Triples, or typed edges with the columns of PrimeKG."""
+    arrow = as_arrow(table, name)
+    if typed.is_typed_table(arrow.column_names):
+        return filtered_table(typed.read_edge_table(arrow, name), options, name)
+    columns = triples.read_triple_table(table, options, name)
+    return GraphRead(name, None, "table", [(columns, None)])
 
 
 def _read(place: GraphPlace, options: DataOptions) -> GraphRead:
@@ -110,7 +128,7 @@ def _refuse_others(options: DataOptions) -> None:
     given = [key for key, value in _OF_EVENTS.items() if getattr(options, key) != value]
     if given:
         raise UsageError(f"{', '.join(f'data.{key}' for key in given)} has no effect on triples")
-    if options.format not in (None, triples.NAME):
+    if options.format not in (None, triples.NAME, *typed.SUMMARIES):
         raise UsageError(f"format {options.format!r} holds no triples: leave --format out")
     if options.split == "leave-last-two-out":
         raise DataError("data.split=leave-last-two-out is for events; triples: ratio or given")

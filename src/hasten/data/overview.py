@@ -15,6 +15,8 @@ from hasten.data.features_places import holds_features, locate_features
 from hasten.data.graph_places import located
 from hasten.data.load_facts import typed_columns
 from hasten.data.load_graph import load_graph
+from hasten.data.load_typed import holds_typed, typed_files
+from hasten.data.node_types import NodeTypes
 from hasten.data.places import Place, locate
 from hasten.data.read_features import open_features
 from hasten.data.readers import Claim, recognise, triples
@@ -115,7 +117,12 @@ def _inspect_graph(options: DataOptions, seed: int) -> Overview:
     """The same of a knowledge graph."""
     files: list[dict[str, Any]] = []
     settings = options.model_dump(exclude_defaults=True)
-    if options.path is None or Path(options.path).exists():
+    there = options.path is None or Path(options.path).exists()
+    if there and holds_typed(options):
+        files = [_describe(*found) for found in typed_files(options)]
+        forms = {str(file["format"]) for file in files}
+        settings["format"] = forms.pop() if len(forms) == 1 else None
+    elif there:
         with located(options) as place:
             for path, part in place.triples.parts:
                 claim = triples.claim(sample(path), options, named=True)
@@ -128,15 +135,21 @@ def _inspect_graph(options: DataOptions, seed: int) -> Overview:
     graph = load_graph(options, seed)
     facts = graph.triples
     ends = np.concatenate([facts.head, facts.tail])
+    spread = {
+        "triples per entity": _quantiles(ends),
+        "triples per relation": _quantiles(facts.relation),
+    }
+    if graph.typed:
+        types = NodeTypes.of(graph)
+        degree = np.bincount(ends, minlength=len(graph.entities))
+        for name, start, stop in zip(types.names, types.offsets, types.offsets[1:], strict=False):
+            spread[f"edges per {name}"] = _spread(degree[start:stop])
     return Overview(
         name=graph.name,
         path=graph.source.path,
         files=files,
         counts=graph.source.counts,
-        spread={
-            "triples per entity": _quantiles(ends),
-            "triples per relation": _quantiles(facts.relation),
-        },
+        spread=spread,
         ratings=None,
         times=None,
         split=graph.split,
@@ -224,7 +237,10 @@ def _settings(place: Place, guesses: list[tuple[str, Claim]]) -> dict[str, Any]:
 
 
 def _quantiles(codes: Int64) -> dict[str, int]:
-    counts = np.bincount(codes)
+    return _spread(np.bincount(codes))
+
+
+def _spread(counts: Int64) -> dict[str, int]:
     values = np.quantile(counts, list(_QUANTILES.values()), method="nearest")
     return {name: int(value) for name, value in zip(_QUANTILES, values, strict=True)}
 

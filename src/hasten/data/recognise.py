@@ -14,7 +14,8 @@ from hasten.data.load import load_dataset
 from hasten.data.load_facts import load_recommendation
 from hasten.data.load_features import load_multimodal
 from hasten.data.load_graph import load_graph
-from hasten.data.readers import triples
+from hasten.data.load_typed import holds_typed
+from hasten.data.readers import triples, typed
 from hasten.data.readers.seam import Claim
 from hasten.data.text import sample
 from hasten.errors import DataError, UsageError
@@ -23,7 +24,7 @@ _OF_TRIPLES = ("head", "relation", "tail")
 
 
 def load_any(options: DataOptions, seed: int) -> AnyDataset:
-    """The dataset, with the facts beside it, or the knowledge graph that the options name."""
+    """The dataset, with what lies beside it of its items, or the graph that the options name."""
     if options.format != triples.NAME and holds_facts(options):
         return load_recommendation(options, seed, facts=True)
     if options.format != triples.NAME and holds_features(options):
@@ -34,13 +35,15 @@ def load_any(options: DataOptions, seed: int) -> AnyDataset:
 def holds_triples(options: DataOptions) -> bool:
     """Whether the options mean triples: they say so, or the first file can be nothing else."""
     if options.format is not None:
-        return options.format == triples.NAME
+        return options.format == triples.NAME or options.format in typed.SUMMARIES
+    if holds_typed(options):
+        return True
     named = options.entities or options.relations or options.relation_names
     if named or any(role in options.columns for role in _OF_TRIPLES):
         return True
     if options.path is not None and not Path(options.path).exists():
         entry = catalogue.CATALOGUE.get(options.path)
-        return entry is not None and entry.kind == "triples"
+        return entry is not None and entry.kind in ("triples", "typed")
     try:
         with located(options) as place:
             first = place.triples.parts[0][0]

@@ -32,7 +32,8 @@ def fingerprint(dataset: AnyDataset) -> str:
     """sha256 over the content: vocabularies, events, triples, parts; not paths or notes."""
     columns: tuple[tuple[NDArray[Any] | None, str], ...]
     if isinstance(dataset, KnowledgeGraph):
-        digest = hashlib.sha256(b"hasten knowledge graph 1\n")
+        kind = "typed graph" if dataset.typed else "knowledge graph"
+        digest = hashlib.sha256(f"hasten {kind} 1\n".encode())
         vocabularies: tuple[Vocabulary, ...] = (dataset.entities, dataset.relations)
         triples = dataset.triples
         columns = (
@@ -104,6 +105,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     described = {
         "version": FORMAT_VERSION,
         "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
+        "typed": isinstance(dataset, KnowledgeGraph) and dataset.typed,
         "facts": isinstance(dataset, Dataset) and dataset.facts is not None,
         "name": dataset.name,
         "split": dataset.split,
@@ -232,6 +234,7 @@ def _graph(
         described["split"],
         _source(described),
         column("rank_last", np.bool_),
+        bool(described.get("typed", False)),
     )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hasten.config import EvaluationOptions
 from hasten.data.graph import KnowledgeGraph
+from hasten.data.node_types import NodeTypes
 from hasten.data.tables import PART_NAMES, TEST, VALID, Int64
 from hasten.errors import ConfigurationError
 from hasten.evaluation.metrics import Ties
@@ -25,18 +26,26 @@ from hasten.ops.csr import CSR
 
 @dataclass(frozen=True)
 class CompletionProtocol:
-    """How a number came about. items: entities that compete; misses: targets ranked last."""
+    """How a number came about.
+
+    items: entities that compete; misses: targets ranked last; typed: only entities of the type
+    that the relation leads to compete.
+    """
 
     split: str
     part: str
     items: int
     ties: Ties = "realistic"
     misses: int = 0
+    typed: bool = False
 
     def text(self) -> str:
         """The words that travel with every number of a run, validation or test."""
+        among = f"{self.items:,} entities"
+        if self.typed:
+            among = f"the entities of the wanted type ({self.items:,} of all types)"
         words = (
-            f"{self.split}, filtered ranking of {self.items:,} entities by train, valid and test, "
+            f"{self.split}, filtered ranking of {among} by train, valid and test, "
             f"heads and tails, mean of triples and directions, {self.ties} ties"
         )
         if self.misses:
@@ -53,6 +62,7 @@ class CompletionTask:
     """Queries with their targets, and the answers that do not compete (as a RankingTask).
 
     last: bool [T], targets that count as misses. triple: int64 [T], the triple of the part.
+    first, end: int64 [Q], the span of the entities that may answer a query; None: all of them.
     """
 
     queries: TripleQueries
@@ -62,6 +72,8 @@ class CompletionTask:
     last: NDArray[np.bool_]
     triple: Int64
     candidates: None = None
+    first: Int64 | None = None
+    end: Int64 | None = None
 
     @property
     def items(self) -> int:
@@ -76,7 +88,10 @@ class CompletionTask:
     @property
     def competitors(self) -> Int64:
         """[T] how many entities compete with each target; all its targets are excluded."""
-        return np.repeat(self.items - self.excluded.lengths, self.targets.lengths)
+        among: Int64 | int = self.items
+        if self.first is not None and self.end is not None:
+            among = self.end - self.first
+        return np.repeat(among - self.excluded.lengths, self.targets.lengths)
 
 
 def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions) -> CompletionTask:
@@ -104,6 +119,13 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     excluded = known_answers(graph.triples, relations, asked.queries, entities)
     last = graph.rank_last[graph.part == part][asked.triple]
     protocol = CompletionProtocol(
-        graph.split, PART_NAMES[part], entities, options.ties, int(last.sum())
+        graph.split, PART_NAMES[part], entities, options.ties, int(last.sum()), graph.typed
     )
-    return CompletionTask(asked.queries, asked.targets, excluded, protocol, last, asked.triple)
+    first = end = None
+    if graph.typed:
+        types = NodeTypes.of(graph)
+        wanted = np.concatenate([types.target, types.source])[asked.queries.relation]
+        first, end = types.offsets[wanted], types.offsets[wanted + 1]
+    return CompletionTask(
+        asked.queries, asked.targets, excluded, protocol, last, asked.triple, first=first, end=end
+    )

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from hasten.data.tables import ragged_positions
+from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask
+from hasten.evaluation.spans import SpanScorer
 from hasten.evaluation.tiles import TILE_ROWS, Tile, make_tiles
 from hasten.models.seam import Model
 from hasten.ops.rank_all import Ranks, rank_all, rank_among
@@ -142,6 +144,8 @@ def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> Ranks:
     scorer = model.scorer(task.queries.take(tile.padded))
     if task.candidates is not None:
         return rank_among(scorer, task.items, task.candidates[tile.padded])
+    if isinstance(task, CompletionTask) and task.first is not None and task.end is not None:
+        scorer = SpanScorer(scorer, task.first[tile.padded], task.end[tile.padded])
     excluded = None if task.excluded is None else task.excluded.take(tile.padded)
     targets = task.targets.take(tile.padded)
     return rank_all(scorer, TILE_ROWS, task.items, targets, excluded)
