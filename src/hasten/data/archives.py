@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
 import re
 import shutil
@@ -17,6 +19,10 @@ from typing import IO
 from hasten.errors import DataError
 
 _BLOCK = 1 << 20
+_DAMAGE = (
+    *(zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error),
+    *(gzip.BadGzipFile, lzma.LZMAError),
+)
 _BAD_NAME = re.compile(r"[\x00-\x1f\x7f\\:]")
 
 
@@ -30,8 +36,14 @@ class Caps:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file is a .zip, .tar or compressed .tar (a plain .gz is none)."""
-    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    """Whether the file is a .zip, .tar or compressed .tar (a plain .gz is none).
+
+    Of a damaged one that cannot be looked into, the name tells.
+    """
+    try:
+        return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    except _DAMAGE:
+        return ".tar" in path.name.lower() or path.name.lower().endswith((".tgz", ".zip"))
 
 
 def unpack(archive: Path, folder: Path, caps: Caps | None = None) -> None:
@@ -44,7 +56,7 @@ def unpack(archive: Path, folder: Path, caps: Caps | None = None) -> None:
     try:
         members = _zip(archive) if zipfile.is_zipfile(archive) else _tar(archive)
         _write(archive, members, folder.resolve(), caps or Caps())
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError) as error:
+    except (*_DAMAGE, RuntimeError) as error:
         shutil.rmtree(folder)
         raise DataError(f"{archive.name}: damaged or encrypted archive ({error})") from error
     except BaseException:
