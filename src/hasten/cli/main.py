@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from hasten.cli import data, doctor, evaluate, output, predict, recommend, resume, train
+from hasten.cli import data, doctor, evaluate, influence, output, predict, recommend, resume, train
 from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError
 from hasten.registry import did_you_mean
 
@@ -71,6 +71,7 @@ app.command("resume")(resume.resume)
 app.command("evaluate")(evaluate.evaluate)
 app.command("recommend")(recommend.recommend)
 app.command("predict")(predict.predict)
+app.command("influence")(influence.influence)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data", cls=_Commands)
 

@@ -100,6 +100,22 @@ def read_questions(path: Path) -> list[dict[str, str]]:
     return questions
 
 
+def read_events(path: Path) -> list[tuple[str, ...]]:
+    """(user,) or (user, item) of each row of a table with user_id and perhaps item_id.
+
+    Raises DataError with file and line.
+    """
+    events = []
+    for place, cells in _rows(path, (USER,), (ITEM,)):
+        event = tuple(cells[name].strip() for name in (USER, ITEM) if name in cells)
+        if not all(event):
+            raise DataError(f"{path}, {place}: an empty cell; expected {USER}[,{ITEM}]")
+        events.append(event)
+    if not events:
+        raise DataError(f"{path}: 0 events; expected {USER}[,{ITEM}] with a row an event")
+    return events
+
+
 def _labels_of(path: Path, column: str) -> list[str]:
     if path.suffix.lower() == ".parquet":
         return [cells[column] for _, cells in _rows(path, (column,))]

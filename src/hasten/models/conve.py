@@ -37,7 +37,7 @@ from hasten.ops.patch_convolution import (
 )
 from hasten.training.phase import Phase
 
-_EPS = 1e-5
+EPS = 1e-5
 
 
 class ConvEOptions(TripleOptions):
@@ -168,7 +168,7 @@ class ConvE(TripleModel):
         ):
             moments.add(stats[0], stats[1], values)
 
-    def _image(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+    def image(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, 2H, W] the head above the relation."""
         shape = (len(relation), self.height, self.columns)
         below = self.relations.rows(relation)
@@ -177,13 +177,13 @@ class ConvE(TripleModel):
     def _encode(self, head_BD: Tensor, relation: Tensor) -> tuple[Tensor, ...]:
         """The vectors of one group in training, and the moments of its batch norms."""
         options = self.options
-        image = self._image(head_BD, relation)
+        image = self.image(head_BD, relation)
         image_mean = image.mean()
         image_var = (image - image_mean).square().mean()
-        image = dropout(normalise(image, image_mean, image_var, _EPS), options.input_dropout, True)
+        image = dropout(normalise(image, image_mean, image_var, EPS), options.input_dropout, True)
         patches = patches_of(image, options.kernel)
         mean, var = channel_moments(tap_moments(patches), self.filters)
-        filters = self._folded(mean, var)
+        filters = self.folded(mean, var)
         keep = None
         if options.feature_dropout:
             ones = torch.ones(len(relation), options.channels, device=image.device)
@@ -192,7 +192,7 @@ class ConvE(TripleModel):
         hidden = self.hidden(features)
         hidden = dropout(hidden.to(wide(hidden)), options.hidden_dropout, True)
         hidden_var, hidden_mean = torch.var_mean(hidden, 0, correction=0)
-        hidden = normalise(hidden, hidden_mean, hidden_var, _EPS)
+        hidden = normalise(hidden, hidden_mean, hidden_var, EPS)
         vectors = torch.relu(hidden * self.hidden_gain + self.hidden_shift)
         return (
             vectors,
@@ -201,22 +201,22 @@ class ConvE(TripleModel):
             torch.stack([hidden_mean, hidden_var]),
         )
 
-    def _folded(self, mean: Tensor, variance: Tensor) -> Tensor:
+    def folded(self, mean: Tensor, variance: Tensor) -> Tensor:
         """The filters with the batch norm of these moments folded in."""
         gain, shift = self.feature_gain, self.feature_shift
-        return folded_filters(self.filters, mean, variance, gain, shift, _EPS)
+        return folded_filters(self.filters, mean, variance, gain, shift, EPS)
 
     def _infer(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         """The vectors by the running moments, without dropout."""
-        image = self._image(head_BD, relation)
+        image = self.image(head_BD, relation)
         moments = self.image_moments
-        image = normalise(image, moments.mean, moments.variance, _EPS)
-        filters = self._folded(self.feature_moments.mean, self.feature_moments.variance)
+        image = normalise(image, moments.mean, moments.variance, EPS)
+        filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
         patches = patches_of(image, self.options.kernel)
         hidden = self.hidden(rectified_products(patches, filters, None))
         hidden = hidden.to(wide(hidden))
         moments = self.hidden_moments
-        hidden = normalise(hidden, moments.mean, moments.variance, _EPS)
+        hidden = normalise(hidden, moments.mean, moments.variance, EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> None:

@@ -97,6 +97,11 @@ class SASRec(nn.Module):
 
         return next_item_loss(batch, self.options, self.items, encode)
 
+    def states(self, batch: NextItemBatch) -> Tensor:
+        """[T, D] what each of the batch's targets is predicted from."""
+        rows_TD = self.items.rows(batch.tokens)
+        return batch.at_targets(self._hidden(rows_TD, batch.places, batch.buckets))
+
     def compile_with(self, wrap: Callable[[Any], Any]) -> None:
         """Compile what a step calls: the encoder of the flat tokens."""
         self.hidden = wrap(self._hidden)

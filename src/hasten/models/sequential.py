@@ -25,6 +25,7 @@ from hasten.models.residual import HyperResiduals, PlainResiduals, Projection, R
 from hasten.models.seam import RecommenderQueries
 from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
 from hasten.ops.catalogue_loss import catalogue_cross_entropy
+from hasten.ops.dtypes import wide
 from hasten.ops.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
 from hasten.ops.table import Table
 from hasten.training.next_item import NextItemBatch, NextItemModel, NextItemPhase
@@ -244,5 +245,7 @@ def query_vectors(
     tokens = QueryTokens.of(queries.history, options.max_length, device)
     if tokens is not None:
         x_TD = encode(items.rows(tokens.tokens), tokens)
-        vectors[tokens.query] = x_TD[tokens.last].float()
+        found = x_TD[tokens.last]
+        vectors = vectors.to(wide(found))
+        vectors[tokens.query] = found.to(vectors.dtype)
     return vectors

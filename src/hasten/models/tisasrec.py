@@ -186,6 +186,13 @@ class TiSASRec(nn.Module):
 
         return next_item_loss(batch, self.options, self.items, encode)
 
+    def states(self, batch: NextItemBatch) -> Tensor:
+        """[T, D] what each of the batch's targets is predicted from."""
+        rows_TD = self.items.rows(batch.tokens)
+        assert batch.times is not None
+        hidden = self._hidden(rows_TD, batch.places, batch.times, batch.buckets)
+        return batch.at_targets(hidden)
+
     def compile_with(self, wrap: Callable[[Any], Any]) -> None:
         """Compile what a step calls: the encoder of the flat tokens."""
         self.hidden = wrap(self._hidden)

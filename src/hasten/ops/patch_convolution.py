@@ -27,6 +27,17 @@ def patches_of(images: Tensor, kernel: int) -> Tensor:
     return patches
 
 
+def images_of(patches: Tensor, height: int, width: int, kernel: int) -> Tensor:
+    """[B, H, W] every window of [B, k² + 1, L] added to where it came from: patches_of backwards."""
+    rows, columns = height - kernel + 1, width - kernel + 1
+    taps = patches.view(len(patches), kernel**2 + 1, rows, columns)
+    images = patches.new_zeros(len(patches), height, width)
+    for i in range(kernel):
+        for j in range(kernel):
+            images[:, i : i + rows, j : j + columns] += taps[:, kernel * i + j]
+    return images
+
+
 def tap_moments(patches: Tensor) -> Tensor:
     """[K + 1, K + 1] the mean of p p' over all images and places; its last row is the mean of p."""
     moments: Tensor = _Moments.apply(patches)  # type: ignore[no-untyped-call]
@@ -84,15 +95,8 @@ class _Patches(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        batch, height, width = ctx.shape
-        kernel = ctx.kernel
-        rows, columns = height - kernel + 1, width - kernel + 1
-        taps = grad.view(batch, kernel**2 + 1, rows, columns)
-        images = grad.new_zeros(ctx.shape)
-        for i in range(kernel):
-            for j in range(kernel):
-                images[:, i : i + rows, j : j + columns] += taps[:, kernel * i + j]
-        return images, None
+        _, height, width = ctx.shape
+        return images_of(grad, height, width, ctx.kernel), None
 
 
 class _Moments(torch.autograd.Function):

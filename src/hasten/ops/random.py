@@ -34,6 +34,7 @@ class Stream(IntEnum):
     SPLIT = 6
     SAMPLE = 7
     POSITIVES = 8
+    INFLUENCE = 9
 
 
 def mix(value: int) -> int:

@@ -19,12 +19,13 @@ _SHARE_OF_TIME = 0.003
 class Progress:
     """Epoch, step, loss, throughput, noted metrics and time left, drawn on stderr.
 
+    what: the name of an epoch, where it is something else.
     Off when stderr is not a terminal or ``quiet``. Drawn by the calls themselves, without a thread:
     at most 10 times a second, and seldom enough that drawing takes 0.3 % of the time.
     """
 
-    def __init__(self, total_epochs: int, quiet: bool) -> None:
-        self._epochs = total_epochs
+    def __init__(self, total_epochs: int, quiet: bool, what: str = "epoch") -> None:
+        self._epochs, self._what = total_epochs, what
         self._enabled = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
@@ -101,7 +102,7 @@ class Progress:
             self._task,
             completed=self._step,
             visible=True,
-            head=f"epoch {self._epoch}/{self._epochs}",
+            head=f"{self._what} {self._epoch}/{self._epochs}",
             tail=self._tail(begin),
         )
         self._bar.refresh()

@@ -61,6 +61,8 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
     """Everything else, as JSON values."""
     return {
         "position": asdict(trainer.position),
+        # of the last step that was taken; influence weights checkpoints by it
+        "lr": trainer.schedule.at(max(0, trainer.position.step - 1)),
         "totals": {**asdict(trainer.totals), "earlier_seconds": trainer.elapsed},
         "selection": trainer.selection.state(),
         "steps": {

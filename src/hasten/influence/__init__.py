@@ -1,0 +1,1 @@
+"""Which training examples speak for a prediction, and which against it: TracIn."""

@@ -1,0 +1,102 @@
+"""ConvE backwards, term by term, by running moments and without dropout.
+
+With the batch norms folded in, an image's windows p [K + 1, P] (the last row is ones) and the
+folded filters w̃ [C, K + 1] give
+
+    f = relu(w̃ p),   h = W f,   ĥ = (h - m) k,   x = relu(gain ĥ + shift)
+
+and from the gradient of x: u = its product with 1[x > 0], which is that of the shift, u ∘ ĥ
+that of the gain, δ = u ∘ gain ∘ k that of h. W has the rank-1 gradient δ fᵀ. With
+y = (Wᵀ δ) ∘ 1[f > 0] the folded filters have y pᵀ, from which filters, gains and shifts of the
+channels follow, and the windows w̃ᵀ y.
+
+Shapes: m questions, n terms, C channels, P places, K taps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hasten.influence.body import Backward, spread
+from hasten.influence.factors import Arithmetic, Linear
+from hasten.models.conve import EPS, ConvE
+from hasten.ops.group_moments import normalise
+from hasten.ops.patch_convolution import images_of, patches_of, rectified_products
+
+
+@dataclass(frozen=True)
+class _State:
+    """patches: [m, K + 1, P]; features: [m, C P]; normal: [m, D] ĥ; open: [m, D] where x > 0."""
+
+    patches: Tensor
+    features: Tensor
+    normal: Tensor
+    open: Tensor
+
+
+class ConvEBody:
+    """The network of ConvE."""
+
+    def __init__(self, model: ConvE, arithmetic: Arithmetic) -> None:
+        self.model, self.mm = model, arithmetic.product
+
+    def floats(self) -> tuple[int, int]:
+        model, taps = self.model, self.model.options.kernel**2 + 1
+        features = model.places * model.options.channels
+        return 2 * features + 3 * taps * model.places, 2 * features + 3 * taps * model.places
+
+    def kept(self) -> int:
+        options, taps = self.model.options, self.model.options.kernel**2
+        small = options.channels * (taps + 2) + 2 * options.width
+        return self.model.places * options.channels + 3 * options.width + small
+
+    def forward(self, entity: Tensor, relation: Tensor) -> tuple[Tensor, _State]:
+        model = self.model
+        image = model.image(model.entities.rows(entity), relation)
+        moments = model.image_moments
+        image = normalise(image, moments.mean, moments.variance, EPS)
+        patches = patches_of(image, model.options.kernel)
+        features = rectified_products(patches, self.folded(), None)
+        hidden = self.mm(features, model.hidden.weight.T)
+        moments = model.hidden_moments
+        normal = normalise(hidden, moments.mean, moments.variance, EPS)
+        vectors = torch.relu(normal * model.hidden_gain + model.hidden_shift)
+        return vectors, _State(patches, features, normal, vectors > 0)
+
+    def folded(self) -> Tensor:
+        """[C, K + 1] the filters with their batch norm."""
+        moments = self.model.feature_moments
+        return self.model.folded(moments.mean, moments.variance)
+
+    def backward(
+        self, state: _State, slopes: Tensor, of: Tensor | None, at: Tensor | None
+    ) -> Backward:
+        model = self.model
+        kernel, channels = model.options.kernel, model.options.channels
+        shifts = slopes * spread(state.open, of)
+        gains = shifts * spread(state.normal, of)
+        hidden = shifts * (model.hidden_gain * torch.rsqrt(model.hidden_moments.variance + EPS))
+        inner = self.mm(hidden, model.hidden.weight)
+        inner = torch.ops.aten.threshold_backward(inner, spread(state.features, of), 0)
+        inner = inner.view(len(slopes), channels, model.places)
+        folded = torch.bmm(inner, spread(state.patches, of).transpose(1, 2))
+        small = torch.cat([*self._of_channels(folded), gains, shifts], dim=1)
+        chosen = spread(inner, at)
+        windows = torch.bmm(self.folded().T.expand(len(chosen), -1, -1), chosen)
+        image = images_of(windows, 2 * model.height, model.columns, kernel)
+        image *= torch.rsqrt(model.image_moments.variance + EPS)
+        heads, relations = image.flatten(1).chunk(2, dim=1)
+        return Backward(heads, relations, [Linear(state.features, hidden)], small)
+
+    def _of_channels(self, folded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Filters [n, C K], gains [n, C] and shifts [n, C], from the folded filters' gradients."""
+        model = self.model
+        moments = model.feature_moments
+        spread_of = torch.rsqrt(moments.variance + EPS)
+        scale = model.feature_gain * spread_of
+        filters, shifts = folded[:, :, :-1], folded[:, :, -1]
+        gains = ((filters * model.filters).sum(2) - shifts * moments.mean) * spread_of
+        return (filters * scale[:, None]).flatten(1), gains, shifts
