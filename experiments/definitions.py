@@ -141,19 +141,23 @@ EXPERIMENTS: tuple[Experiment, ...] = (
 
 
 def _graphs() -> Iterable[Experiment]:
-    """Knowledge graphs: the settings of the ConvE paper, but for what was measured to do better."""
+    """Knowledge graphs: ConvE as in its paper, but for a learning rate that falls to zero.
+
+    On UMLS (validation MRR, 150 epochs) 3e-3 falling .942, 1e-3 falling .935, 1e-3 constant .9415;
+    with more dropout (.3, .3, .5) .909.
+    """
     common = "--metrics mrr,hits,mr,amri --topk 1,3,10"
-    long = f"{common} --set data.unknown=keep --lr 1e-3 --epochs 200 --eval-every 5 --patience 8"
+    falling = f"{common} --lr 3e-3 --set training.schedule=cosine"
+    long = f"{falling} --set data.unknown=keep --epochs 80 --eval-every 5"
     yield from seeds("conve-fb15k-237", "conve", "fb15k-237", long)
     yield from seeds("conve-fb15k-237-bf16", "conve", "fb15k-237", f"{long} --precision bf16")
     small = f"{common} --epochs 400 --eval-every 10 --patience 8"
     for name in ("umls", "kinship"):
-        for precision in ("fp32", "bf16"):
-            group = f"conve-{name}" if precision == "fp32" else f"conve-{name}-{precision}"
-            options = f"{small} --precision {precision}"
-            yield from seeds(group, "conve", name, options, count=5)
+        short = f"{falling} --epochs 150 --eval-every 10"
+        yield from seeds(f"conve-{name}", "conve", name, short, count=5)
+        yield from seeds(f"conve-{name}-bf16", "conve", name, f"{short} --precision bf16", count=5)
         yield from seeds(f"complex-{name}", "complex", name, small)
-    yield from seeds("conve-nations", "conve", "nations", small)
+    yield from seeds("conve-nations", "conve", "nations", f"{falling} --epochs 100 --eval-every 5")
     drugs = "".join(
         f" --set data.columns.{role}={number}"
         for role, number in (("head", 1), ("tail", 2), ("relation", 3))

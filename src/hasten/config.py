@@ -172,6 +172,12 @@ class TrainingOptions(Section):
     )
     accumulate: int = Field(1, ge=1, description="micro-batches a step; the result is the same")
     recompute: bool = Field(False, description="activation checkpointing: less memory, more time")
+    cleanup_every: int | None = Field(
+        None,
+        ge=1,
+        description="every so many steps give free memory back to the device (on the CPU to the "
+        "system): less memory is held between steps, more time is taken; none: never",
+    )
     compile: Literal["off", "auto", "default", "reduce-overhead"] = Field(
         "off", description="torch.compile; auto keeps it only if it is measured to be faster"
     )

@@ -60,3 +60,21 @@ def test_a_backend_for_one_process_is_warned_of():
     assert settle(config, Processes(torch.device("cpu"))).warnings == (
         "distributed.backend has no effect on one process",
     )
+
+
+def test_a_precision_that_the_cpu_only_emulates_is_warned_of(monkeypatch):
+    monkeypatch.setattr("hasten.training.precision.cpu_computes_bf16", lambda: False)
+    (warning,) = of(1, precision="bf16").warnings
+    assert "slower here, not faster: this CPU has no bf16 instructions" in warning
+    (warning,) = of(1, precision="fp16").warnings
+    assert "CPUs have no fast fp16 products" in warning
+    assert of(1, precision="auto").warnings == of(1).warnings == ()
+    monkeypatch.setattr("hasten.training.precision.cpu_computes_bf16", lambda: True)
+    assert of(1, precision="bf16").warnings == ()
+
+
+def test_a_cleanup_that_can_do_nothing_is_warned_of(monkeypatch):
+    assert of(1, cleanup_every=8).warnings == ()
+    monkeypatch.setattr("hasten.training.layout.can_release", lambda device: False)
+    (warning,) = of(1, cleanup_every=8).warnings
+    assert "cleanup_every has no effect" in warning

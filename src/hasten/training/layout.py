@@ -1,4 +1,4 @@
-"""What the number of processes means for the batch and the learning rate of a run."""
+"""What processes and device mean for a run: batch, learning rate, switches that do not pay."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from hasten.config import RunConfig
 from hasten.training.distributed import Processes
+from hasten.training.memory_cleanup import can_release
+from hasten.training.precision import slow_precision
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ def settle(config: RunConfig, processes: Processes) -> Layout:
             )
     if world == 1 and config.distributed.backend != "auto":
         warnings.append("distributed.backend has no effect on one process")
+    if slow := slow_precision(options.precision, processes.device):
+        warnings.append(slow)
+    if options.cleanup_every is not None and not can_release(processes.device):
+        warnings.append("training.cleanup_every has no effect on this system's allocator")
     training = options.model_copy(update=changes)
     return Layout(
         config.model_copy(update={"training": training, "devices": processes.local_world}),

@@ -21,6 +21,7 @@ RESUMABLE = frozenset(
         "training.epochs",
         "training.patience",
         "training.max_time",
+        "training.cleanup_every",
         "checkpoint.every",
         "checkpoint.every_steps",
         "checkpoint.every_minutes",

@@ -12,6 +12,7 @@ import torch
 
 from hasten.config import RunConfig
 from hasten.training.machine import allocator_report
+from hasten.training.memory_cleanup import can_release
 from hasten.training.trainer import Trainer
 
 
@@ -56,6 +57,7 @@ def switches_in_effect(trainer: Trainer, config: RunConfig) -> dict[str, Any]:
         "lr": options.lr,
         "accumulate": options.accumulate,
         "recompute": options.recompute,
+        "cleanup_every": trainer.cleanup_every if can_release(processes.device) else None,
         "compile": [report.to_json() for report in trainer.compiled] or "off",
         "optimizer": f"{options.optimizer} (fused)",
         "eval_every": config.evaluation.every,

@@ -27,6 +27,7 @@ from hasten.training.compile import CompileReport, compile_step, forget_compiled
 from hasten.training.distributed import Processes
 from hasten.training.environment import peak_memory_bytes
 from hasten.training.journal import Journal
+from hasten.training.memory_cleanup import release_memory
 from hasten.training.phase import Batch, Phase
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.progress import Progress
@@ -96,6 +97,7 @@ class Trainer:
         #: the signal by which all processes have agreed to stop, or None
         self.stop: int | None = None
         self.look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_DEVICE)
+        self.cleanup_every = config.training.cleanup_every
 
     def run(self) -> str:
         """Train until the epochs are done, patience or time is out; returns which it was."""
@@ -159,6 +161,8 @@ class Trainer:
             position.index += 1
             position.step += 1
             position.step_of_epoch += 1
+            if self.cleanup_every and position.step % self.cleanup_every == 0:
+                release_memory(self.device)
             shown, look = None, position.step % self.look_every == 0
             if look:
                 self.settle(step.phase, losses)

@@ -1,0 +1,59 @@
+"""Pages really go back to the system, every so many steps, and no number changes."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from hasten import api
+from hasten.training import trainer
+
+_RELEASES = """
+import os
+from pathlib import Path
+from hasten.training.machine import tune_process
+tune_process()
+import torch
+from hasten.training.memory_cleanup import can_release, release_memory
+cpu = torch.device("cpu")
+assert can_release(cpu)
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+held = [torch.ones(1 << 20) for _ in range(48)]
+kept, held = held[-1], None
+before = resident()
+release_memory(cpu)
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
+def test_pages_go_back_to_the_system():
+    """Also with the settings that keep them, and although the last allocation is still in use."""
+    found = subprocess.run(
+        [sys.executable, "-c", _RELEASES], capture_output=True, text=True, check=True
+    )
+    assert int(found.stdout) > 150 << 20
+
+
+def test_it_is_done_every_so_many_steps_and_changes_no_number(tmp_path, monkeypatch):
+    released = []
+    monkeypatch.setattr(trainer, "release_memory", released.append)
+    data = {name: [0, 1, 2, 3] for name in ("head", "tail")} | {"relation": [0, 0, 0, 0]}
+    settings = {"model.width": 12, "training.batch_size": 3, "data.ratios": (1.0, 0.0, 0.0)}
+    found = {}
+    for every in (None, 2):
+        settings["training.cleanup_every"] = every
+        out = tmp_path / str(every)
+        result = api.train(
+            "distmult", data, settings=settings, epochs=2, device="cpu", out=out, quiet=True
+        )
+        found[every] = result
+        assert result.summary.effective["cleanup_every"] == every
+    steps = 2 * 3
+    assert len(released) == steps // 2
+    first, second = (dict(found[every].loaded.model.state_dict()) for every in (None, 2))
+    assert all(bool((first[name] == second[name]).all()) for name in first)
