@@ -14,6 +14,8 @@ from hasten.config import DataOptions
 from hasten.data.graph_sample import make_families
 from hasten.data.load import load_dataset
 from hasten.data.load_graph import load_graph
+from hasten.data.recognise import holds_triples
+from hasten.data.samples import SAMPLES
 from hasten.data.store import fingerprint
 
 CSV = "user_id,item_id,rating,timestamp\n" + "".join(
@@ -169,6 +171,32 @@ def test_make_writes_what_train_reads(tmp_path, capsys):
     code, found, _ = run(capsys, *arguments)
     assert code == 2
     assert "exists already" in found["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+@pytest.mark.parametrize("command", ["check", "inspect"])
+def test_what_make_writes_is_recognised(command, kind, tmp_path, capsys):
+    """Three columns of numbers under a header are events, not triples."""
+    out = tmp_path / "made.csv"
+    assert run(capsys, "make", kind, "--out", str(out))[0] == 0
+    code, found, said = run(capsys, command, str(out))
+    assert code == 0, said
+    assert found["counts"]["users"] > 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ("visitor,product,what\nv1,p1,bought\nv2,p2,seen\n", "events"),
+        ("who,which,when\n1,2,1697421545\n1,3,1697422099\n", "events"),
+        ("1,2,2024-01-05\n1,3,2024-01-06\n", "events"),
+        ("ann,knows,bob\nbob,knows,cid\n", "triples"),
+    ],
+)
+def test_events_or_triples(lines, kind, tmp_path):
+    (tmp_path / "data.csv").write_text(lines)
+    options = DataOptions(path=str(tmp_path / "data.csv"))
+    assert holds_triples(options) == (kind == "triples")
 
 
 def test_make_families(tmp_path, capsys):

@@ -176,8 +176,10 @@ def _claim_lines(
     else:
         return f"{width} cells a line instead of 3"
     if not named and not options.columns:
-        last = rows[0][-1]
-        if looks_numeric(last) or time_rule(last) != "number":
+        if all(any(plain(cell) in SYNONYMS[role] for cell in rows[0]) for role in ("user", "item")):
+            return "its header names users and items"
+        told = [looks_numeric(row[-1]) or time_rule(row[-1]) != "number" for row in rows]
+        if 2 * sum(told) >= len(told):
             return "the last cell is a number or a date, as in events (--format triples says so)"
     order = " ".join(sorted(roles, key=lambda role: roles[role]))
     return Claim(
