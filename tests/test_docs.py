@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import typer
 
 import hasten
 from hasten import registry
-from hasten.cli.main import app
+from hasten.cli.main import app, main
 from hasten.configuration.keys import known_keys
 from hasten.data.samples import write_sample
 from hasten.registry import BUILT_IN
@@ -100,6 +101,22 @@ def test_wrong_commands_would_be_noticed():
         "no key training.lrr"
     )
     assert problem(["make", "tea"]) == "no target tea"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md"])
+def test_commands_run_one_after_the_other(page, tmp_path, monkeypatch, capfd):
+    """All of hasten's commands of the page, with fewer epochs."""
+    monkeypatch.chdir(tmp_path)
+    few = {"30": "1", "32": "2"}
+    for words in commands(ROOT / page):
+        if words[0] != "hasten" or words[1] == "doctor":
+            continue
+        shorter = [
+            few.get(word, word) if before == "--epochs" else word
+            for before, word in pairwise(words)
+        ]
+        assert main(shorter) == 0, (" ".join(words), capfd.readouterr().err)
+    assert (tmp_path / "runs" / "mine" / "final").is_dir()
 
 
 def templates() -> set[str]:
