@@ -8,6 +8,7 @@ import torch
 
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN
+from hasten.models import kgat as module
 from hasten.models.collaborative import CollaborativeGraph
 from hasten.models.kgat import KGAT, KGATOptions
 from hasten.models.seam import RecommenderQueries, Sizes
@@ -58,8 +59,11 @@ def assert_same(ours, theirs):
 
 
 @pytest.mark.parametrize("aggregator", ["bi-interaction", "gcn", "graphsage"])
-@pytest.mark.parametrize("layers", [(5,), (6, 4, 3)])
-def test_pair_loss_and_gradients_are_those_of_the_equations(tmp_path, aggregator, layers):
+@pytest.mark.parametrize(("layers", "chosen"), [((5,), 0.8), ((6, 4, 3), 0.0), ((6, 4, 3), 1.1)])
+def test_pair_loss_and_gradients_are_those_of_the_equations(
+    tmp_path, aggregator, layers, chosen, monkeypatch
+):
+    monkeypatch.setattr(module, "_MOST", chosen)  # of the last layer but one: all, or some nodes
     options = {"aggregator": aggregator, "layers": layers, "dropout": 0.0, "l2": 0.01}
     _, model, (pairs, _), graph = build(tmp_path, **options)
     model.refresh()

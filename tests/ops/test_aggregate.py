@@ -8,7 +8,7 @@ import torch
 from hasten.ops import aggregate as module
 from hasten.ops.aggregate import aggregate, mix
 from hasten.ops.random import seed_device
-from hasten.ops.spmm import SparseGraph, spmm, spmm_rows
+from hasten.ops.spmm import SparseGraph, spmm, spmm_reference, spmm_rows, with_neighbours
 from tests.ops.test_spmm import graph
 
 AGGREGATORS = ["bi-interaction", "gcn", "graphsage"]
@@ -69,6 +69,50 @@ def test_dropout_zeroes_and_scales_and_so_does_its_gradient(aggregator):
     (mine,) = torch.autograd.grad((dropped * probe).sum(), x)
     (other,) = torch.autograd.grad((plain * kept * 2 * probe).sum(), x)
     torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+def test_some_rows_are_those_of_the_whole_forward_and_backward(aggregator, probability):
+    made, given = square(), matrices(aggregator)
+    weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
+    x = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    rows = torch.tensor([0, 3, 4, 7])
+    leaves = [x, *(t for pair in given for t in pair)]
+    probe = torch.randn(4, 4, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    seed_device(torch.device("cpu"), 8)
+    own, some = aggregate(made, weights, x, PICKED, given, aggregator, 0.2, probability, rows)
+    whole = aggregate(made, weights, x, PICKED, given, aggregator, 0.2, 0.0)[1][rows]
+    if probability:
+        assert 0 < (some == 0).sum() < some.numel()
+        whole = whole * (some != 0) / (1 - probability)
+    torch.testing.assert_close(some, whole)
+    picked = (x[PICKED] * probe[1]).sum()
+    ours = torch.autograd.grad((some * probe[0]).sum() + (own * probe[1]).sum(), leaves)
+    theirs = torch.autograd.grad((whole * probe[0]).sum() + picked, leaves)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_rows_among_others_are_the_rows_of_the_whole():
+    made = square()
+    weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
+    x = torch.randn(9, 5, dtype=torch.float64)
+    among = with_neighbours(made, PICKED)
+    dense = spmm_reference(made, torch.ones(len(made)), torch.eye(9))
+    expected = dense[PICKED].any(0)
+    expected[PICKED] = True
+    assert among.tolist() == expected.nonzero().view(-1).tolist()
+    some = x[among].requires_grad_()
+    own, sums = spmm_rows(made, weights, some, PICKED, among=among)
+    torch.testing.assert_close(own, x[PICKED])
+    torch.testing.assert_close(sums, spmm(made, weights, x)[PICKED])
+    probe = torch.randn(2, 3, 5, dtype=torch.float64)
+    (mine,) = torch.autograd.grad((own * probe[0] + sums * probe[1]).sum(), some)
+    x.requires_grad_()
+    whole = x[PICKED] * probe[0] + spmm(made, weights, x)[PICKED] * probe[1]
+    (other,) = torch.autograd.grad(whole.sum(), x)
+    torch.testing.assert_close(mine, other[among])
 
 
 def test_bfloat16_follows_float32():

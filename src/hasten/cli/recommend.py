@@ -21,6 +21,8 @@ from hasten.cli.options import (
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from hasten.inference.recommend import Recommendations
 
 Until = Literal["train", "valid", "test"]
@@ -29,6 +31,7 @@ PARTS = ("train", "valid", "test")
 SHOWN = 20
 _LONGEST = 48
 _COLUMNS = ("user_id", "rank", "item_id", "score", "item_name")
+_EXPLAINED = ("user_id", "rank", "item_id", "score", "path", "attention", "explanation")
 
 
 def recommend(
@@ -70,6 +73,13 @@ def recommend(
     format: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="With the paths of the graph that carry most attention."),
+    ] = False,
+    paths: Annotated[
+        int | None, typer.Option(metavar="N", help="How many for each item; none: 3.", min=1)
+    ] = None,
     checkpoint: CheckpointOption = "best",
     device: DeviceOption = None,
     json: JsonOption = False,
@@ -84,12 +94,13 @@ def recommend(
         raise UsageError(
             "for whom? give one of --users FILE|a,b,c|all, --history a,b,c, --history-file FILE"
         )
-    if history_times is not None and history is None:
-        raise UsageError("--history-times are those of --history a,b,c, which is not given")
+    _refuse_alone(
+        ("--history-times are those of --history a,b,c", history_times, history),
+        ("--format is the format of --out FILE", format, out),
+        ("--paths is how many --explain gives for an item", paths, explain or None),
+    )
     if until not in PARTS:
         raise UsageError(f"--until {until}: must be one of {', '.join(PARTS)}")
-    if format is not None and out is None:
-        raise UsageError("--format is the format of --out FILE, which is not given")
     prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
@@ -109,6 +120,10 @@ def recommend(
     from hasten.run import load_run  # noqa: PLC0415
 
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
+    if explain:
+        from hasten.inference import explain as paths_of  # noqa: PLC0415
+
+        paths_of.require_paths(loaded.model)
     found = engine.recommend(
         loaded,
         wanted,
@@ -120,10 +135,12 @@ def recommend(
         block=blocked,
         until=cast(Until, until),
     )
-    table = found.to_table()
+    table = paths_of.explain(loaded, found, paths or 3) if explain else found.to_table()
     if out is not None:
         export.write_table(table, out, format)
-    _tell(found, include_seen, out)
+    _tell(found, include_seen)
+    if out is not None:
+        output.say(f"{len(table):,} rows for {len(found.askers):,} users in {out}")
     if json:
         about = {
             "run": run,
@@ -132,51 +149,59 @@ def recommend(
             "history": found.known,
             "seen": "included" if include_seen else "excluded",
             "users": len(found.askers),
-            "rows": len(found),
+            "rows": len(table),
         }
         rest = {"recommendations": table.to_pylist()} if out is None else {"out": out}
         output.write_json(about | rest)
     elif out is None:
-        _show(found)
+        _show(found, table)
 
 
-def _tell(found: Recommendations, include_seen: bool, out: Path | None) -> None:
+def _refuse_alone(*pairs: tuple[str, object, object]) -> None:
+    """Refuse an option that means nothing without another: what it is, its value, the other's."""
+    for what, value, other in pairs:
+        if value is not None and other is None:
+            raise UsageError(f"{what}, which is not given")
+
+
+def _tell(found: Recommendations, include_seen: bool) -> None:
     seen = "may appear again" if include_seen else "are left out"
     output.say(f"history: {found.known}; its items {seen}")
     if found.without_history:
         output.say(f"{found.without_history} users have no history there: the same items for all")
     if found.short:
         output.say(f"{found.short} of {len(found.askers)} got fewer than {found.topk} items")
-    if out is not None:
-        output.say(f"{len(found):,} rows for {len(found.askers):,} users in {out}")
 
 
-def _show(found: Recommendations) -> None:
+def _show(found: Recommendations, table: pa.Table) -> None:
     """The items of each user under each other, on stdout."""
     limit = SHOWN if sys.stdout.isatty() else len(found.askers)
-    rows = found.to_table().to_pylist()
-    shown = [row for row, asker in zip(rows, found.asker.tolist(), strict=True) if asker < limit]
+    wanted = set(found.askers[:limit].to_pylist())
+    shown = [row for row in table.to_pylist() if row["user_id"] in wanted]
     if not shown:
         return
-    show_rows(shown, _COLUMNS)
+    explained = "explanation" in table.column_names
+    show_rows(shown, _EXPLAINED if explained else _COLUMNS, longest=200 if explained else _LONGEST)
     hidden = len(found.askers) - limit
     if hidden > 0:
         output.say(f"{hidden:,} more users; --out FILE takes them all")
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+def show_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], longest: int = _LONGEST
+) -> None:
     """Rows under each other, on stdout; of the columns those that there are."""
     names = [name for name in columns if rows and name in rows[0]]
-    lines = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    lines = [names, *([_cell(row[name], longest) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, longest: int) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     text = "" if value is None else output.printable(str(value)).replace("\n", " ")
     text = text.replace("\t", " ")
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -13,7 +13,8 @@ translation (TransR). After them the attention is computed anew, without gradien
 a head's edges of ``(e_t W_r) · tanh(e_h W_r + e_r)``. Until then an edge weighs one over the
 head's edges of its relation.
 
-In training the last layer is computed for the nodes of the batch alone: the same numbers.
+In training the last layer is computed for the nodes of the batch alone, and the one before it for
+these and their neighbours: the same numbers.
 """
 
 from __future__ import annotations
@@ -36,16 +37,20 @@ from hasten.models.bprmf import PAIR_DEFAULTS
 from hasten.models.collaborative import CollaborativeGraph
 from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer, Sizes
 from hasten.ops.aggregate import Aggregator, aggregate, mix
+from hasten.ops.best_paths import PathGraph
 from hasten.ops.dtypes import wide
 from hasten.ops.grouped_linear import grouped_linear
 from hasten.ops.random import seed_device
 from hasten.ops.relation_attention import RelationEdges, relation_attention
 from hasten.ops.segment_softmax import segment_softmax
-from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm_rows
+from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm_rows, with_neighbours
 from hasten.ops.table import EmbeddingTable, FixedTable
 from hasten.training.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.training.phase import Encoded, Phase
 from hasten.training.translation import TranslationBatch, TranslationPhase
+
+#: the share of the nodes above which choosing among them costs more than it saves
+_MOST = 0.8
 
 
 class KGATOptions(ModelOptions):
@@ -174,6 +179,17 @@ class KGAT(nn.Module):
         assert self.graph is not None
         self.weights: EdgeWeights = self.graph.weigh(values.to(self.nodes.weight.device))
 
+    def path_graph(self) -> PathGraph:
+        """The graph with its attention: an edge is followed from its head to its tail."""
+        assert self.graph is not None
+        kind = torch.empty(len(self.graph), dtype=torch.int64)
+        order = self.edges.order.cpu()
+        for relation, start, stop in self.edges.spans:
+            kind[order[start:stop]] = relation
+        tail = self.graph.columns.cpu().long().numpy()
+        weight = self.attention.cpu().double().numpy()
+        return PathGraph(self.graph.bounds, tail, kind.numpy(), weight)
+
     @torch.no_grad()
     def refresh(self) -> None:
         """Attention from the weights as they are."""
@@ -210,27 +226,50 @@ class KGAT(nn.Module):
         """[S, D + D1 + ...] vectors of the wanted nodes (int64 [S] on the host, distinct)."""
         x = self.nodes.block(0, len(self.nodes))
         found: list[Tensor] = []
+        needed = self._needed(wanted)
         for number, layer in enumerate(cast(Sequence[Layer], self.layers)):
-            last = number == len(self.layers) - 1
-            function = self._last if last else self._whole
+            before_last = number - len(self.layers)
+            function = {-1: self._last, -2: self._before_last}.get(before_last, self._whole)
             if self.recompute and torch.is_grad_enabled():
-                own, x = checkpoint(function, layer, x, wanted, use_reentrant=False)
+                own, x = checkpoint(function, layer, x, wanted, needed, use_reentrant=False)
             else:
-                own, x = function(layer, x, wanted)
+                own, x = function(layer, x, wanted, needed)
             found.append(own)
         first, *rest = (rows.to(wide(rows)) for rows in (*found, x))
         return torch.cat([first, *map(F.normalize, rest)], dim=1)
 
-    def _whole(self, layer: Layer, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    def _needed(self, wanted: Tensor) -> Tensor | None:
+        """The nodes whose last layer but one the last one needs; None: (nearly) all."""
+        assert self.graph is not None
+        if len(self.layers) == 1 or len(wanted) > _MOST * len(self.nodes):
+            return None
+        found = with_neighbours(self.graph, wanted)
+        return None if len(found) > _MOST * len(self.nodes) else found
+
+    def _whole(
+        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """The wanted rows of x, and a layer for all nodes."""
+        return self._before_last(layer, x, wanted, None)
+
+    def _before_last(
+        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The wanted rows of x, and a layer for the needed nodes."""
         assert self.graph is not None
         picked = wanted.to(x.device)
-        return aggregate(self.graph, self.weights, x, picked, layer.matrices, *self._mixing)
+        rows = None if needed is None else needed.to(x.device)
+        return aggregate(
+            self.graph, self.weights, x, picked, layer.matrices, *self._mixing, rows=rows
+        )
 
-    def _last(self, layer: Layer, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """The wanted rows of x, and a layer for these nodes."""
+    def _last(
+        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The wanted rows of x, and a layer for these nodes. x: the rows of the needed nodes."""
         assert self.graph is not None
-        own, neighbours = spmm_rows(self.graph, self.weights, x, wanted)
+        among = None if needed is None else needed.to(x.device)
+        own, neighbours = spmm_rows(self.graph, self.weights, x, wanted, among=among)
         return own, mix(own, neighbours, layer.matrices, *self._mixing)
 
     @property

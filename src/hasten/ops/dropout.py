@@ -38,17 +38,30 @@ def kept_scale(probability: float) -> float:
 
 def keep_mask(shape: torch.Size, probability: float) -> Tensor:
     """float32 mask of 0 and 1/(1-p), p being the probability rounded to the nearest 1/256."""
-    count = shape.numel()
-    kept = round(256 / kept_scale(probability))
-    if kept == 256:
+    if kept_scale(probability) == 1:
         return torch.ones(shape)
+    return mask_of(keep_bytes(shape.numel(), probability), shape, probability)
+
+
+def keep_bytes(count: int, probability: float) -> Tensor:
+    """uint8 [count / 8, rounded up] bits of a mask, for :func:`mask_of`; probability above 1/512.
+
+    What a step keeps of a mask for its backward pass: a bit an element.
+    """
+    kept = round(256 / kept_scale(probability))
     lowest = (kept & -kept).bit_length() - 1
     words = torch.empty(8 - lowest, (count + 63) // 64, dtype=torch.int64).random_(-(2**63), None)
     chosen = words[0]
     for digit, word in enumerate(words[1:], start=lowest + 1):
         chosen = word | chosen if kept >> digit & 1 else word & chosen
-    expanded = _table(kept).index_select(0, chosen.view(torch.uint8).to(torch.int32))
-    return expanded.view(-1)[:count].view(shape)
+    return chosen.view(torch.uint8)[: (count + 7) // 8]
+
+
+def mask_of(bits: Tensor, shape: torch.Size, probability: float) -> Tensor:
+    """The float32 mask whose bits :func:`keep_bytes` has drawn."""
+    table = _table(round(256 / kept_scale(probability)))
+    expanded = table.index_select(0, bits.to(torch.int32))
+    return expanded.view(-1)[: shape.numel()].view(shape)
 
 
 @lru_cache(maxsize=64)

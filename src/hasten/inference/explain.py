@@ -1,0 +1,129 @@
+"""Why an item was recommended: the paths of the graph that carry the most attention to it.
+
+A user's vector takes in an item over every path user -> ... -> item of the graph that was trained
+on, weighed by the product of the attentions of its edges. The heaviest of these paths are given,
+found exactly, with the names of their nodes and relations. They tell where the model looked, not
+what would happen without an edge.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hasten.data.tables import Dataset, Vocabulary
+from hasten.errors import UsageError
+from hasten.inference.recommend import Recommendations
+from hasten.ops.best_paths import PathGraph, WeighedPath, best_paths, bounds_to
+
+if TYPE_CHECKING:
+    from hasten.run import LoadedRun
+
+#: what the relation of a user and an item is called
+EVENT = "event"
+_EDGE = ("relation", "node")
+
+
+def require_paths(model: Any) -> None:
+    """UsageError where the model has no attention that paths could carry."""
+    if not hasattr(model, "path_graph"):
+        raise UsageError(
+            f"{model.name} has no attention over a graph, so there are no paths to explain its "
+            "recommendations by (kgat has): leave --explain out"
+        )
+
+
+def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Table:
+    """A row for each of the ``paths`` heaviest paths to every recommended item.
+
+    Columns: those of the recommendations; path: 1, 2, ...; attention: the product over its edges;
+    explanation: the path as text; relation_1, node_1, relation_2, ...: its edges, empty beyond its
+    end. A path has at most as many edges as the model has layers. ``^`` stands before a relation
+    that is followed from its tail to its head. An item that no path leads to has one row whose
+    path is empty. Raises UsageError for a model without attention.
+    """
+    if paths < 1:
+        raise UsageError(f"paths {paths}: must be 1 or more")
+    model: Any = loaded.model
+    require_paths(model)
+    dataset = loaded.dataset
+    assert isinstance(dataset, Dataset)
+    graph: PathGraph = model.path_graph()
+    longest = len(model.layers)
+    names = PathNames(dataset)
+    users = dataset.users.index(found.askers)[found.asker]
+    rows, numbers, lines = [], [], []
+    # item by item: what the best walks to an item weigh is the same for all users
+    order = np.argsort(found.item, kind="stable")
+    bounds = None
+    for previous, row in zip([None, *order[:-1].tolist()], order.tolist(), strict=True):
+        item = int(found.item[row])
+        if previous is None or found.item[previous] != item:
+            bounds = bounds_to(graph, item, longest)
+        source = len(names.entities) + int(users[row])
+        best: list[WeighedPath | None] = []
+        best += islice(best_paths(graph, source, item, longest, bounds), paths)
+        for number, path in enumerate(best or [None], start=1):
+            rows.append(row)
+            numbers.append(None if path is None else number)
+            lines.append(names.of(graph, source, path, longest))
+    back = np.argsort(np.asarray(rows, np.int64), kind="stable")
+    table = found.to_table().take(pa.array(np.asarray(rows, np.int64)[back]))
+    table = table.append_column("path", pa.array([numbers[i] for i in back], pa.int32()))
+    attention = [lines[i][0] for i in back]
+    table = table.append_column("attention", pa.array(attention, pa.float64()))
+    texts = ["explanation", *(f"{w}_{k}" for k in range(1, longest + 1) for w in _EDGE)]
+    for place, name in enumerate(texts, start=1):
+        table = table.append_column(name, pa.array([lines[i][place] for i in back], pa.string()))
+    return table
+
+
+class PathNames:
+    """What nodes and relations of the collaborative graph are called."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        facts = dataset.facts
+        assert facts is not None
+        self.entities = _called(facts.entities)
+        items = _called(dataset.items)
+        self.entities[: len(items)] = items
+        self.users = _called(dataset.users)
+        self.relations = _called(facts.relations)
+
+    def node(self, number: int) -> str:
+        count = len(self.entities)
+        return self.entities[number] if number < count else self.users[number - count]
+
+    def relation(self, number: int) -> str:
+        """Relations as :mod:`hasten.models.collaborative` numbers them."""
+        if number < 2:
+            return (EVENT, f"^{EVENT}")[number]
+        count = len(self.relations)
+        known = self.relations[(number - 2) % count]
+        return known if number - 2 < count else f"^{known}"
+
+    def of(
+        self, graph: PathGraph, source: int, path: WeighedPath | None, longest: int
+    ) -> tuple[Any, ...]:
+        """The attention, the text, then relation and node of every edge."""
+        if path is None:
+            return (None, None, *([None] * 2 * longest))
+        cells: list[str | None] = []
+        text = self.node(source)
+        for edge in path.edges:
+            relation, node = self.relation(int(graph.kind[edge])), self.node(int(graph.tail[edge]))
+            cells += [relation, node]
+            text += f" -[{relation}]-> {node}"
+        return (path.weight, text, *cells, *([None] * (2 * longest - len(cells))))
+
+
+def _called(vocabulary: Vocabulary) -> list[str]:
+    """Names, labels where there are none."""
+    labels = [str(label) for label in vocabulary.labels.to_pylist()]
+    if vocabulary.names is None:
+        return labels
+    names = vocabulary.names.to_pylist()
+    return [name or label for name, label in zip(names, labels, strict=True)]
