@@ -62,7 +62,9 @@ def curve(path: Path) -> list[dict[str, float]]:
         record = json.loads(line)
         entry = epochs.setdefault(record["epoch"], {"epoch": record["epoch"]})
         if record["kind"] == "train":
-            entry["loss"] = _short(record["loss"])
+            # of several phases the first one's
+            losses = [record[name] for name in record if name.split(".")[-1] == "loss"]
+            entry["loss"] = _short(losses[0])
             entry["seconds"] = _short(record["seconds"])
         elif record["kind"] == "valid":
             entry |= {

@@ -93,13 +93,15 @@ def train(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    refit: bool = False,
     **flags: Any,
 ) -> Result:
     """Train a model and return its :class:`Result`.
 
     data: a path, a registered name, a pandas/polars/Arrow table or a mapping of arrays; None takes
     the built-in sample. settings: dotted configuration keys, ``{"model.width": 128}``; flags: the
-    everyday ones by name (``epochs=20, lr=1e-3, device="cpu", out="runs/mine"``).
+    everyday ones by name (``epochs=20, lr=1e-3, device="cpu", out="runs/mine"``). refit: then train
+    anew on the training and validation parts, for as many epochs as were selected.
     devices=2 trains in two processes: they are new ones of the program hasten, so a script needs
     no ``if __name__`` guard, but they read the data themselves, from a path. In a script that
     torchrun starts, this call is one of its processes.
@@ -111,12 +113,12 @@ def train(
     built = build_config(model, path, None if config is None else Path(config), (), given)
     count = processes_to_start(built.devices, "devices" in given, built.distributed.master_port)
     if count:
-        return Result(_train_in_processes(built, count, table, quiet))
-    return Result(train_run(built, table=table, quiet=quiet))
+        return Result(_train_in_processes(built, count, table, quiet, refit))
+    return Result(train_run(built, table=table, quiet=quiet, refit=refit))
 
 
 def _train_in_processes(
-    config: RunConfig, count: int, table: object | None, quiet: bool
+    config: RunConfig, count: int, table: object | None, quiet: bool, refit: bool
 ) -> Summary:
     """Train by ``count`` new processes of the command line; what they print comes back."""
     if table is not None:
@@ -130,6 +132,7 @@ def _train_in_processes(
         arguments = ["train", "--config", str(file), "--json"]
         arguments += ["--out", str(config.out)] if config.out is not None else []
         arguments += ["--quiet"] if quiet else []
+        arguments += ["--refit"] if refit else []
         ended = run_processes(arguments, count, config.distributed.master_port, capture=True)
     lines = ended.output.splitlines()
     values = json.loads(lines[-1]) if lines else {}

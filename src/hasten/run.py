@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from hasten.assembly import (
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.data.graph import AnyDataset, KnowledgeGraph
+from hasten.data.refit import refitted
 from hasten.data.store import load_stored, save_dataset
 from hasten.data.tables import TEST, VALID
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
@@ -62,6 +63,9 @@ from hasten.training.signals import StopSignals
 from hasten.training.summary import Summary, switches_in_effect
 from hasten.training.trainer import Trainer
 
+#: the folder of the run on both parts, within the run that selected its epochs
+_REFIT = "refit"
+
 
 @dataclass(frozen=True)
 class LoadedRun:
@@ -80,22 +84,63 @@ def train(
     table: object | None = None,
     quiet: bool = False,
     resume_auto: bool = False,
+    refit: bool = False,
 ) -> Summary:
-    """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``."""
+    """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
+
+    refit: then train anew on the training and validation parts together, for as many epochs as
+    validation selected, in the folder ``refit`` of the run; the summary is that of the second run.
+    Where the time ran out in the first, there is none.
+    """
     if table is None:
         config = with_sample(config)
     if resume_auto and config.out is None:
         raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
+    if refit and config.data.refit:
+        raise ConfigurationError(
+            "--refit selects the epochs on the validation part, which data.refit=true trains on: "
+            "give one of them"
+        )
     tune_process()
     begin = time.perf_counter()
     with Processes.join(config.device, config.distributed) as processes:
         layout = settle(config, processes)
         config = layout.config
         begun = _begun_before(processes, config.out, resume_auto)
-        if begun is not None:
+        if begun is None:
+            selected = _train_new(processes, layout, table, quiet, begin, refit)
+        elif refit and begun.name == _REFIT:  # the launcher began again, in the second run
+            return _resume(processes, begun, None, {}, quiet, begin)
+        else:
             changes = requested_changes(config.model_copy(update={"out": begun}))
-            return _resume(processes, begun, None, changes, quiet, begin)
-        return _train_new(processes, layout, table, quiet, begin)
+            selected = _resume(processes, begun, None, changes, quiet, begin)
+        if not refit or selected.stopped_by == "max_time":
+            return selected
+        return _refit(processes, layout, table, quiet, selected)
+
+
+def _refit(
+    processes: Processes, layout: Layout, table: object | None, quiet: bool, selected: Summary
+) -> Summary:
+    """Train on both parts for the selected number of epochs, or go on with doing so."""
+    begin, place = time.perf_counter(), selected.run / _REFIT
+    if processes.from_first(lambda: RunFolder.holds_run(place)):
+        summary = _resume(processes, place, None, {}, quiet, begin)
+    else:
+        config = layout.config
+        both = {"epochs": selected.best_epoch, "patience": None}
+        config = config.model_copy(
+            update={
+                "out": place,
+                "data": config.data.model_copy(update={"refit": True}),
+                "training": config.training.model_copy(update=both),
+            }
+        )
+        layout = replace(layout, config=config, warnings=())
+        summary = _train_new(processes, layout, table, quiet, begin)
+    kept = ("epochs", "best_epoch", "valid", "test", "stopped_by")
+    told = {name: getattr(selected, name) for name in kept}
+    return replace(summary, selected={"run": str(selected.run), **told})
 
 
 def _begun_before(processes: Processes, out: Path | None, resume_auto: bool) -> Path | None:
@@ -114,11 +159,18 @@ def _begun_before(processes: Processes, out: Path | None, resume_auto: bool) -> 
 
 
 def _train_new(
-    processes: Processes, layout: Layout, table: object | None, quiet: bool, begin: float
+    processes: Processes,
+    layout: Layout,
+    table: object | None,
+    quiet: bool,
+    begin: float,
+    refit: bool = False,
 ) -> Summary:
-    """A new run, in a folder that the first process names and makes."""
+    """A new run, in a folder that the first process names and makes; refit: another follows it."""
     config, device = layout.config, processes.device
     dataset = processes.together("reading the data", lambda: load_data(config, table))
+    if refit:  # what cannot be refitted is refused before anything is trained
+        processes.together("looking for a validation part", lambda: refitted(dataset))
     require_same_data(processes, dataset)
     source = config.init_from
     weights = source and shared_checkpoint(processes, lambda: initial_weights(Path(source)))

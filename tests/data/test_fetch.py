@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import io
+import re
 import shutil
 import ssl
 import subprocess
@@ -18,7 +19,10 @@ import pytest
 from hasten.config import DataOptions
 from hasten.data import catalogue, fetch
 from hasten.data.load import load_dataset
+from hasten.data.load_facts import load_recommendation
+from hasten.data.published import GIT
 from hasten.errors import DataError, HastenError, UsageError
+from tests.models.kgat_data import write_layout
 
 CONTENT = b"user,item\n" + b"".join(b"1,%d\n" % i for i in range(2000))
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -234,12 +238,45 @@ def test_every_registered_set_is_complete():
     for name, entry in catalogue.CATALOGUE.items():
         assert entry.name == name
         assert entry.summary
-        if isinstance(entry, catalogue.Remote):
+        if isinstance(entry, catalogue.RemoteFolder):
+            digests = [digest.removeprefix(GIT) for digest in entry.files.values()]
+            assert all(re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", digest) for digest in digests)
+            assert {"train.txt", "test.txt", "item_list.txt"} < set(entry.files)
+        if isinstance(entry, catalogue.Fetched):
             fetch.check_address(entry.url)
             assert entry.url.startswith("https://")
             assert len(entry.sha256) == 64
             assert entry.bytes > 0
             assert entry.licence
+
+
+def test_a_folder_of_files_is_fetched_and_trained_on(server, cache, tmp_path, monkeypatch):
+    contents = {}
+    for path in write_layout(tmp_path / "there").iterdir():
+        contents[path.name] = path.read_bytes()
+        server.contents[f"/set/{path.name}"] = path.read_bytes()
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    # what ``git hash-object`` says of this text
+    blob = b"blob %d\0" % len(contents["train.txt"])
+    digests["train.txt"] = GIT + hashlib.sha1(blob + contents["train.txt"]).hexdigest()
+    entry = catalogue.RemoteFolder("made", "made", url(server, "/set"), digests, 10_000)
+    monkeypatch.setitem(catalogue.CATALOGUE, "made", entry)
+    with pytest.raises(DataError, match="hasten data fetch made"):
+        load_recommendation(DataOptions(path="made"), 0, facts=True)
+    folder = fetch.fetch("made")
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == contents
+    asked = len(server.requests)
+    assert fetch.fetch("made") == folder
+    assert len(server.requests) == asked == 3
+    dataset = load_recommendation(DataOptions(path="made"), 0, facts=True)
+    assert dataset.name == "made"
+    assert len(dataset.facts.triples) == 12
+    wrong = replace(entry, files={**digests, "train.txt": GIT + "0" * 40})
+    monkeypatch.setitem(catalogue.CATALOGUE, "made", wrong)
+    before = left_over(cache)
+    with pytest.raises(DataError, match="content of git"):
+        fetch.fetch("made")
+    assert left_over(cache) == before
 
 
 def test_over_https_with_its_own_certificate(cache, tmp_path, monkeypatch):

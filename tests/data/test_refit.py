@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from hasten import api
+from hasten.cli.main import main
 from hasten.config import DataOptions
 from hasten.data.load import load_table
 from hasten.data.load_graph import load_graph_table
 from hasten.data.refit import refitted
 from hasten.data.tables import TEST, TRAIN, VALID
-from hasten.errors import DataError
+from hasten.errors import ConfigurationError, DataError
 from tests.contract.cases import graph, sequences
 
 
@@ -44,3 +47,51 @@ def test_a_refitted_run_is_judged_on_the_same_test(tmp_path):
     assert result.summary.test
     assert result.summary.best_epoch == 2
     assert "refitted" in result.protocol
+
+
+SMALL = {"model.width": 8, "model.max_length": 8, "threads": 1, "training.epochs": 3}
+
+
+def test_one_call_selects_and_refits(tmp_path):
+    out = tmp_path / "run"
+    result = api.train(
+        "sasrec", sequences(), settings=SMALL, out=str(out), quiet=True, refit=True, patience=1
+    )
+    chosen = result.summary.selected
+    assert chosen is not None
+    assert result.path == out / "refit"
+    assert result.summary.epochs == chosen["best_epoch"]
+    assert chosen["valid"]
+    assert result.summary.valid == {}
+    assert "refitted" in result.protocol
+    settings = {**SMALL, "data.refit": True, "training.epochs": chosen["best_epoch"]}
+    by_hand = api.train(
+        "sasrec", sequences(), settings=settings, out=str(tmp_path / "b"), quiet=True
+    )
+    assert by_hand.metrics == result.metrics
+
+
+def test_a_refit_that_was_begun_is_gone_on_with(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    table = sequences()
+    lines = [f"{u},{i},{t}" for u, i, t in zip(*table.values(), strict=True)]
+    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id,timestamp", *lines]) + "\n")
+    words = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    command = ["train", "sasrec", "events.csv", *words, "--out", "run", "--resume", "auto"]
+    assert main([*command, "--quiet"]) == 0
+    assert not (tmp_path / "run" / "refit").exists()
+    assert main([*command, "--refit", "--quiet", "--json"]) == 0
+    first = capsys.readouterr().out.splitlines()[-1]
+    assert main([*command, "--refit", "--quiet", "--json"]) == 0
+    again = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(first)["test"] == json.loads(again)["test"]
+    assert json.loads(again)["selected"]["run"] == "run"
+
+
+def test_refit_without_a_validation_part_is_refused_before_training(tmp_path):
+    settings = {**SMALL, "data.split": "ratio", "data.ratios": [0.8, 0.0, 0.2]}
+    with pytest.raises(DataError, match="no validation part"):
+        api.train("sasrec", sequences(), settings=settings, out=str(tmp_path / "a"), refit=True)
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(ConfigurationError, match="give one of them"):
+        api.train("sasrec", sequences(), settings={**SMALL, "data.refit": True}, refit=True)

@@ -38,14 +38,14 @@ def _options(path: str | None, form: str | None, sets: list[str] | None) -> Data
 @app.command("list")
 def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
     """Registered data sets, and the formats that can be read."""
-    from hasten.data.catalogue import CATALOGUE, Remote  # noqa: PLC0415 - slow to import
+    from hasten.data.catalogue import CATALOGUE, Fetched  # noqa: PLC0415 - slow to import
     from hasten.data.fetch import cached  # noqa: PLC0415
     from hasten.data.readers import READERS, triples, typed  # noqa: PLC0415
 
     sets: list[dict[str, Any]] = []
     for entry in CATALOGUE.values():
         found: dict[str, Any] = {"name": entry.name, "summary": entry.summary}
-        if isinstance(entry, Remote):
+        if isinstance(entry, Fetched):
             found |= {
                 "kind": "fetched",
                 "cached": cached(entry.name, entry.sha256) is not None,
@@ -202,12 +202,12 @@ def fetch(
 ) -> None:
     """Download a registered data set into the cache: https, checked by sha256."""
     from hasten.cli.downloads import bar  # noqa: PLC0415 - slow to import
-    from hasten.data.catalogue import CATALOGUE, Remote  # noqa: PLC0415
+    from hasten.data.catalogue import CATALOGUE, Fetched  # noqa: PLC0415
     from hasten.data.fetch import DEFAULT_CAP  # noqa: PLC0415
     from hasten.data.fetch import fetch as download  # noqa: PLC0415
 
     entry = CATALOGUE.get(name)
-    if isinstance(entry, Remote):
+    if isinstance(entry, Fetched):
         output.say(f"{entry.summary}\n{entry.licence}")
     with bar() as report:
         folder = download(
@@ -219,10 +219,11 @@ def fetch(
             report=report,
         )
     files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
-    known = isinstance(entry, Remote)
+    model = "kgat" if getattr(entry, "kind", "") == "facts" else "sasrec"
+    known = isinstance(entry, Fetched)
     output.say(f"in {folder}: {len(files)} files")
     output.say(
-        f"next: hasten train sasrec {name}" if known else f"next: hasten data inspect {folder}"
+        f"next: hasten train {model} {name}" if known else f"next: hasten data inspect {folder}"
     )
     if json:
         output.write_json(

@@ -141,6 +141,14 @@ def train(
             rich_help_panel=_JUDGING,
         ),
     ] = None,
+    refit: Annotated[
+        bool,
+        typer.Option(
+            "--refit",
+            help="Then train anew on train and validation, for the selected epochs, in OUT/refit.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
@@ -206,7 +214,7 @@ def train(
     )
     from hasten import run  # noqa: PLC0415 - brings torch
 
-    summary = run.train(configuration, quiet=quiet, resume_auto=resume == "auto")
+    summary = run.train(configuration, quiet=quiet, resume_auto=resume == "auto", refit=refit)
     if json:
         output.write_json(summary.to_json())
     elif not quiet:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hasten.config import DataOptions
+from hasten.data.published import PUBLISHED, RemoteFolder
 from hasten.errors import DataError
 
 if TYPE_CHECKING:
@@ -100,7 +101,10 @@ def _triples(name: str, file: str, summary: str, sha256: str, size: int) -> Remo
     )
 
 
-CATALOGUE: dict[str, Sample | Remote] = {
+#: what ``hasten data fetch`` brings
+Fetched = Remote | RemoteFolder
+
+CATALOGUE: dict[str, Sample | Remote | RemoteFolder] = {
     entry.name: entry
     for entry in (
         Sample(
@@ -189,11 +193,12 @@ CATALOGUE: dict[str, Sample | Remote] = {
             "feb3e3e027103089934ea7dfb67d2048d8a43e65d6757a86f2e037acb66f640b",
             8_077,
         ),
+        *PUBLISHED,
     )
 }
 
 
-def find(name: str) -> Sample | Remote:
+def find(name: str) -> Sample | Remote | RemoteFolder:
     """The entry of that name.
 
     Raises:
@@ -209,7 +214,7 @@ def find(name: str) -> Sample | Remote:
     )
 
 
-def resolve(entry: Remote, options: DataOptions) -> DataOptions:
+def resolve(entry: Remote | RemoteFolder, options: DataOptions) -> DataOptions:
     """The options that read the fetched set; what the user chose stays.
 
     Raises:
@@ -222,6 +227,9 @@ def resolve(entry: Remote, options: DataOptions) -> DataOptions:
         raise DataError(
             f"{entry.name} is registered but not in the cache: hasten data fetch {entry.name}"
         )
+    if isinstance(entry, RemoteFolder):
+        layout = options.format or "sequences"
+        return options.model_copy(update={"path": str(folder), "format": layout})
     names = options.names or _inside(folder, entry.names)
     update = {"path": str(folder / entry.file), "names": names}
     if options.format is None:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from hasten.data import archives
-from hasten.data.catalogue import CATALOGUE, Remote, find
+from hasten.data.catalogue import CATALOGUE, Fetched, find
+from hasten.data.published import GIT, RemoteFolder, git_name
 from hasten.errors import DataError, HastenError, UsageError
 
 #: called with the bytes so far and the bytes to come (None: not said)
@@ -67,31 +68,35 @@ def fetch(
         HastenError: the download failed.
     """
     name, url, digest = _target(name_or_url, sha256)
+    entry = CATALOGUE.get(name_or_url)
+    wanted = {_file_name(url): (url, digest)}
+    if isinstance(entry, RemoteFolder) and sha256 is None:
+        wanted = {file: (f"{url}/{file}", kind) for file, kind in entry.files.items()}
     final = _folder(name, digest, cache)
-    kept = final / "download" / _file_name(url)
-    if kept.is_file() and (final / "content").is_dir():
-        with kept.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == digest:
-                return final / "content"
+    if final.is_dir():
+        kept = {file: final / "download" / file for file in wanted}
+        whole = (final / "content").is_dir() and all(path.is_file() for path in kept.values())
+        if whole and all(_digest(kept[f], d) == d for f, (_, d) in wanted.items()):
+            return final / "content"
         shutil.rmtree(final)  # damaged since: fetch it anew
     if offline is None:
         offline = os.environ.get("HASTEN_OFFLINE", "0") not in ("", "0")
     if offline:
         raise UsageError(f"{name} is not in the cache {cache_folder(cache)}, and offline is set")
-    entry = CATALOGUE.get(name_or_url)
-    if isinstance(entry, Remote) and sha256 is None:
+    if isinstance(entry, Fetched) and sha256 is None:
         cap = min(cap, entry.bytes)
     final.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".incoming-", dir=final.parent))
     try:
         (aside / "download").mkdir()
-        target = aside / "download" / _file_name(url)
-        _download(url, target, digest, cap, report)
-        if archives.is_archive(target):
-            archives.unpack(target, aside / "content")
-        else:
-            (aside / "content").mkdir()
-            os.link(target, aside / "content" / target.name)
+        for file, (address, kind) in wanted.items():
+            target = aside / "download" / file
+            _download(address, target, kind, cap, report)
+            if len(wanted) == 1 and archives.is_archive(target):
+                archives.unpack(target, aside / "content")
+            else:
+                (aside / "content").mkdir(exist_ok=True)
+                os.link(target, aside / "content" / target.name)
         _rename(aside, final)
     except OSError as error:
         raise HastenError(f"{name}: cannot write to {final.parent}: {error}") from error
@@ -114,7 +119,7 @@ def _target(name_or_url: str, sha256: str | None) -> tuple[str, str, str]:
         stem = _file_name(name_or_url).split(".")[0]
         return stem or "download", name_or_url, sha256.lower()
     entry = find(name_or_url)
-    if not isinstance(entry, Remote):
+    if not isinstance(entry, Fetched):
         raise UsageError(f"{name_or_url} is a built-in sample: there is nothing to fetch")
     return entry.name, entry.url, (sha256 or entry.sha256).lower()
 
@@ -177,7 +182,15 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _download(url: str, target: Path, sha256: str, cap: int, report: Report | None) -> None:
+def _digest(path: Path, like: str) -> str:
+    """The sha256 of a file, or git's name of it where the other is one."""
+    if like.startswith(GIT):
+        return git_name(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(url: str, target: Path, expected: str, cap: int, report: Report | None) -> None:
     """Stream the address into the file; only complete, with the right hash, it stays."""
     handlers: list[Any] = [_CheckedRedirects()]
     if _is_loopback(urllib.parse.urlsplit(url).hostname or ""):
@@ -192,8 +205,11 @@ def _download(url: str, target: Path, sha256: str, cap: int, report: Report | No
         raise HastenError(f"{url}: the download failed: {reason}") from error
     except ConnectionError as error:
         raise HastenError(f"{url}: the download broke off: {error}") from error
-    if digest != sha256:
-        raise DataError(f"{url}: the sha256 is {digest}, but {sha256} was expected; not kept")
+    if expected.startswith(GIT):
+        digest = git_name(target)
+    if digest != expected:
+        kind = "content of git" if expected.startswith(GIT) else "sha256"
+        raise DataError(f"{url}: the {kind} is {digest}, but {expected} was expected; not kept")
 
 
 def _stream(

@@ -19,6 +19,7 @@ from hasten.data.graph import Facts, Triples
 from hasten.data.lists import NumberedList, read_links, read_list
 from hasten.data.load import load_dataset, load_table
 from hasten.data.places import locate
+from hasten.data.published import RemoteFolder
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
 from hasten.data.readers.recbole import atomic_header
 from hasten.data.readers.triples import TripleColumns, read_triple_table, read_triples
@@ -39,6 +40,9 @@ def load_recommendation(options: DataOptions, seed: int, *, facts: bool) -> Data
     """
     if options.path is not None and not Path(options.path).exists():
         entry = catalogue.find(options.path)
+        if isinstance(entry, RemoteFolder):
+            local = load_recommendation(catalogue.resolve(entry, options), seed, facts=facts)
+            return replace(local, name=entry.name)
         dataset = load_dataset(options, seed, "ratio")
         if isinstance(entry, catalogue.Sample) and entry.kind == "facts":
             made = entry.make()

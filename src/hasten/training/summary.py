@@ -18,7 +18,10 @@ from hasten.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to; ``to_json`` is what ``hasten train --json`` prints."""
+    """What a run came to; ``to_json`` is what ``hasten train --json`` prints.
+
+    selected: with --refit, what the run came to that selected the number of epochs.
+    """
 
     run: Path
     model: str
@@ -33,6 +36,7 @@ class Summary:
     effective: dict[str, Any]
     stopped_by: str
     best_epoch: int
+    selected: dict[str, Any] | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Summary:

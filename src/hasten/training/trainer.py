@@ -141,7 +141,9 @@ class Trainer:
                 step.phase.start_epoch(self.config.seed, number)
             if self.phase_steps(step):
                 return True
+            self.clock = time.perf_counter()
             step.phase.end_epoch(self.config.seed, number)
+            self.settle(step.phase, {})
             self.position.phase, self.position.index = self.position.phase + 1, 0
         self.finish_epoch()
         return False
