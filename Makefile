@@ -19,10 +19,11 @@ RECBOLE_READY := $(RECBOLE)/.installed
 ONE_THREAD := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS)
 
-.PHONY: help demo test test-slow check format bench bench-env gpu-check docs experiments clean
+.PHONY: help demo test test-slow check format bench bench-env gpu-check docs experiments \
+	experiments-influence clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUNTIME) ## train on the built-in sample and print recommendations (sets itself up)
 	@$(BIN)/python scripts/demo.py
@@ -58,6 +59,9 @@ docs: $(DEVELOPMENT) ## the generated parts of the documentation
 
 experiments: $(DEVELOPMENT) ## the queue of long runs, resumed (ARGS="--only NAME --max-time 3600 --commit")
 	@$(BIN)/python -m experiments.queue run $(ARGS)
+
+experiments-influence: $(DEVELOPMENT) ## what influence finds (ARGS="planted" or "removed", --epochs N)
+	@$(BIN)/python -m experiments.influence $(ARGS)
 
 clean: ## remove caches and environments; runs/ stays
 	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -42,14 +42,16 @@ class PlainConvE(nn.Module):
         self.hidden_dropout, self.hidden_norm = nn.Dropout(0.3), nn.BatchNorm1d(size)
         self.bias = nn.Parameter(torch.zeros(entities))
 
-    def forward(self, entity: Tensor, relation: Tensor) -> Tensor:
+    def vectors(self, entity: Tensor, relation: Tensor) -> Tensor:
         head = self.entities(entity).view(-1, 1, HEIGHT, WIDTH)
         below = self.relations(relation).view(-1, 1, HEIGHT, WIDTH)
         x = self.input_dropout(self.input_norm(torch.cat([head, below], dim=2)))
         x = self.feature_dropout(torch.relu(self.feature_norm(self.convolution(x))))
         x = self.hidden_dropout(self.linear(x.flatten(1)))
-        x = torch.relu(self.hidden_norm(x))
-        return x @ self.entities.weight.T + self.bias
+        return torch.relu(self.hidden_norm(x))
+
+    def forward(self, entity: Tensor, relation: Tensor) -> Tensor:
+        return self.vectors(entity, relation) @ self.entities.weight.T + self.bias
 
 
 def rows_of(head: Int64, relation: Int64, tail: Int64, entities: int, relations: int):  # type: ignore[no-untyped-def]

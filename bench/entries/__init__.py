@@ -2,6 +2,7 @@
 
 from bench.entries.conve import ENTRIES as CONVE
 from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
+from bench.entries.influence import ENTRIES as INFLUENCE
 from bench.entries.kgat import ENTRIES as KGAT
 from bench.entries.residuals import ENTRIES as RESIDUALS
 from bench.entries.sasrec_beauty import ENTRIES as SASREC_BEAUTY
@@ -11,5 +12,14 @@ from bench.harness import Entry
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
-    for entry in (*SASREC_BEAUTY, *SASREC_ML1M, *TISASREC, *CONVE, *KGAT, *CPU_SETTINGS, *RESIDUALS)
+    for entry in (
+        *SASREC_BEAUTY,
+        *SASREC_ML1M,
+        *TISASREC,
+        *CONVE,
+        *INFLUENCE,
+        *KGAT,
+        *CPU_SETTINGS,
+        *RESIDUALS,
+    )
 }

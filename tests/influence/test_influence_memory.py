@@ -1,0 +1,63 @@
+"""What is held beside the weights follows the budget, and not the number of tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import json, resource
+import numpy as np, torch
+from hasten.configuration.build import build_config
+from hasten.data.graph import Triples
+from hasten.data.load_graph import load_graph_table
+from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
+from hasten.influence.factors import Arithmetic
+from hasten.influence.support import body_of
+from hasten.influence.trace import Limits, Weighted, trace
+from hasten.models.conve import ConvE, ConvEOptions
+from hasten.models.seam import Sizes
+from hasten.training.distributed import Processes
+
+generator = np.random.default_rng(0)
+columns = {n: generator.integers(0, m, 300) for n, m in
+           (("head", 60), ("relation", 3), ("tail", 60))}
+settings = {"data.duplicates": "drop", "data.unknown": "keep"}
+graph = load_graph_table(columns, build_config("conve", None, flags=settings).data, 0)
+model = ConvE(ConvEOptions(), Sizes.of(graph)).eval()
+tests = Triples(*(generator.integers(0, m, 1200) for m in (55, 3, 55)))
+arithmetic = Arithmetic()
+factors = CompletionFactors(model, body_of(model, arithmetic), training_answers(graph), "training",
+                            "all", arithmetic)
+kept = np.arange(int((graph.part == 0).sum()))
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def run(memory, count):
+    some = tests.take(np.arange(count))
+    found = trace(TripleSource(graph, factors, some, kept), [Weighted("w", 1.0, lambda: None)],
+                  topk=3, limits=Limits(memory, 256), arithmetic=arithmetic,
+                  processes=Processes(torch.device("cpu")))
+    return found[0].scores
+run(8 << 20, 2)
+before = peak()
+small = run(16 << 20, len(tests))
+between = peak()
+large = run(1 << 30, len(tests))
+torch.testing.assert_close(small, large)
+print(json.dumps([between - before, peak() - before]))
+"""
+
+
+def test_memory_follows_the_budget():
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    small, large = json.loads(done.stdout)
+    assert small < 48 << 20
+    assert large > 100 << 20
