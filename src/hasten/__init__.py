@@ -13,8 +13,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from hasten.api import Result, load, train
     from hasten.errors import HastenError
+    from hasten.node_embeddings import generate_hgt_embeddings_batched
 
-__all__ = ["HastenError", "Result", "__version__", "load", "train"]
+__all__ = [
+    "HastenError",
+    "Result",
+    "__version__",
+    "generate_hgt_embeddings_batched",
+    "load",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,6 +34,10 @@ def __getattr__(name: str) -> Any:
         from hasten import api  # noqa: PLC0415
 
         return getattr(api, name)
+    if name == "generate_hgt_embeddings_batched":
+        from hasten import node_embeddings  # noqa: PLC0415
+
+        return node_embeddings.generate_hgt_embeddings_batched
     if name == "HastenError":
         from hasten.errors import HastenError  # noqa: PLC0415
 

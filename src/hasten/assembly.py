@@ -81,6 +81,9 @@ def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) ->
     constructor = cast(Any, load_model(config.model.name))
     model: nn.Module = constructor(config.model, Sizes.of(dataset))
     torch.set_rng_state(state)
+    attach = getattr(model, "attach", None)
+    if attach is not None:
+        attach(dataset)
     return model.to(device)
 
 

@@ -61,6 +61,7 @@ BUILT_IN = (
     ModelEntry("conve", "hasten.models.conve", "ConvE", "2-D convolutions over knowledge graphs"),
     ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
     ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),
+    ModelEntry("hgt", "hasten.models.hgt", "HGT", "vectors of a typed graph's nodes"),
     ModelEntry("pop", "hasten.models.pop", "Pop", "the most popular items, for everyone"),
 )
 

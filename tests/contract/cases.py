@@ -62,6 +62,15 @@ _TRIPLES = {"model.width": 16, "training.batch_size": 32}
 _CONVE = {**_TRIPLES, "model.width": 36, "model.channels": 8, "model.group": 8}
 _CONVE_PLAIN = {f"model.{name}_dropout": 0.0 for name in ("input", "feature", "hidden")}
 
+_HGT = {
+    "model.width": 16,
+    "model.hidden": 16,
+    "model.heads": 2,
+    "model.negatives": 12,
+    "model.contrastive_batch": 8,
+    "training.batch_size": 8,
+}
+
 CASES = (
     ModelCase("sasrec-ce", "sasrec", _SMALL, _NO_DROPOUT),
     ModelCase(
@@ -122,6 +131,21 @@ CASES = (
         {**_TRIPLES, "model.loss": "sampled", "model.negatives": 8},
         _NO_DROPOUT,
         triples=True,
+    ),
+    ModelCase("hgt", "hgt", _HGT, triples=True, loss="link"),
+    ModelCase(
+        "hgt-edges",
+        "hgt",
+        {**_HGT, "model.mode": "edges", "model.fan_out": 2},
+        triples=True,
+        loss="link",
+    ),
+    ModelCase(
+        "hgt-neighbors",
+        "hgt",
+        {**_HGT, "model.mode": "neighbors", "model.fan_out": 3},
+        triples=True,
+        loss="link",
     ),
 )
 

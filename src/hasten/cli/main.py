@@ -14,7 +14,18 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from hasten.cli import data, doctor, evaluate, influence, output, predict, recommend, resume, train
+from hasten.cli import (
+    data,
+    doctor,
+    embed,
+    evaluate,
+    influence,
+    output,
+    predict,
+    recommend,
+    resume,
+    train,
+)
 from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError
 from hasten.registry import did_you_mean
 
@@ -72,6 +83,8 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("recommend")(recommend.recommend)
 app.command("predict")(predict.predict)
 app.command("influence")(influence.influence)
+app.command("embed")(embed.embed)
+app.command("check-embeddings")(embed.check)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data", cls=_Commands)
 

@@ -76,6 +76,14 @@ def type_codes(labels: pa.Array) -> tuple[tuple[str, ...], Int64]:
     return tuple(names[i] for i in order), place[np.asarray(found.indices)]
 
 
+def type_sizes(graph: KnowledgeGraph) -> tuple[int, ...]:
+    """Nodes of each type; all of one where the graph is not typed."""
+    if not graph.typed:
+        return (len(graph.entities),)
+    names, code = type_codes(graph.entities.labels)
+    return tuple(np.bincount(code, minlength=len(names)).tolist())
+
+
 def ids_of(labels: pa.Array) -> pa.Array:
     """The ids of labels ``type::id``."""
     return pc.list_element(pc.split_pattern(labels, MARK, max_splits=1), 1)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hasten.data.graph import AnyDataset, KnowledgeGraph
+from hasten.data.node_types import type_sizes
 from hasten.data.tables import Histories, Int64
 from hasten.ops.table import Table
 
@@ -116,12 +117,15 @@ class Sizes:
     items: int = 0
     entities: int = 0
     relations: int = 0
+    node_types: tuple[int, ...] = ()
     modalities: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> Sizes:
         if isinstance(dataset, KnowledgeGraph):
-            return cls(entities=len(dataset.entities), relations=len(dataset.relations))
+            entities, relations = len(dataset.entities), len(dataset.relations)
+            kinds = type_sizes(dataset)
+            return cls(entities=entities, relations=relations, node_types=kinds)
         facts = dataset.facts
         return cls(
             users=len(dataset.users),

@@ -78,12 +78,22 @@ class TypedEdges:
 
     @classmethod
     def build(
-        cls, source: Int64, relation: Int64, target: Int64, shape: tuple[int, int]
+        cls,
+        source: Int64,
+        relation: Int64,
+        target: Int64,
+        shape: tuple[int, int],
+        *,
+        in_order: bool = False,
     ) -> TypedEdges:
-        """From edges in any order; the same one may occur several times."""
+        """From edges in any order; the same one may occur several times.
+
+        in_order: they come by relation, destination and source already.
+        """
         targets, sources = shape
-        order = np.lexsort((source, target, relation))
-        source, relation, target = source[order], relation[order], target[order]
+        order = np.arange(len(source)) if in_order else np.lexsort((source, target, relation))
+        if not in_order:
+            source, relation, target = source[order], relation[order], target[order]
         bounds = np.flatnonzero(np.diff(relation, prepend=-1, append=-1))
         bounds = bounds if len(relation) else np.zeros(1, np.int64)
         found = []

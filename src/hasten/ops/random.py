@@ -35,6 +35,7 @@ class Stream(IntEnum):
     SAMPLE = 7
     POSITIVES = 8
     INFLUENCE = 9
+    NEIGHBOURS = 10
 
 
 def mix(value: int) -> int:

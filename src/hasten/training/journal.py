@@ -66,7 +66,7 @@ class Journal:
 
     def record(
         self,
-        kind: Literal["train", "valid", "test", "event"],
+        kind: Literal["train", "valid", "test", "event", "health"],
         epoch: int,
         step: int,
         values: Mapping[str, float | str | int],

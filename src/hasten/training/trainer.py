@@ -304,6 +304,7 @@ class Trainer:
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
             best = self.selection.update(evaluation.values[self.selection.metric], number)
+            self.look_at_health(number)
         position.epoch, position.phase, position.index, position.step_of_epoch = number, 0, 0, 0
         self.report(number, values, evaluation, best)
         totals.losses, totals.epoch_seconds = {}, 0.0
@@ -311,6 +312,15 @@ class Trainer:
             self.write(self.folder.best)
         if last or number % self.config.checkpoint.every == 0:
             self.save()
+
+    def look_at_health(self, number: int) -> None:
+        """Record how healthy the embeddings were when they were judged, where the model says it."""
+        health = getattr(self.model, "health", None)
+        if health is None:
+            return
+        self.journal.record("health", number, self.position.step, health.figures)
+        if health.warning is not None:
+            self.journal.warn(f"epoch {number}: {health.warning}")
 
     def raise_if_interrupted_in_evaluation(self) -> None:
         """The position still says: all steps done, not evaluated; resuming evaluates again."""

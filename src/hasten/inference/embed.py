@@ -1,0 +1,206 @@
+"""Embeddings of a run's nodes, and files of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from hasten.data.graph import KnowledgeGraph
+from hasten.data.node_types import NodeTypes, ids_of
+from hasten.errors import HastenError, UsageError
+from hasten.inference.export import neutralised
+
+if TYPE_CHECKING:
+    from hasten.run import LoadedRun
+
+Format = Literal["csv", "parquet", "npy", "projector"]
+FORMATS: tuple[str, ...] = get_args(Format)
+_COLUMNS = ("node_id", "node_name", "node_type")
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """vectors: float32 [N, D]; ids, names (nulls where unknown), kinds: string Arrow [N]."""
+
+    vectors: NDArray[np.float32]
+    ids: pa.Array
+    names: pa.Array
+    kinds: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+
+def embed(loaded: LoadedRun, block: int | None = None) -> Embeddings:
+    """The embeddings of all nodes of the run's graph. block: nodes that are computed at a time.
+
+    Raises:
+        UsageError: its model has none.
+    """
+    model: Any = loaded.model
+    graph = loaded.dataset
+    if not hasattr(model, "embed") or not isinstance(graph, KnowledgeGraph):
+        raise UsageError(f"{loaded.path}: a run of {loaded.config.model.name} has no embeddings")
+    with torch.inference_mode():
+        found = model.embed() if block is None else model.embed(block)
+        vectors = found.to("cpu", torch.float32).numpy()
+    types = NodeTypes.of(graph)
+    labels = graph.entities.labels.cast(pa.string())
+    kinds = pa.array(np.array(types.names, object)[types.code].tolist(), pa.string())
+    names = graph.entities.names
+    return Embeddings(
+        vectors,
+        ids_of(labels) if graph.typed else labels,
+        pa.nulls(len(labels), pa.string()) if names is None else names,
+        kinds,
+    )
+
+
+def write_embeddings(found: Embeddings, out: Path, form: str) -> list[Path]:
+    """Write them; returns the files.
+
+    csv, parquet: node_id, node_name, node_type, embedding (in CSV a JSON list); npy: the matrix,
+    and ``X.nodes.csv`` beside it; projector: a folder with vectors.tsv and metadata.tsv.
+
+    Raises:
+        HastenError: they cannot be written.
+    """
+    try:
+        if form == "npy":
+            np.save(out, found.vectors, allow_pickle=False)
+            nodes = out.with_suffix(".nodes.csv")
+            _write_csv(nodes, list(_COLUMNS), _rows(found))
+            return [out, nodes]
+        if form == "projector":
+            out.mkdir(exist_ok=True)
+            return _write_projector(found, out)
+        if form == "parquet":
+            import pyarrow.parquet as pq  # noqa: PLC0415 - only where it is needed
+
+            flat = pa.array(found.vectors.reshape(-1))
+            lists = pa.FixedSizeListArray.from_arrays(flat, found.vectors.shape[1])
+            columns = (found.ids, found.names, found.kinds, lists)
+            table = pa.table(list(columns), [*_COLUMNS, "embedding"])
+            pq.write_table(table, out, compression="zstd")
+            return [out]
+        _write_csv(out, [*_COLUMNS, "embedding"], _rows(found), found.vectors)
+    except OSError as error:
+        raise HastenError(f"{out}: cannot be written: {error.strerror or error}") from error
+    return [out]
+
+
+def _rows(found: Embeddings) -> list[tuple[str, str, str]]:
+    def texts(column: pa.Array) -> list[str]:
+        return [text or "" for text in neutralised(pa.chunked_array([column])).to_pylist()]
+
+    return list(zip(texts(found.ids), texts(found.names), texts(found.kinds), strict=True))
+
+
+def _write_csv(
+    path: Path,
+    header: list[str],
+    rows: list[tuple[str, str, str]],
+    vectors: NDArray[np.float32] | None = None,
+) -> None:
+    import csv  # noqa: PLC0415 - only where it is needed
+
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        with aside.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(header)
+            for number, row in enumerate(rows):
+                more = [] if vectors is None else [_listed(vectors[number])]
+                writer.writerow([*row, *more])
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _listed(vector: NDArray[np.float32]) -> str:
+    """A JSON list; nine digits give every float32 back."""
+    return "[" + ", ".join(f"{value:.9g}" for value in vector.tolist()) + "]"
+
+
+def _write_projector(found: Embeddings, folder: Path) -> list[Path]:
+    vectors, metadata = folder / "vectors.tsv", folder / "metadata.tsv"
+    np.savetxt(vectors, found.vectors, fmt="%.7g", delimiter="\t")
+    lines = ["node_id\tnode_name\tnode_type"]
+    lines += ["\t".join(cell.replace("\t", " ") for cell in row) for row in _rows(found)]
+    metadata.write_text("\n".join(lines) + "\n", "utf-8")
+    return [vectors, metadata]
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """Those of a file that :func:`write_embeddings` (csv, parquet, npy) or another tool wrote.
+
+    Raises:
+        UsageError: with the line of what cannot be read, or a value that is not finite.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    ending = path.suffix.lower()
+    try:
+        if ending == ".npy":
+            vectors = np.asarray(np.load(path, allow_pickle=False), np.float32)
+            beside = path.with_suffix(".nodes.csv")
+            kinds = _column(beside, "node_type") if beside.is_file() else ["node"] * len(vectors)
+            ids, names = [str(i) for i in range(len(vectors))], [""] * len(vectors)
+        elif ending == ".parquet":
+            import pyarrow.parquet as pq  # noqa: PLC0415 - only where it is needed
+
+            table = pq.read_table(path)
+            vectors = np.array(table["embedding"].to_pylist(), np.float32)
+            ids, names, kinds = (table[f"node_{n}"].to_pylist() for n in ("id", "name", "type"))
+        elif ending == ".csv":
+            ids, names, kinds, vectors = _read_csv(path)
+        else:
+            raise UsageError(f"{path}: .csv, .parquet and .npy can be read")
+    except (ValueError, KeyError, OSError, pa.ArrowException) as error:
+        raise UsageError(f"{path}: no embeddings can be read: {error}") from error
+    if vectors.ndim != 2 or not len(vectors) or len(kinds) != len(vectors):
+        raise UsageError(f"{path}: a row of equally many numbers for every node is expected")
+    if not np.isfinite(vectors).all():
+        row = int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])
+        raise UsageError(f"{path}: row {row + 1} holds a number that is not finite")
+    order = np.argsort(np.array(kinds, object).astype(str), kind="stable")
+    picked = [pa.array([c[i] for i in order], pa.string()) for c in (ids, names, kinds)]
+    return Embeddings(vectors[order], *picked)
+
+
+def _column(path: Path, name: str) -> list[str]:
+    import csv  # noqa: PLC0415 - only where it is needed
+
+    with path.open(encoding="utf-8", newline="") as file:
+        return [row[name] for row in csv.DictReader(file)]
+
+
+def _read_csv(path: Path) -> tuple[list[str], list[str], list[str], NDArray[np.float32]]:
+    import csv  # noqa: PLC0415 - only where it is needed
+
+    csv.field_size_limit(1 << 24)
+    ids, names, kinds, vectors = [], [], [], []
+    with path.open(encoding="utf-8", newline="") as file:
+        for line, row in enumerate(csv.DictReader(file), 2):
+            try:
+                vectors.append(np.array(json.loads(row["embedding"]), np.float32))
+                ids.append(row["node_id"])
+                names.append(row.get("node_name") or "")
+                kinds.append(row.get("node_type") or "node")
+            except (KeyError, TypeError, ValueError) as error:
+                raise UsageError(
+                    f"{path}: line {line}: node_id, node_name, node_type and a JSON list "
+                    f"as embedding are expected ({error})"
+                ) from error
+            if vectors[-1].shape != vectors[0].shape:
+                raise UsageError(
+                    f"{path}: line {line}: {vectors[-1].size} numbers, {vectors[0].size} before"
+                )
+    return ids, names, kinds, np.stack(vectors) if vectors else np.empty((0, 0), np.float32)

@@ -1,0 +1,345 @@
+"""The training phase of a typed graph: links against drawn ones, and similar nodes.
+
+A step scores some links of every relation and lets messages pass along the others: what is scored
+never passes a message, nor does its reverse. With p(h, r, t) the score of a link:
+
+- link: ``softplus(-p) + mean over drawn t' of softplus(p(h, r, t')) / 2 + the same of drawn h'``;
+  other ends are drawn once a step for each relation and side, of the type that belongs there, and
+  count for no link of which they are known in training;
+- contrast (InfoNCE): ``-log(exp(c(a, p)) / (exp(c(a, p)) + sum over drawn n of exp(c(a, n))))``,
+  c the cosine over the temperature, p a node similar to a, n nodes that are not.
+
+Everything drawn is keyed by the step and by what it is drawn for, never by the share: micro-batches
+and processes add up to the same step, also where neighbourhoods are sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hasten.data.tables import Int64, ragged_positions
+from hasten.models.message_graph import MessageGraph
+from hasten.ops.csr import CSR
+from hasten.ops.dtypes import wide
+from hasten.ops.random import Stream, integers, key, permutation
+from hasten.training.phase import Batch, Encoded, SimplePhase, Term
+
+Mode = Literal["full", "edges", "neighbors"]
+_LINKS, _ANCHORS, _SIMILAR, _CONTRAST, _NODES, _CHOICE = 0, 1, 2, 3, 4, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Similar:
+    """Nodes first..first + N - 1 of one type; similar: [N] rows of places among them."""
+
+    first: int
+    similar: CSR
+    weight: float
+    temperature: float
+    batch: int
+    drawn: int
+
+    @property
+    def anchors(self) -> Int64:
+        """Places of the nodes that are similar to others."""
+        return np.flatnonzero(self.similar.lengths)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How a step is drawn.
+
+    batch_size: links of each relation (of neighbors: nodes); share: at most this share of a
+    relation's links; steps: an epoch, None: until every link was scored; negatives: other ends
+    for each relation and side.
+    """
+
+    mode: Mode
+    batch_size: int
+    share: float
+    steps: int | None
+    negatives: int
+    fan_out: int | None
+
+
+class LinkModel(Protocol):
+    """What the phase needs of a model."""
+
+    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], draw: int) -> Tensor:
+        """[S, D] vectors of the wanted nodes from a pass over the whole graph."""
+        ...
+
+    def encode_some(
+        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, draw: int
+    ) -> Tensor:
+        """[S, D] the same from the neighbourhoods of the wanted nodes."""
+        ...
+
+    def queries(self, vectors: Tensor, relation: int) -> tuple[Tensor, Tensor]:
+        """[B, D] what is multiplied with the other end, and the relation's bias."""
+        ...
+
+
+class LinkPhase(SimplePhase):
+    """Steps over the links of a graph."""
+
+    name = "links"
+
+    def __init__(
+        self, model: LinkModel, graph: MessageGraph, draws: Draws, contrast: Similar | None
+    ) -> None:
+        assert isinstance(model, nn.Module)
+        self.module: nn.Module = model
+        self.model: LinkModel = model
+        self.graph, self.draws, self.contrast = graph, draws, contrast
+        relations = len(graph.types.source)
+        self.bounds = np.searchsorted(graph.kind, np.arange(relations + 1))
+        self.known = [_known(graph, turned) for turned in (False, True)]
+        self.anchors = np.empty(0, np.int64) if contrast is None else contrast.anchors
+        ends = np.concatenate([graph.head, graph.tail])
+        self._incident = np.argsort(ends, kind="stable")
+        self._offsets = np.zeros(graph.nodes + 1, np.int64)
+        np.cumsum(np.bincount(ends, minlength=graph.nodes), out=self._offsets[1:])
+        self._linked = np.flatnonzero(np.diff(self._offsets))
+        self._order: tuple[tuple[int, int], list[Int64]] | None = None
+
+    @property
+    def links(self) -> int:
+        return len(self.graph.head)
+
+    def _each(self) -> Int64:
+        """[R] links of each relation that a step scores at most."""
+        sizes = np.diff(self.bounds)
+        allowed = np.floor(sizes * self.draws.share).astype(np.int64)
+        return np.minimum(self.draws.batch_size, np.maximum(allowed, 1))
+
+    def steps(self) -> int:
+        if self.draws.steps is not None:
+            return self.draws.steps
+        if self.draws.mode == "neighbors":
+            return -(-len(self._linked) // self.draws.batch_size)
+        return int(np.max(-(-np.diff(self.bounds) // self._each())))
+
+    def plan(self, seed: int, epoch: int, index: int) -> Batch:
+        by_node = self.draws.mode == "neighbors"
+        ids = self._by_node(seed, epoch, index) if by_node else self._by_edge(seed, epoch, index)
+        chosen = np.empty(0, np.int64)
+        if self.contrast is not None:
+            order = permutation(
+                len(self.anchors), key(seed, Stream.PERMUTATION, epoch, _ANCHORS)
+            ).numpy()
+            size = min(self.contrast.batch, len(order))
+            chosen = np.sort(order[(index * size + np.arange(size)) % len(order)])
+        counts = {"links": float(len(ids)), "anchors": float(max(1, len(chosen)))}
+        both = np.concatenate([ids, self.links + chosen])
+        return Batch(torch.from_numpy(both), seed, epoch, index, counts)
+
+    def _by_edge(self, seed: int, epoch: int, index: int) -> Int64:
+        """Some links of every relation: all of them once an epoch, or as many as fit."""
+        if self._order is None or self._order[0] != (seed, epoch):
+            orders = [
+                permutation(int(size), key(seed, Stream.PERMUTATION, epoch, _LINKS, r)).numpy()
+                for r, size in enumerate(np.diff(self.bounds))
+            ]
+            self._order = ((seed, epoch), orders)
+        found, steps = [], self.steps()
+        for first, order, each in zip(self.bounds, self._order[1], self._each(), strict=False):
+            count = len(order)
+            if not count:
+                continue
+            if self.draws.steps is None:
+                place = np.arange(index * count // steps, (index + 1) * count // steps)
+            else:
+                place = (index * each + np.arange(each)) % count
+            found.append(first + np.sort(order[place]))
+        return np.concatenate(found)
+
+    def _by_node(self, seed: int, epoch: int, index: int) -> Int64:
+        """One link of each of some nodes."""
+        order = permutation(len(self._linked), key(seed, Stream.PERMUTATION, epoch, _NODES)).numpy()
+        size = min(self.draws.batch_size, len(order))
+        place = index * size + np.arange(size)
+        if self.draws.steps is None:
+            place = place[place < len(order)]
+        nodes = self._linked[order[place % len(order)]]
+        base = key(seed, Stream.POSITIVES, epoch, index, _CHOICE)
+        degree = torch.from_numpy(self._offsets[nodes + 1] - self._offsets[nodes])
+        drawn = integers(degree, base, torch.from_numpy(nodes)).numpy()
+        return np.unique(self._incident[self._offsets[nodes] + drawn] % self.links)
+
+    def examples(self, batch: Batch) -> int:
+        return int(batch.denominators["links"])
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    def _scored(self, batch: Batch) -> NDArray[np.bool_]:
+        """[L] the links of the whole batch."""
+        scored = np.zeros(self.links, bool)
+        ids = batch.ids.numpy()
+        scored[ids[ids < self.links]] = True
+        return scored
+
+    def _others(self, batch: Batch, relation: int, side: int) -> Int64:
+        """Other tails (0) or heads (1) of a relation: distinct nodes of the type, ascending."""
+        types = self.graph.types
+        kind = (types.target, types.source)[side][relation]
+        first, size = int(types.offsets[kind]), int(types.sizes[kind])
+        if size <= self.draws.negatives:
+            return np.arange(first, first + size)
+        base = key(batch.seed, Stream.NEGATIVES, batch.epoch, batch.index, relation, side)
+        drawn = integers(size, base, torch.arange(self.draws.negatives)).numpy()
+        return np.unique(first + drawn)
+
+    def _wanted(self, batch: Batch, rows: Int64) -> Int64:
+        """The nodes whose vectors the terms of these rows need, ascending."""
+        links = rows[rows < self.links]
+        found = [self.graph.head[links], self.graph.tail[links]]
+        for relation in np.unique(self.graph.kind[links]).tolist():
+            found += [self._others(batch, relation, side) for side in (0, 1)]
+        anchors = rows[rows >= self.links] - self.links
+        if self.contrast is not None and len(anchors):
+            found += list(self._contrasted(batch, anchors))
+        return np.unique(np.concatenate(found))
+
+    def _contrasted(self, batch: Batch, rows: Int64) -> tuple[Int64, Int64, Int64]:
+        """Anchors, a similar node of each, and the nodes that all are compared with."""
+        assert self.contrast is not None
+        place = self.anchors[rows]
+        similar, first = self.contrast.similar, self.contrast.first
+        base = key(batch.seed, Stream.POSITIVES, batch.epoch, batch.index, _SIMILAR)
+        pick = integers(torch.from_numpy(similar.lengths[place]), base, torch.from_numpy(place))
+        positive = similar.items[similar.offsets[place] + pick.numpy()]
+        base = key(batch.seed, Stream.NEGATIVES, batch.epoch, batch.index, _CONTRAST)
+        count = len(similar)
+        if count <= self.contrast.drawn:
+            drawn = np.arange(count)
+        else:
+            drawn = np.unique(integers(count, base, torch.arange(self.contrast.drawn)).numpy())
+        return place + first, positive + first, drawn + first
+
+    def encode(self, batch: Batch) -> Encoded:
+        """In full mode the vectors that the batch needs; otherwise every share has its own."""
+        if self.draws.mode != "full":
+            return ()
+        wanted = self._wanted(batch, batch.ids.numpy())
+        return (self.model.encode_all(wanted, self._scored(batch), self._draw(batch)),)
+
+    def _draw(self, batch: Batch) -> int:
+        return key(batch.seed, Stream.NEIGHBOURS, batch.epoch, batch.index)
+
+    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+        mine = rows.numpy()
+        if encoded:
+            wanted, vectors = self._wanted(batch, batch.ids.numpy()), encoded[0]
+        else:
+            wanted = self._wanted(batch, mine)
+            vectors = self.model.encode_some(
+                wanted, self._scored(batch), self.draws.fan_out, self._draw(batch)
+            )
+        links = mine[mine < self.links]
+        terms = [
+            Term("link", self.link_loss(batch, vectors, wanted, links), batch.denominators["links"])
+        ]
+        if self.contrast is not None:
+            anchors = mine[mine >= self.links] - self.links
+            loss = self.contrast_loss(batch, vectors, wanted, anchors)
+            terms.append(
+                Term("contrast", loss, batch.denominators["anchors"], self.contrast.weight)
+            )
+        return terms
+
+    def link_loss(self, batch: Batch, vectors: Tensor, wanted: Int64, links: Int64) -> Tensor:
+        """The sum over these links (by relation)."""
+        total = vectors.new_zeros((), dtype=wide(vectors))
+        kinds, begin = np.unique(self.graph.kind[links], return_index=True)
+        for kind, part in zip(kinds.tolist(), np.split(links, begin[1:]), strict=True):
+            ends = (self.graph.head[part], self.graph.tail[part])
+            left, right = (self._rows(vectors, wanted, nodes) for nodes in ends)
+            queries, bias = self.model.queries(left, kind)
+            own = torch.linalg.vecdot(queries.to(total.dtype), right.to(total.dtype)) + bias
+            total = total + F.softplus(-own).sum()
+            # the product with the relation is the same from either side
+            given = (queries, self.model.queries(right, kind)[0])
+            for side in (0, 1):
+                others = self._others(batch, kind, side)
+                table = self._rows(vectors, wanted, others)
+                scores = (given[side] @ table.T).to(total.dtype) + bias
+                free = self._free(kind, side, ends[side], others).to(scores.device, scores.dtype)
+                weight = free / free.sum(1, keepdim=True).clamp(min=1)
+                total = total + (F.softplus(scores) * weight).sum() / 2
+        return total
+
+    def _rows(self, vectors: Tensor, wanted: Int64, nodes: Int64) -> Tensor:
+        place = torch.from_numpy(np.searchsorted(wanted, nodes))
+        return vectors.index_select(0, place.to(vectors.device))
+
+    def _free(self, relation: int, side: int, given: Int64, others: Int64) -> Tensor:
+        """Bool [B, M] which drawn ends are no known ones of the given nodes."""
+        codes, answers = self.known[side]
+        wanted = relation * self.graph.nodes + given
+        first = np.searchsorted(codes, wanted, "left")
+        lengths = np.searchsorted(codes, wanted, "right") - first
+        row = np.repeat(np.arange(len(given)), lengths)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
+        answer = answers[places]
+        slot = np.minimum(np.searchsorted(others, answer), len(others) - 1)
+        hit = others[slot] == answer
+        free = np.ones((len(given), len(others)), bool)
+        free[row[hit], slot[hit]] = False
+        return torch.from_numpy(free)
+
+    def contrast_loss(self, batch: Batch, vectors: Tensor, wanted: Int64, rows: Int64) -> Tensor:
+        """The sum over these anchors."""
+        assert self.contrast is not None
+        full = wide(vectors)
+        if not len(rows):
+            return vectors.new_zeros((), dtype=full)
+        nodes = self._contrasted(batch, rows)
+        anchor, positive, drawn = (
+            F.normalize(self._rows(vectors, wanted, each).to(full)) for each in nodes
+        )
+        near = torch.linalg.vecdot(anchor, positive) / self.contrast.temperature
+        far = (anchor @ drawn.T).to(full) / self.contrast.temperature
+        similar, first = self.contrast.similar, self.contrast.first
+        places, offsets = ragged_positions(similar.offsets, nodes[0] - first)
+        others = nodes[2] - first
+        answer = np.concatenate([similar.items[places], nodes[0] - first])
+        row = np.concatenate(
+            [np.repeat(np.arange(len(rows)), np.diff(offsets)), np.arange(len(rows))]
+        )
+        slot = np.minimum(np.searchsorted(others, answer), len(others) - 1)
+        hit = others[slot] == answer
+        hidden = np.zeros((len(rows), len(others)), bool)
+        hidden[row[hit], slot[hit]] = True
+        far = far.masked_fill(torch.from_numpy(hidden).to(far.device), -torch.inf)
+        total: Tensor = (torch.logsumexp(torch.cat([near[:, None], far], 1), 1) - near).sum()
+        return total
+
+
+def _known(graph: MessageGraph, turned: bool) -> tuple[Int64, Int64]:
+    """The known other ends of every (relation, node): codes, ascending, and the other end of each.
+
+    turned: tails are given, heads are asked for.
+    """
+    both = graph.types.symmetric[graph.kind]
+    given, other = (graph.tail, graph.head) if turned else (graph.head, graph.tail)
+    codes = np.concatenate(
+        [graph.kind * graph.nodes + given, (graph.kind * graph.nodes + other)[both]]
+    )
+    answer = np.concatenate([other, given[both]])
+    order = np.lexsort((answer, codes))
+    return codes[order], answer[order]

@@ -1,0 +1,42 @@
+"""From a device that fails to the CPU, said aloud: Apple's MPS runs out of memory or lacks things.
+
+``PYTORCH_ENABLE_MPS_FALLBACK=1`` lets torch compute single operations on the CPU, and
+``PYTORCH_MPS_HIGH_WATERMARK_RATIO`` is how much of the memory MPS may take (0: all of it, and the
+machine may freeze); both are read when torch is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+_SIGNS = ("out of memory", "mps", "metal", "not implemented for", "not supported")
+
+
+def failed_on_device(error: BaseException) -> bool:
+    """Whether an error is that of a device, not of what was asked of it."""
+    if isinstance(error, NotImplementedError):
+        return True
+    return isinstance(error, RuntimeError) and any(s in str(error).lower() for s in _SIGNS)
+
+
+def with_retreat(
+    attempt: Callable[[str], Found], device: str, chosen: bool, say: Callable[[str], None]
+) -> tuple[Found, str]:
+    """What the attempt gives on the device, or on the CPU where the device fails; and which it was.
+
+    chosen: the user named the device: then its error is raised, not hidden.
+    """
+    try:
+        return attempt(device), device
+    except (RuntimeError, NotImplementedError) as error:
+        if chosen or device == "cpu" or not failed_on_device(error):
+            raise
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        say(
+            f"{device} failed ({first}): going on with the CPU, from the beginning. To stay on "
+            f"{device}: a smaller edge_sample_size or more accumulation_steps, or, for missing "
+            "operations of MPS, PYTORCH_ENABLE_MPS_FALLBACK=1"
+        )
+    return attempt("cpu"), "cpu"

@@ -1,0 +1,208 @@
+"""Embeddings in files, and what the check says of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import hasten
+from hasten.cli.main import main
+from hasten.data.node_types import NodeTypes
+from hasten.errors import UsageError
+from hasten.evaluation.health import health, health_of
+from hasten.inference.check_embeddings import check_embeddings
+from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
+from hasten.run import load_run
+from hasten.training.retreat import with_retreat
+from tests.models.test_hgt import table
+
+SETTINGS = {
+    "model.width": 12, "model.hidden": 8, "model.heads": 2, "training.batch_size": 50,
+    "evaluation.metrics": ["mrr", "hits@10"], "data.ratios": [0.7, 0.15, 0.15], "threads": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embed")
+    result = hasten.train(
+        "hgt", table(), settings=SETTINGS, epochs=2, out=folder / "run", quiet=True
+    )
+    return result.path
+
+
+def named(count=3):
+    rng = np.random.default_rng(0)
+    return Embeddings(
+        rng.normal(size=(count, 4)).astype(np.float32),
+        pa.array([str(i) for i in range(count)]),
+        pa.array(["=cmd", None, "plain, with comma"][:count], pa.string()),
+        pa.array(["drug", "drug", "gene"][:count]),
+    )
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "npy"])
+def test_files_give_every_number_back(tmp_path, form):
+    found = named()
+    path = tmp_path / f"e.{form}"
+    write_embeddings(found, path, form)
+    again = read_embeddings(path)
+    np.testing.assert_array_equal(again.vectors, found.vectors)
+    assert again.kinds.to_pylist() == found.kinds.to_pylist()
+
+
+def test_csv_has_the_columns_of_the_guide_and_no_formulas(tmp_path):
+    write_embeddings(named(), tmp_path / "e.csv", "csv")
+    with (tmp_path / "e.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["node_id", "node_name", "node_type", "embedding"]
+    assert rows[0]["node_name"] == "'=cmd"
+    assert len(json.loads(rows[2]["embedding"])) == 4
+
+
+def test_the_projector_gets_two_files(tmp_path):
+    write_embeddings(named(), tmp_path / "p", "projector")
+    assert np.loadtxt(tmp_path / "p" / "vectors.tsv").shape == (3, 4)
+    assert (tmp_path / "p" / "metadata.tsv").read_text().splitlines()[
+        3
+    ] == "2\tplain, with comma\tgene"
+
+
+def test_a_run_embeds_what_its_model_computes(run, tmp_path, capsys):
+    assert main(["embed", str(run), "--out", str(tmp_path / "e.parquet"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    loaded = load_run(run)
+    assert told["nodes"] == len(loaded.dataset.entities)
+    found = read_embeddings(tmp_path / "e.parquet")
+    with torch.no_grad():
+        expected = loaded.model.embed().numpy()
+    np.testing.assert_allclose(found.vectors, expected, rtol=1e-5, atol=1e-6)
+    blocks = embed(loaded, 3)
+    np.testing.assert_allclose(blocks.vectors, expected, rtol=1e-4, atol=1e-5)
+    assert blocks.ids[0].as_py() == "s0"
+    assert main(["embed", str(run), "--format", "npz"]) == 2
+    assert main(["embed", str(run), "--out", str(tmp_path / "no" / "e.csv")]) == 2
+
+
+def test_the_check_of_a_run_judges_its_links_and_draws(run, tmp_path, capsys):
+    code = main(
+        ["check-embeddings", str(run), "--min-components", "2", "--max-cosine", "1.1",
+         "--plots", str(tmp_path / "plots"), "--json"]
+    )  # fmt: skip
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code == (1 if told["problems"] else 0)
+    assert set(told["links"]["relations"]) <= {"targets", "treats", "associates", "meets"}
+    assert (tmp_path / "plots" / "pca.png").stat().st_size > 1000
+    assert (tmp_path / "plots" / "variance.png").exists()
+    assert told["random"]["mean_cosine"] == pytest.approx(0, abs=0.1)
+
+
+def test_one_vector_for_all_fails_the_check(tmp_path, capsys):
+    found = named(3)
+    noise = np.random.default_rng(1).normal(size=(40, 16))
+    vectors = 1 + 1e-4 * noise
+    many = Embeddings(
+        vectors.astype(np.float32), pa.array([str(i) for i in range(40)]),
+        pa.nulls(40, pa.string()), pa.array(["a", "b"] * 20),
+    )  # fmt: skip
+    write_embeddings(many, tmp_path / "c.csv", "csv")
+    assert main(["check-embeddings", str(tmp_path / "c.csv")]) == 1
+    assert "mean cosine" in capsys.readouterr().err
+    told = check_embeddings(tmp_path / "c.csv")
+    assert "collapsed" in told["warning"]
+    assert found.vectors.shape == (3, 4)
+
+
+def test_random_vectors_pass_the_first_criteria_but_not_the_types():
+    """The guide's criteria alone cannot tell embeddings from noise; the check says so."""
+    types = NodeTypes(
+        ("a", "b"), np.array([0, 600, 1200]), np.zeros(1, int), np.ones(1, int), np.zeros(1, bool)
+    )
+    noise = torch.randn(1200, 64, generator=torch.Generator().manual_seed(0))
+    found = health_of(noise, types)
+    assert found.mean_cosine < 0.5
+    assert found.components_90 >= 15
+    assert len(found.problems()) == 1
+    assert "types are not told apart" in found.problems()[0]
+    shifted = noise.clone()
+    shifted[:600, 0] += 10
+    assert not health_of(shifted, types).like_random
+
+
+def test_health_figures_are_those_of_their_definitions():
+    rng = np.random.default_rng(3)
+    x = torch.from_numpy(rng.normal(size=(30, 5)))
+    code = np.repeat([0, 1], [12, 18])
+    found = health(x, code, ("a", "b"))
+    unit = (x / x.norm(dim=1, keepdim=True)).numpy()
+    pairs = [(i, j) for i in range(30) for j in range(30) if i != j]
+    cosine = {(i, j): unit[i] @ unit[j] for i, j in pairs}
+    assert found.mean_cosine == pytest.approx(np.mean(list(cosine.values())), abs=1e-5)
+    within = np.mean([cosine[p] for p in pairs if code[p[0]] == code[p[1]]])
+    across = np.mean([cosine[p] for p in pairs if code[p[0]] != code[p[1]]])
+    assert (found.within, found.across) == pytest.approx((within, across), abs=1e-5)
+    values = np.linalg.svd((x - x.mean(0)).numpy(), compute_uv=False) ** 2
+    share = values / values.sum()
+    assert found.components_90 == int(np.searchsorted(np.cumsum(share), 0.9)) + 1
+    assert found.effective_rank == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('node_id,embedding\na,"[1, x]"\n', "line 2"),
+        ('node_id,embedding\na,"[1, 2]"\nb,[1]\n', "line 3: 1 numbers, 2 before"),
+        ('node_id,embedding\na,"[1, NaN]"\n', "row 1 holds a number that is not finite"),
+        ("node_id,embedding\n", "a row of equally many numbers"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(tmp_path, text, words):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(UsageError, match=words):
+        read_embeddings(tmp_path / "x.csv")
+
+
+def test_the_function_of_the_guide(tmp_path):
+    rows = table()
+    names = rows.column_names
+    path = tmp_path / "kg.csv"
+    lines = [",".join(str(row[n]) for n in names) for row in rows.to_pylist()]
+    path.write_text("\n".join([",".join(names), *lines]) + "\n")
+    stats = hasten.generate_hgt_embeddings_batched(
+        path, tmp_path / "out.csv", embedding_dim=10, hidden_dim=8, num_layers=1, num_heads=2,
+        num_epochs=3, accumulation_steps=2, edge_sample_size=20, node_batch_size=4, device="cpu",
+        include_node_types=["drug", "gene"], quiet=True, similarity_threshold=0.0,
+        settings={"data.ratios": [0.7, 0.15, 0.15]},
+    )  # fmt: skip
+    assert {"embedding_dim", "num_epochs", "device", "total_nodes", "output_file"} <= set(stats)
+    assert stats["device"] == "cpu"
+    assert stats["num_epochs"] == 3
+    found = read_embeddings(tmp_path / "out.csv")
+    assert found.vectors.shape == (stats["total_nodes"], 10)
+    assert set(found.kinds.to_pylist()) == {"drug", "gene"}
+
+
+def test_a_device_that_fails_gives_way_to_the_cpu_aloud():
+    said = []
+
+    def attempt(device):
+        if device == "mps":
+            raise RuntimeError("MPS backend out of memory (9.00 GB)\nmore")
+        return f"done on {device}"
+
+    assert with_retreat(attempt, "mps", False, said.append) == ("done on cpu", "cpu")
+    assert "out of memory" in said[0]
+    assert "going on with the CPU" in said[0]
+    with pytest.raises(RuntimeError):
+        with_retreat(attempt, "mps", True, said.append)
+
+    def wrong(device):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        with_retreat(wrong, "mps", False, said.append)

@@ -1,0 +1,383 @@
+"""HGT: its losses against the equations, what messages pass, and that no layout changes a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hasten.config import DataOptions, RunConfig, TrainingOptions
+from hasten.data.load_graph import load_graph_table
+from hasten.data.node_types import NodeTypes
+from hasten.data.tables import TRAIN
+from hasten.errors import ConfigurationError
+from hasten.models.hgt import HGT, HGTOptions
+from hasten.models.message_graph import MessageGraph
+from hasten.models.seam import Sizes, TripleQueries
+from hasten.ops.csr import CSR
+from hasten.ops.edge_attention import edge_attention_reference
+from hasten.ops.jaccard import jaccard_pairs, jaccard_pairs_reference
+
+SMALL = {"width": 6, "hidden": 8, "heads": 2, "negatives": 5, "contrastive_batch": 4}
+
+
+def table(seed=0, drugs=12, genes=9, diseases=8):
+    """Typed edges in PrimeKG's columns; genes interact without direction."""
+    generator = np.random.default_rng(seed)
+    rows = set()
+    for i in range(drugs):
+        for j in generator.integers(genes, size=3):
+            rows.add(("targets", "drug", f"d{i}", "gene", f"g{j}"))
+        rows.add(("treats", "drug", f"d{i}", "disease", f"s{generator.integers(diseases)}"))
+    for i in range(diseases):
+        for j in generator.integers(genes, size=3):
+            rows.add(("associates", "disease", f"s{i}", "gene", f"g{j}"))
+    for i in range(genes):
+        for j in generator.integers(genes, size=2):
+            if i != j:
+                rows |= {("meets", "gene", f"g{a}", "gene", f"g{b}") for a, b in ((i, j), (j, i))}
+    names = ("relation", "x_type", "x_id", "y_type", "y_id")
+    ordered = sorted(rows)
+    return pa.table({name: [row[i] for row in ordered] for i, name in enumerate(names)})
+
+
+def build(batch_size=7, seed=0, recompute=False, **options):
+    dataset = load_graph_table(table(), DataOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    torch.manual_seed(seed)
+    chosen = HGTOptions(**{**SMALL, **options})
+    model = HGT(chosen, Sizes.of(dataset)).double()
+    with torch.no_grad():
+        model.inputs.normal_()
+        model.bias.normal_()
+        for layer in model.layers:
+            layer.prior.uniform_(0.5, 1.5)
+            layer.skip.normal_()
+        if model.relations is not None:
+            model.relations.normal_(1.0, 0.3)
+    model.attach(dataset)
+    config = RunConfig(
+        model=chosen, training=TrainingOptions(batch_size=batch_size, recompute=recompute)
+    )
+    (phase,) = model.phases(dataset, config)
+    return dataset, model, phase
+
+
+def loss_of(phase, batch, parts=1):
+    encoded = phase.encode(batch)
+    leaves = tuple(t.detach().requires_grad_() for t in encoded)
+    total = 0.0
+    for part in range(parts):
+        terms = phase.terms(leaves, batch, batch.rows(part, parts))
+        value = sum(t.sum * t.weight / t.denominator for t in terms)
+        value.backward()
+        total += float(value.detach())
+    if encoded:
+        torch.autograd.backward(encoded, [leaf.grad for leaf in leaves])
+    return total
+
+
+def gradients(model, run):
+    model.zero_grad()
+    value = run()
+    grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return value, grads
+
+
+def assert_same(ours, theirs, rtol=1e-9):
+    for name in ours.keys() | theirs.keys():
+        zero = torch.zeros(())
+        one, other = ours.get(name, zero), theirs.get(name, zero)
+        torch.testing.assert_close(
+            one.expand_as(other) if one.dim() == 0 and other.dim() else one,
+            other.expand_as(one) if other.dim() == 0 and one.dim() else other,
+            rtol=rtol, atol=1e-11, check_dtype=False, msg=lambda text, name=name: f"{name}: {text}",
+        )  # fmt: skip
+
+
+def naive_vectors(model, graph, scored):
+    """All vectors by the equations, from the messages of the links that are not scored."""
+    edges = model._edges()
+    keep = torch.from_numpy(~scored[graph.link])
+    kind = torch.from_numpy(graph.types.code)
+    x = model.inputs if len(model.inputs) == graph.nodes else model.inputs[kind]
+    for number, layer in enumerate(model.layers):
+
+        def linear(part, rows):
+            return torch.einsum("nd,ndk->nk", rows, part.weight[kind]) + part.bias[kind]
+
+        scale = layer.prior / (layer.out // layer.heads) ** 0.5
+        found = edge_attention_reference(
+            edges, linear(layer.query, x), linear(layer.key, x), linear(layer.value, x),
+            layer.attention * scale[:, :, None, None], layer.message, keep,
+        )  # fmt: skip
+        found = linear(layer.result, F.gelu(found))
+        share = torch.sigmoid(layer.skip)[kind][:, None]
+        x = share * found + (1 - share) * x
+        if model.gains is not None:
+            x = F.layer_norm(x, x.shape[1:]) * model.gains[number][kind]
+            x = x + model.shifts[number][kind]
+        if model.options.activation == "relu":
+            x = torch.relu(x)
+    return model.result(x)
+
+
+def naive_loss(model, phase, batch):
+    """Link loss and contrast one link and one anchor at a time."""
+    graph, contrast = phase.graph, phase.contrast
+    ids = batch.ids.tolist()
+    links = [i for i in ids if i < phase.links]
+    scored = np.zeros(phase.links, bool)
+    scored[links] = True
+    z = naive_vectors(model, graph, scored)
+    triples = set(zip(graph.head.tolist(), graph.kind.tolist(), graph.tail.tolist(), strict=True))
+    triples |= {(t, r, h) for h, r, t in triples if graph.types.symmetric[r]}
+
+    def score(h, r, t):
+        w = 1.0 if model.relations is None else model.relations[r]
+        return (z[h] * w * z[t]).sum() / model.options.width**0.5 + model.bias[r]
+
+    total = 0.0
+    for link in links:
+        h, r, t = int(graph.head[link]), int(graph.kind[link]), int(graph.tail[link])
+        value = F.softplus(-score(h, r, t))
+        tails = [o for o in phase._others(batch, r, 0).tolist() if (h, r, o) not in triples]
+        heads = [o for o in phase._others(batch, r, 1).tolist() if (o, r, t) not in triples]
+        if tails:
+            value = value + sum(F.softplus(score(h, r, o)) for o in tails) / len(tails) / 2
+        if heads:
+            value = value + sum(F.softplus(score(o, r, t)) for o in heads) / len(heads) / 2
+        total = total + value / len(links)
+    anchors = np.array([i - phase.links for i in ids if i >= phase.links])
+    if contrast is not None:
+        for a, p, drawn in zip(
+            *phase._contrasted(batch, anchors)[:2],
+            [phase._contrasted(batch, anchors)[2]] * len(anchors),
+            strict=True,
+        ):
+            alike = contrast.similar.row(int(a) - contrast.first) + contrast.first
+            assert p in alike
+            others = [n for n in drawn.tolist() if n != a and n not in alike]
+
+            def c(n, a=a):
+                return F.cosine_similarity(z[a], z[n], dim=0) / contrast.temperature
+
+            logits = torch.stack([c(int(p)), *(c(n) for n in others)])
+            value = torch.logsumexp(logits, 0) - logits[0]
+            total = total + contrast.weight * value / len(anchors)
+    return total
+
+
+@pytest.mark.parametrize("mode", ["full", "edges", "neighbors"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decoder": "dot", "norm": False, "activation": "relu", "layers": 1},
+        {"inputs": "constant", "contrastive_weight": 0, "layers": 3},
+    ],
+)
+def test_loss_and_gradients_are_those_of_the_equations(mode, options):
+    fan_out = {"fan_out": 1000} if mode == "neighbors" else {}
+    _, model, phase = build(mode=mode, **options, **fan_out)
+    batch = phase.plan(3, 1, 0)
+    ours, mine = gradients(model, lambda: loss_of(phase, batch, parts=3))
+
+    def naive():
+        value = naive_loss(model, phase, batch)
+        value.backward()
+        return float(value.detach())
+
+    theirs, expected = gradients(model, naive)
+    assert ours == pytest.approx(theirs, rel=1e-9)
+    assert_same(mine, expected)
+
+
+@pytest.mark.parametrize("mode", ["full", "edges", "neighbors"])
+def test_micro_batches_and_recomputation_change_nothing(mode):
+    fan_out = {} if mode == "full" else {"fan_out": 1}
+    found = []
+    for parts, recompute in ((1, False), (4, False), (2, True)):
+        _, model, phase = build(mode=mode, recompute=recompute, **fan_out)
+        batch = phase.plan(1, 0, 1 % phase.steps())
+        found.append(gradients(model, lambda p=phase, b=batch, n=parts: loss_of(p, b, n)))
+    for value, grads in found[1:]:
+        assert value == pytest.approx(found[0][0], rel=1e-10)
+        assert_same(grads, found[0][1])
+
+
+def test_scored_links_pass_no_message_in_either_direction():
+    """The vectors of a step do not depend on whether its scored links exist."""
+    _, model, phase = build(layers=2)
+    graph = phase.graph
+    batch = phase.plan(0, 0, 0)
+    scored = phase._scored(batch)
+    assert scored.any()
+    wanted = np.arange(graph.nodes)
+    with torch.no_grad():
+        some = model.encode_some(wanted, scored, None, 0)
+        torch.testing.assert_close(some, model.encode_all(wanted, scored, 0))
+        torch.testing.assert_close(some, naive_vectors(model, graph, scored))
+        assert not torch.allclose(some, model.encode_all(wanted, np.zeros_like(scored), 0))
+    for hop in graph.hops(wanted, 2, scored, None, 0):
+        assert len(hop.edges) == int((~scored[graph.link]).sum())
+
+
+def test_messages_are_the_training_edges_both_ways():
+    dataset, _, phase = build()
+    graph, types = phase.graph, NodeTypes.of(dataset)
+    relations = len(dataset.relations)
+    messages = list(
+        zip(graph.source.tolist(), graph.relation.tolist(), graph.target.tolist(), strict=True)
+    )
+    expected = []
+    train = dataset.of(TRAIN)
+    for h, r, t in zip(
+        train.head.tolist(), train.relation.tolist(), train.tail.tolist(), strict=True
+    ):
+        expected.append((h, r, t))
+        if not types.symmetric[r]:
+            expected.append((t, r + relations, h))
+    assert sorted(messages) == sorted(expected)
+    assert types.symmetric.any()
+    by_link = {}
+    for (s, _, t), link in zip(messages, graph.link.tolist(), strict=True):
+        by_link.setdefault(link, set()).add(frozenset((s, t)))
+    assert all(len(pairs) == 1 for pairs in by_link.values())
+
+
+def test_every_link_has_its_turn_once_an_epoch():
+    _, _, phase = build(batch_size=3)
+    seen = []
+    for index in range(phase.steps()):
+        ids = phase.plan(0, 0, index).ids.numpy()
+        links = ids[ids < phase.links]
+        assert np.all(np.bincount(phase.graph.kind[links]) <= 3)
+        seen += links.tolist()
+    assert sorted(seen) == list(range(phase.links))
+
+
+def test_steps_per_epoch_takes_as_many_links_of_each_relation_as_fit():
+    _, _, phase = build(batch_size=4, steps_per_epoch=2)
+    assert phase.steps() == 2
+    ids = phase.plan(0, 0, 1).ids.numpy()
+    counts = np.bincount(phase.graph.kind[ids[ids < phase.links]])
+    sizes = np.diff(phase.bounds)
+    assert counts.tolist() == np.minimum(4, np.maximum(1, sizes // 5)).tolist()
+
+
+def test_fan_out_holds_for_every_node_and_relation():
+    _, _, phase = build()
+    graph = phase.graph
+    hop = graph.hop(np.arange(graph.nodes), None, 2, 5)
+    for each in hop.edges.relations:
+        assert int(each.offsets.diff().max()) <= 2
+    again = graph.hop(np.arange(3), None, 2, 5)
+    mine = hop.edges.target < 3
+    assert len(again.edges) == int(mine.sum())
+
+
+def test_drawn_ends_are_of_the_right_type_and_never_known():
+    _, _, phase = build(negatives=50)
+    graph, types = phase.graph, phase.graph.types
+    batch = phase.plan(0, 0, 0)
+    for relation in range(len(types.source)):
+        for side, kind in ((0, types.target[relation]), (1, types.source[relation])):
+            others = phase._others(batch, relation, side)
+            assert np.array_equal(
+                others, np.arange(types.offsets[kind], types.offsets[kind + 1])
+            )  # small types are taken whole
+            mine = np.flatnonzero(graph.kind == relation)
+            given = (graph.head, graph.tail)[side][mine]
+            free = phase._free(relation, side, given, others).numpy()
+            for row, node in enumerate(given.tolist()):
+                ends = (graph.head[mine], graph.tail[mine])
+                known = set(ends[1 - side][ends[side] == node].tolist())
+                if types.symmetric[relation]:
+                    known |= set(ends[side][ends[1 - side] == node].tolist())
+                assert set(others[~free[row]].tolist()) == known
+
+
+def test_inference_in_blocks_is_the_whole_pass():
+    _, model, phase = build(layers=2)
+    model.eval()
+    none = np.zeros(phase.links, bool)
+    with torch.no_grad():
+        expected = naive_vectors(model, phase.graph, none)
+        for block in (4, 1000):
+            torch.testing.assert_close(model.embed(block), expected)
+
+
+def test_scores_are_the_same_from_both_ends():
+    dataset, model, phase = build()
+    model.eval()
+    relations = len(dataset.relations)
+    z = model.embed()
+    with torch.no_grad(), model.encoded_once():
+        for relation in range(relations):
+            tails = model.scorer(TripleQueries(np.arange(3), np.full(3, relation))).block(
+                0, phase.graph.nodes
+            )
+            heads = model.scorer(
+                TripleQueries(np.arange(3), np.full(3, relation + relations))
+            ).block(0, phase.graph.nodes)
+            expected = (z[:3] * model.relations[relation] / 6**0.5) @ z.T + model.bias[relation]
+            torch.testing.assert_close(tails, expected)
+            torch.testing.assert_close(heads, expected)
+    assert model.health is not None
+
+
+def test_constant_inputs_collapse_and_the_health_says_so():
+    """Nodes with the same mix of neighbours get one vector, whatever the width."""
+    _, model, phase = build(inputs="constant", width=64, layers=1)
+    graph = phase.graph
+    z = model.embed()
+    mixes = {}
+    for node in range(graph.nodes):
+        mine = graph.target == node
+        counts = np.bincount(graph.relation[mine], minlength=2 * len(graph.types.source))
+        mixes.setdefault((graph.types.code[node], tuple(counts)), []).append(node)
+    groups = [nodes for nodes in mixes.values() if len(nodes) > 1]
+    assert groups
+    for nodes in groups:
+        torch.testing.assert_close(z[nodes], z[nodes[:1]].expand(len(nodes), -1))
+
+
+def test_a_graph_without_types_has_one():
+    columns = {
+        "head": [0, 1, 2, 3] * 3,
+        "relation": [0] * 12,
+        "tail": [1, 2, 3, 0, 2, 3, 0, 1, 3, 0, 1, 2],
+    }
+    dataset = load_graph_table(columns, DataOptions(ratios=(1, 0, 0)), 0)
+    graph = MessageGraph.of(dataset)
+    assert graph.types.names == ("entity",)
+    model = HGT(HGTOptions(**SMALL, contrastive_weight=0), Sizes.of(dataset))
+    model.attach(dataset)
+    assert model.embed().shape == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"contrastive_type": "drg"}, "no such type; did you mean 'drug'"),
+        ({"contrastive_relations": ("binds",)}, "no relation 'binds'"),
+        ({"similarity_threshold": 0.99}, "lower model.similarity_threshold"),
+        ({"heads": 3}, "heads=3 does not divide the width 8"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        build(**options)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.34, 0.8])
+def test_similar_pairs_are_those_of_the_sets(threshold):
+    generator = np.random.default_rng(1)
+    lists = [np.unique(generator.integers(20, size=generator.integers(0, 9))) for _ in range(40)]
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in lists])])
+    sets = CSR(offsets.astype(np.int64), np.concatenate(lists).astype(np.int64))
+    found = jaccard_pairs(sets, 20, threshold)
+    pairs = set(zip(found.rows.tolist(), found.items.tolist(), strict=True))
+    assert pairs == jaccard_pairs_reference(sets, threshold)
