@@ -89,6 +89,10 @@ GRAPHS = {
 FACTS = {"ml-100k": "kgat_ml-100k", "alibaba-fashion": "kgat_alibaba-fashion_partial"}
 
 
+#: events with features of the items
+FEATURES = {"tiktok": "mm_tiktok"}
+
+
 def triples(name: str) -> tuple[tuple[Int64, Int64, Int64], int, int]:
     """Head, relation and tail of the training triples, and the numbers of entities and relations.
 
@@ -112,8 +116,14 @@ def plain_file(name: str) -> Path:
     """A path ``hasten train`` reads: the original file, or a text copy under ``build/``."""
     if name in GRAPHS:
         return data_folder() / GRAPHS[name]
+    if name == "ml-100k-facts":
+        from bench.facts_split import facts_split
+
+        return facts_split()
     if name in FACTS:
         return data_folder() / FACTS[name]
+    if name in FEATURES:
+        return data_folder() / FEATURES[name]
     if name == "beauty":
         return data_folder() / "seq_beauty"
     path = ROOT / "build" / "bench-data" / f"{name}.csv"

@@ -61,6 +61,11 @@ class Watched:
         return [record for record in records if record["kind"] == "train"]
 
 
+def first_loss(record: dict[str, Any]) -> float:
+    """The loss of an epoch; of several phases the first one's."""
+    return next(float(record[name]) for name in record if name.split(".")[-1] == "loss")
+
+
 def cpu_seconds(process: int) -> float:
     """User and system seconds of a running process, all threads together."""
     try:
@@ -73,7 +78,9 @@ def cpu_seconds(process: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--model", default="sasrec")
-    parser.add_argument("--data", default="beauty", choices=("beauty", "ml-1m", *GRAPHS))
+    parser.add_argument(
+        "--data", default="beauty", choices=("beauty", "ml-1m", "ml-100k-facts", *GRAPHS)
+    )
     parser.add_argument("--epochs", type=int, default=4, help="in all, at least --skip + 2")
     parser.add_argument("--skip", type=int, default=1, help="epochs before those reported")
     parser.add_argument("--threads", type=int, default=2)
@@ -105,7 +112,7 @@ def main() -> None:
         threads=options.threads,
         memory=run.result["peak_memory_bytes"],
         metric=run.result["test"] if options.evaluate else None,
-        loss=measured[-1]["loss"],
+        loss=first_loss(measured[-1]),
         seconds=run.result["seconds"],
         effective=run.result["effective"],
     )

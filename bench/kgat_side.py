@@ -1,9 +1,11 @@
 """KGAT on a graph of the size of Amazon-book: a step of pairs, one of edges, a refresh.
 
     python -m bench.kgat_side --how hasten --part pairs --steps 5 --threads 2
+    python -m bench.kgat_side --how hasten --part epoch --steps 50 --threads 2
 
 A "step" of the report is one optimiser step (one refresh), an "epoch" is all of its kind, 652,514
-pairs or all edges. The plain side is given its batches for free; hasten's draws them in its time.
+pairs or all edges; ``--part epoch`` adds up all three, from so many steps of pairs and of edges and
+one refresh. The plain side is given its batches for free; hasten's draws them in its time.
 """
 
 from __future__ import annotations
@@ -47,45 +49,43 @@ def dataset_of(data: BookGraph) -> Dataset:
     )
 
 
-def hasten_step(data: BookGraph, part: str, batch: int, precision: str) -> Callable[[int], float]:
+PARTS = ("pairs", "edges", "refresh")
+Step = Callable[[int], float]
+
+
+def hasten_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]:
+    """What takes step number so and so of each part."""
     options = KGATOptions()
     dataset = dataset_of(data)
     model = KGAT(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
     phases = model.phases(dataset, RunConfig(model=options, training=training))
     model.train()
-    if part == "refresh":
-
-        def refresh(_: int) -> float:
-            model.refresh()
-            return float(model.attention[0])
-
-        return refresh
-    number = ("pairs", "edges").index(part)
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
-    step = OptimiserStep(phases[number], number, training, how, Share(), CPU)
-    return lambda index: float(step(step.phase.plan(0, 0, index), 1e-4)["loss"])
+
+    def stepped(number: int) -> Step:
+        step = OptimiserStep(phases[number], number, training, how, Share(), CPU)
+        return lambda index: float(step(step.phase.plan(0, 0, index), 1e-4)["loss"])
+
+    def refresh(_: int) -> float:
+        model.refresh()
+        return float(model.attention[0])
+
+    return dict(zip(PARTS, (stepped(0), stepped(1), refresh), strict=True))
 
 
-def plain_step(data: BookGraph, part: str, batch: int, precision: str) -> Callable[[int], float]:
+def plain_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]:
     model = PlainKGAT(data)
-    if part == "refresh":
-
-        def refresh(_: int) -> float:
-            model.attend()
-            return float(model.matrix.values()[0])
-
-        return refresh
-    optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
+    optimisers = [torch.optim.Adam(model.parameters(), 1e-4, fused=True) for _ in range(2)]
     generator = np.random.default_rng(0)
     pairs = torch.from_numpy(generator.permutation(len(data.user)))
     edges = torch.from_numpy(generator.permutation(len(model.head)))
     user, item = torch.from_numpy(data.user), torch.from_numpy(data.item)
 
-    def step(index: int) -> float:
-        optimiser.zero_grad()
+    def step(index: int, part: int) -> float:
+        optimisers[part].zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            if part == "pairs":
+            if part == 0:
                 of = pairs[index * batch : (index + 1) * batch]
                 other = torch.randint(data.items, of.shape)
                 loss = model.pair_loss(user[of], item[of], other)
@@ -93,16 +93,30 @@ def plain_step(data: BookGraph, part: str, batch: int, precision: str) -> Callab
                 of = edges[index * 2 * batch : (index + 1) * 2 * batch]
                 loss = model.translation_loss(of, torch.randint(model.count, of.shape))
         torch.autograd.backward(loss)
-        optimiser.step()
+        optimisers[part].step()
         return loss.item()
 
-    return step
+    def refresh(_: int) -> float:
+        model.attend()
+        return float(model.matrix.values()[0])
+
+    steps: tuple[Step, ...] = (lambda i: step(i, 0), lambda i: step(i, 1), refresh)
+    return dict(zip(PARTS, steps, strict=True))
+
+
+def timed(step: Step, count: int) -> tuple[float, float, float]:
+    """Wall and CPU seconds of so many steps after one that warms up, and the last loss."""
+    step(0)
+    clock = Stopwatch()
+    for index in range(1, count + 1):
+        loss = step(index)
+    return (*clock.seconds(), loss)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--how", default="hasten", choices=("hasten", "plain"))
-    parser.add_argument("--part", default="pairs", choices=("pairs", "edges", "refresh"))
+    parser.add_argument("--part", default="pairs", choices=(*PARTS, "epoch"))
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
@@ -112,26 +126,35 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     data = book_graph(options.scale)
-    make = hasten_step if options.how == "hasten" else plain_step
-    step = make(data, options.part, options.batch_size, options.precision)
-    clock, losses = Stopwatch(), []
-    for index in range(options.steps + 1):
-        if index == 1:  # the first one warms up
-            clock.restart()
-        losses.append(step(index))
-    wall, cpu = clock.seconds()
+    make = hasten_steps if options.how == "hasten" else plain_steps
+    steps = make(data, options.batch_size, options.precision)
     edges = 2 * (len(data.user) + len(data.head))
-    examples = {"pairs": len(data.user), "edges": edges, "refresh": edges}[options.part]
-    size = {"pairs": options.batch_size, "edges": 2 * options.batch_size, "refresh": edges}
+    of_epoch = {
+        "pairs": -(-len(data.user) // options.batch_size),
+        "edges": -(-edges // (2 * options.batch_size)),
+        "refresh": 1,
+    }
+    if options.part == "epoch":
+        counts = dict.fromkeys(PARTS, options.steps) | {"refresh": 1}
+        found = {part: timed(steps[part], counts[part]) for part in PARTS}
+        wall, cpu = (
+            sum(found[part][i] / counts[part] * of_epoch[part] for part in PARTS) for i in (0, 1)
+        )
+        more = {f"{part}_seconds": found[part][0] / counts[part] * of_epoch[part] for part in PARTS}
+        count, whole, loss = 1, 1, found["pairs"][2]
+    else:
+        wall, cpu, loss = timed(steps[options.part], options.steps)
+        count, whole, more = options.steps, of_epoch[options.part], {}
     print_report(
         wall=wall,
         cpu=cpu,
-        steps=options.steps,
-        steps_per_epoch=-(-examples // size[options.part]),
-        examples_per_epoch=examples,
+        steps=count,
+        steps_per_epoch=whole,
+        examples_per_epoch=len(data.user) if options.part == "pairs" else edges,
         versions={"torch": torch.__version__},
         threads=options.threads,
-        loss=losses[-1],
+        loss=loss,
+        **more,
     )
 
 

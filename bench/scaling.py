@@ -2,10 +2,12 @@
 
     python -m bench.scaling --devices 1 2 4
     python -m bench.scaling --devices 1 2 4 8 --device cuda --threads 4
+    python -m bench.scaling --data ml-100k-facts --per-device --batch-size 1024
 
-Every measurement is a fresh ``hasten train`` of the same global batch with a fixed number of
-threads a process; rounds alternate between the counts. "launched" is one process under torchrun,
-which makes a process group and exchanges with nobody: its cost against none is the overhead.
+Every measurement is a fresh ``hasten train`` of the same global batch (with ``--per-device`` of the
+same batch for each process) with a fixed number of threads a process; rounds alternate between the
+counts. "launched" is one process under torchrun, which makes a process group and exchanges with
+nobody: its cost against none is the overhead.
 """
 
 from __future__ import annotations
@@ -24,20 +26,23 @@ from statistics import median
 from typing import Any
 
 from bench.data import plain_file
+from bench.facts_split import PARTS
 from bench.machine import KEEP_PAGES, commit, describe_machine, load
 from bench.results import RESULTS
 from bench.statistics import spread
 
 LAUNCHED = "launched"
+MODELS = {"ml-1m": "sasrec", "beauty": "sasrec", "ml-100k-facts": "kgat"}
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2], help="process counts")
-    parser.add_argument("--data", default="ml-1m", choices=("ml-1m", "beauty"))
+    parser.add_argument("--data", default="ml-1m", choices=tuple(MODELS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of a process")
     parser.add_argument("--batch-size", type=int, default=512, help="over all processes")
+    parser.add_argument("--per-device", action="store_true", help="--batch-size is a process's")
     parser.add_argument("--epochs", type=int, default=5, help="the first and the last are left out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--set", action="append", default=[], help="more settings")
@@ -71,14 +76,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name, values in rates.items()
     }
     return {
-        "name": f"scaling-{options.data}-{options.device}",
+        "name": f"scaling-{options.data}-{options.device}"
+        + ("-per-device" if options.per_device else ""),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
         "machine": describe_machine(),
         "load_before": before,
         "provisional": options.provisional,
         "settings": {
+            "model": MODELS[options.data],
             "batch_size": options.batch_size,
+            "per_device": options.per_device,
             "threads": options.threads,
             "epochs": options.epochs,
             "sets": settings(options),
@@ -90,7 +98,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings(options: argparse.Namespace) -> list[str]:
-    """The usual SASRec of these data."""
+    """The usual model of these data."""
+    if MODELS[options.data] == "kgat":
+        files = [f"data.{part}={options.data}.{part}.inter" for part in PARTS]
+        facts = [f"data.kg={options.data}.kg", f"data.links={options.data}.link"]
+        return [*files, *facts, "model.layers=64", *options.set]
     length, dropout = ("50", "0.5") if options.data == "beauty" else ("200", "0.2")
     usual = [f"model.max_length={length}", f"model.dropout={dropout}", "model.loss=bce"]
     return [*usual, *options.set]
@@ -107,9 +119,14 @@ def run_once(side: int | str, options: argparse.Namespace) -> float:
         program += ["--master-port", str(port), "-m", "hasten"]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "run"
-        command = [*program, "train", "sasrec", str(plain_file(options.data)), "--out", str(out)]
+        command = [*program, "train", MODELS[options.data], str(plain_file(options.data))]
+        command += ["--out", str(out)]
         command += ["--epochs", count, "--eval-every", count, "--device", options.device]
-        command += ["--batch-size", str(options.batch_size), "--threads", str(options.threads)]
+        size = f"training.batch_size_per_device={options.batch_size}"
+        command += (
+            ["--set", size] if options.per_device else ["--batch-size", f"{options.batch_size}"]
+        )
+        command += ["--threads", str(options.threads)]
         command += ["--set", f"checkpoint.every={count}", "--quiet"]
         command += [] if side == LAUNCHED else ["--devices", str(side)]
         for each in settings(options):
@@ -137,7 +154,9 @@ def markdown(result: dict[str, Any]) -> str:
         f"# {result['name']}",
         "",
         f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
-        f"SASRec, batch size {chosen['batch_size']} over all processes, {chosen['threads']} "
+        f"{chosen['model']}, batch size {chosen['batch_size']} "
+        f"{'for each process' if chosen['per_device'] else 'over all processes'}, "
+        f"{chosen['threads']} "
         f"thread(s) a process, {', '.join(chosen['sets'])}.",
         "",
     ]

@@ -169,6 +169,16 @@ def _facts() -> Iterable[Experiment]:
     """Events with facts: KGAT, what it begins from, and the same with every pair once an epoch."""
     common = "--lr 1e-3 --set training.batch_size=2048 --patience 8"
     slow = f"{common} --eval-every 3 --epochs 150"
+    # the fixed parts that RecBole is compared on
+    parts = [f"data.{part}=ml-100k-facts.{part}.inter" for part in ("train", "valid", "test")]
+    files = [*parts, "data.kg=ml-100k-facts.kg", "data.links=ml-100k-facts.link"]
+    fixed = " ".join(f"--set {each}" for each in files) + " --metrics ndcg,recall --topk 20"
+    yield from seeds(
+        "kgat-ml-100k-fixed", "kgat", "ml-100k-facts", f"{slow} {fixed} --set model.layers=64"
+    )
+    yield from seeds(
+        "lightgcn-ml-100k", "lightgcn", "ml-100k", f"{common} --eval-every 5 --epochs 400"
+    )
     yield from seeds("bprmf-ml-100k", "bprmf", "ml-100k", f"{common} --eval-every 5 --epochs 400")
     yield from seeds("kgat-ml-100k", "kgat", "ml-100k", f"{slow} --set model.layers=64")
     yield from seeds("kgat-ml-100k-layers", "kgat", "ml-100k", slow)
@@ -178,7 +188,21 @@ def _facts() -> Iterable[Experiment]:
     yield from seeds("kgat-alibaba-fashion", "kgat", "alibaba-fashion", thinned, count=1)
 
 
-EXPERIMENTS = (*EXPERIMENTS, *_graphs(), *_facts())
+def _features() -> Iterable[Experiment]:
+    """Real features of image and sound, and the same split without them."""
+    common = "--set training.batch_size=2048 --metrics recall,ndcg --topk 20"
+    stop = "--patience 20"
+    rates = {"mmgcn": "1e-3", "dragon": "1e-4", "bprmf": "1e-3", "lightgcn": "1e-3"}
+    for model, rate in rates.items():
+        options = f"{common} --lr {rate} --epochs 1000 {stop}"
+        if model in ("bprmf", "lightgcn"):
+            options += " --set model.sampling=interactions"
+        yield from seeds(f"{model}-tiktok", model, "tiktok", options)
+    frozen = f"{common} --lr 1e-3 --epochs 1000 {stop} --set model.ids=frozen"
+    yield from seeds("mmgcn-frozen-tiktok", "mmgcn", "tiktok", frozen)
+
+
+EXPERIMENTS = (*EXPERIMENTS, *_graphs(), *_facts(), *_features())
 
 
 def select(pattern: str | None, experiments: Iterable[Experiment]) -> list[Experiment]:

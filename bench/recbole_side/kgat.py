@@ -13,6 +13,7 @@ evaluations, and reports the test figures of the best epoch.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import tempfile
@@ -69,13 +70,13 @@ def main() -> None:
     options = parser.parse_args()
     sys.argv = sys.argv[:1]  # RecBole reads it too
 
-    import dgl
     import torch
     from recbole.config import Config
     from recbole.data import create_dataset, data_preparation
     from recbole.utils import get_model, get_trainer, init_seed
 
     # its KGAT names an option of dgl as it was called before dgl 1.0
+    dgl: Any = importlib.import_module("dgl")
     subgraph = dgl.edge_subgraph
     dgl.edge_subgraph = lambda graph, edges, preserve_nodes: subgraph(
         graph, edges, relabel_nodes=not preserve_nodes

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.config import RunConfig, TrainingOptions
+from hasten.config import DataOptions, RunConfig, TrainingOptions
+from hasten.data.load_facts import load_recommendation
 from hasten.data.tables import TRAIN
 from hasten.models import kgat as module
 from hasten.models.collaborative import CollaborativeGraph
@@ -19,6 +20,7 @@ from tests.models.kgat_data import (
     naive_translation_loss,
     naive_vectors,
     small_dataset,
+    write_layout,
 )
 
 
@@ -207,3 +209,30 @@ def test_items_without_facts_and_without_events_have_vectors(tmp_path):
     vectors = model.propagate(torch.arange(graph.nodes))
     assert torch.isfinite(vectors).all()
     assert len(dataset.items) == 10
+
+
+def test_an_isolated_node_aggregates_nothing_and_is_trained_like_the_others(tmp_path):
+    """An item of the list without events and facts: no edge leads to it or from it."""
+    folder = write_layout(tmp_path / "data")
+    names = "".join(f"item{number} {number}\n" for number in (*range(10), 30))
+    (folder / "item_list.txt").write_text(f"org_id remap_id\n{names}")
+    dataset = load_recommendation(DataOptions(path=str(folder)), 0, facts=True)
+    options = KGATOptions(width=6, relation_width=5, layers=(6, 4), dropout=0.0)
+    model = KGAT(options, Sizes.of(dataset)).double()
+    config = RunConfig(model=options, training=TrainingOptions(batch_size=6))
+    pairs, translation = model.phases(dataset, config)
+    graph = CollaborativeGraph.of(dataset)
+    lonely = len(dataset.items) - 1
+    assert lonely not in graph.head
+    assert lonely not in graph.tail
+    model.refresh()
+    assert torch.isfinite(model.attention).all()
+    e = model.nodes.weight[lonely]
+    first = torch.nn.functional.leaky_relu(model.layers[0].first(e), 0.2)
+    second = torch.nn.functional.leaky_relu(model.layers[0].second(e * 0), 0.2)
+    vector = model.propagate(torch.tensor([0, lonely]))[1]
+    torch.testing.assert_close(vector[:6], e)
+    torch.testing.assert_close(vector[6:12], (first + second) / (first + second).norm())
+    for phase in (pairs, translation):
+        loss = loss_of(phase, phase.plan(0, 0, 0))
+        assert all(torch.isfinite(g).all() for g in gradients(model, loss).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from hasten.ops import relation_attention as module
@@ -13,10 +14,11 @@ from hasten.ops.relation_attention import (
 )
 
 
-def test_equals_one_edge_after_the_other(monkeypatch):
+@pytest.mark.parametrize(("heads", "tails"), [(7, 3), (3, 7), (7, 7)])
+def test_equals_one_edge_after_the_other(heads, tails, monkeypatch):
     monkeypatch.setattr(module, "_GATHERED", 12)  # several pieces of a relation
     generator = np.random.default_rng(0)
-    head, tail = np.sort(generator.integers(0, 7, 40)), generator.integers(0, 7, 40)
+    head, tail = np.sort(generator.integers(0, heads, 40)), generator.integers(0, tails, 40)
     relation = generator.choice([0, 1, 3], 40)  # relation 2 has no edge
     torch.manual_seed(0)
     nodes, relations, weights = torch.randn(7, 5), torch.randn(4, 3), torch.randn(4, 5, 3)

@@ -182,10 +182,9 @@ class KGAT(nn.Module):
     def path_graph(self) -> PathGraph:
         """The graph with its attention: an edge is followed from its head to its tail."""
         assert self.graph is not None
-        kind = torch.empty(len(self.graph), dtype=torch.int64)
-        order = self.edges.order.cpu()
-        for relation, start, stop in self.edges.spans:
-            kind[order[start:stop]] = relation
+        relations, starts, stops = zip(*self.edges.spans, strict=True)
+        counts = torch.tensor(stops) - torch.tensor(starts)
+        kind = torch.tensor(relations).repeat_interleave(counts)[self.edges.place.cpu()]
         tail = self.graph.columns.cpu().long().numpy()
         weight = self.attention.cpu().double().numpy()
         return PathGraph(self.graph.bounds, tail, kind.numpy(), weight)

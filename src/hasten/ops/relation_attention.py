@@ -2,7 +2,8 @@
 
 ``l(h, r, t) = (e_t W_r) · tanh(e_h W_r + e_r)``. A relation's matrix meets every node that stands
 at an end of its edges once, not every edge: two products a relation, then one product of two
-gathered rows an edge.
+gathered rows an edge. Where a relation has more tails than heads, ``e_t · (W_r tanh(...))`` is the
+same with both products over the heads.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from torch import Tensor
 
 from hasten.data.tables import Int64
 
-#: elements of gathered rows that are held at once
-_GATHERED = 1 << 21
+#: elements of gathered rows that are held at once: both fit the second-level cache
+_GATHERED = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
 class RelationEdges:
-    """Edges in the order of their relations. order: int64 [E], which edge of the graph each is.
+    """Edges in the order of their relations. place: int64 [E], where each edge of the graph is.
 
     head, tail: int32 [E]; spans: (relation, start, stop) of those that have edges.
     """
 
-    order: Tensor
+    place: Tensor
     head: Tensor
     tail: Tensor
     spans: tuple[tuple[int, int, int], ...]
@@ -38,8 +39,10 @@ class RelationEdges:
         order = np.argsort(small, kind="stable")
         kinds, starts = np.unique(relation[order], return_index=True)
         stops = [*starts[1:].tolist(), len(order)]
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
         return cls(
-            torch.from_numpy(order),
+            torch.from_numpy(place),
             torch.from_numpy(head[order].astype(np.int32)),
             torch.from_numpy(tail[order].astype(np.int32)),
             tuple(zip(kinds.tolist(), starts.tolist(), stops, strict=True)),
@@ -47,7 +50,7 @@ class RelationEdges:
 
     def to(self, device: torch.device) -> RelationEdges:
         return RelationEdges(
-            self.order.to(device), self.head.to(device), self.tail.to(device), self.spans
+            self.place.to(device), self.head.to(device), self.tail.to(device), self.spans
         )
 
 
@@ -59,22 +62,23 @@ def relation_attention(
 
     nodes: [n, D]; relations: [R, K]; weights: [R, D, K].
     """
-    logits = nodes.new_empty(len(edges.order))
+    logits = nodes.new_empty(len(edges.place))
     step = max(1, _GATHERED // weights.shape[2])
     for relation, start, stop in edges.spans:
         matrix = weights[relation]
         heads, head = _occurring(edges.head[start:stop], len(nodes))
         tails, tail = _occurring(edges.tail[start:stop], len(nodes))
         moved = torch.addmm(relations[relation], nodes.index_select(0, heads), matrix).tanh_()
-        reached = nodes.index_select(0, tails) @ matrix
-        found = nodes.new_empty(stop - start)
+        if len(heads) < len(tails):
+            moved, reached, tail = moved @ matrix.T, nodes, edges.tail[start:stop]
+        else:
+            reached = nodes.index_select(0, tails) @ matrix
         for first in range(0, stop - start, step):
             part = slice(first, first + step)
             left = moved.index_select(0, head[part])
             left *= reached.index_select(0, tail[part])
-            found[part] = left.sum(1)
-        logits[edges.order[start:stop]] = found
-    return logits
+            torch.sum(left, 1, out=logits[start:stop][part])
+    return logits.index_select(0, edges.place)
 
 
 def relation_attention_reference(

@@ -1,0 +1,97 @@
+"""One sparse product of the size of KGAT's Amazon-book: 6.4 million edges, width 64.
+
+    python -m bench.spmm_side --how hasten --part both --threads 2
+
+An "epoch" of the report is one product (``forward``), or one with its gradient (``both``).
+``floor_seconds`` is the time that a copy of as many bytes takes in the same process: for every edge
+a row of the table, an index and a weight, and the result once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bench.book_graph import book_graph
+from bench.kgat_side import dataset_of
+from bench.report import Stopwatch, print_report
+from hasten.models.collaborative import CollaborativeGraph
+from hasten.ops.spmm import SparseGraph, spmm
+
+WIDTH = 64
+
+
+def floor_seconds(count: int, repeats: int = 5) -> tuple[float, float]:
+    """Wall and CPU seconds of moving this many bytes by copies of 256 MB, at best."""
+    source = torch.ones(1 << 25)
+    target = torch.empty_like(source)
+    found = []
+    for _ in range(repeats):
+        clock = Stopwatch()
+        target.copy_(source)
+        found.append(clock.seconds())
+    moved = 2 * source.numel() * source.element_size()
+    return min(w for w, _ in found) * count / moved, min(c for _, c in found) * count / moved
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--how", default="hasten", choices=("hasten", "csr"))
+    parser.add_argument("--part", default="both", choices=("forward", "both"))
+    parser.add_argument("--steps", type=int, default=10, help="products that are measured")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the graph")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    found = CollaborativeGraph.of(dataset_of(book_graph(options.scale)))
+    graph = SparseGraph.build(found.head, found.tail, found.nodes, found.nodes)
+    values = torch.rand(len(graph))
+    x = torch.randn(found.nodes, WIDTH, requires_grad=True)
+    upper = torch.randn(found.nodes, WIDTH)
+    weights = graph.weigh(values)
+    size = (found.nodes, found.nodes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matrix = torch.sparse_csr_tensor(graph.offsets, graph.columns, values, size)
+        transposed = torch.sparse_csr_tensor(
+            graph.offsets_t, graph.columns_t, weights.transposed, size
+        )
+
+    def ours() -> Tensor:
+        out = spmm(graph, weights, x)
+        return torch.autograd.grad(out, x, upper)[0] if options.part == "both" else out
+
+    def by_csr() -> Tensor:
+        with torch.no_grad():
+            out = matrix @ x
+            return transposed @ upper if options.part == "both" else out
+
+    product: Callable[[], Tensor] = ours if options.how == "hasten" else by_csr
+    product()
+    clock = Stopwatch()
+    for _ in range(options.steps):
+        result = product()
+    wall, cpu = clock.seconds()
+    moved = len(graph) * (4 * WIDTH + 8) + x.numel() * 4
+    floor = floor_seconds(moved * (2 if options.part == "both" else 1))
+    print_report(
+        wall=wall,
+        cpu=cpu,
+        steps=options.steps,
+        steps_per_epoch=1,
+        examples_per_epoch=len(graph),
+        versions={"torch": torch.__version__},
+        threads=options.threads,
+        loss=float(result.square().mean()),
+        floor_seconds=floor[0],
+        floor_cpu_seconds=floor[1],
+    )
+
+
+if __name__ == "__main__":
+    main()
