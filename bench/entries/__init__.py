@@ -4,6 +4,7 @@ from bench.entries.conve import ENTRIES as CONVE
 from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
 from bench.entries.influence import ENTRIES as INFLUENCE
 from bench.entries.kgat import ENTRIES as KGAT
+from bench.entries.modal import ENTRIES as MODAL
 from bench.entries.residuals import ENTRIES as RESIDUALS
 from bench.entries.sasrec_beauty import ENTRIES as SASREC_BEAUTY
 from bench.entries.sasrec_ml1m import ENTRIES as SASREC_ML1M
@@ -19,6 +20,7 @@ ENTRIES: dict[str, Entry] = {
         *CONVE,
         *INFLUENCE,
         *KGAT,
+        *MODAL,
         *CPU_SETTINGS,
         *RESIDUALS,
     )

@@ -167,6 +167,9 @@ class TrainingOptions(Section):
     min_lr: float = Field(0.0, ge=0, description="where linear and cosine schedules end")
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
     clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
+    clip_norm_type: Annotated[float, Field(gt=0)] | Literal["inf"] = Field(
+        2.0, description="which norm clip_norm is of: 2, 1, ..., or inf, the largest element"
+    )
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
         "fp32", description="auto: bf16 where the device computes it fast, else fp32"
     )
@@ -189,6 +192,12 @@ class TrainingOptions(Section):
     bad_steps: int = Field(
         16, ge=1, description="non-finite steps in a row before precision drops or the run stops"
     )
+
+    @model_validator(mode="after")
+    def _check_clipping(self) -> TrainingOptions:
+        if self.clip_norm is None and self.clip_norm_type != 2:
+            raise ValueError("clip_norm_type has no effect without clip_norm")
+        return self
 
 
 class EvaluationOptions(Section):

@@ -58,6 +58,8 @@ BUILT_IN = (
     ModelEntry("kgat", "hasten.models.kgat", "KGAT", "recommendation with facts about the items"),
     ModelEntry("bprmf", "hasten.models.bprmf", "BPRMF", "matrix factorisation by pairwise ranking"),
     ModelEntry("lightgcn", "hasten.models.lightgcn", "LightGCN", "means over neighbours"),
+    ModelEntry("mmgcn", "hasten.models.mmgcn", "MMGCN", "graph networks over features of items"),
+    ModelEntry("dragon", "hasten.models.dragon", "DRAGON", "features, graphs of users and items"),
     ModelEntry("conve", "hasten.models.conve", "ConvE", "2-D convolutions over knowledge graphs"),
     ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
     ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),

@@ -58,6 +58,13 @@ _KGAT = {
     "model.kg_batch_size": 200,
 }
 
+_FEATURES = {
+    **_PAIRS,
+    "data.features": {
+        name: str(Path(__file__).with_name(f"{name}_feat.npy")) for name in ("image", "text")
+    },
+}
+
 _TRIPLES = {"model.width": 16, "training.batch_size": 32}
 _CONVE = {**_TRIPLES, "model.width": 36, "model.channels": 8, "model.group": 8}
 _CONVE_PLAIN = {f"model.{name}_dropout": 0.0 for name in ("input", "feature", "hidden")}
@@ -123,6 +130,9 @@ CASES = (
         _NO_DROPOUT,
         loss="pairwise.loss",
     ),
+    ModelCase("mmgcn", "mmgcn", {**_FEATURES, "model.latent": 8, "model.l2": 1e-3}),
+    ModelCase("mmgcn-frozen", "mmgcn", {**_FEATURES, "model.latent": 8, "model.ids": "frozen"}),
+    ModelCase("dragon", "dragon", {**_FEATURES, "model.hidden": 24, "model.companions": 10}),
     ModelCase("conve", "conve", _CONVE, _CONVE_PLAIN, triples=True),
     ModelCase("distmult", "distmult", _TRIPLES, _NO_DROPOUT, triples=True),
     ModelCase(

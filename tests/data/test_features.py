@@ -18,7 +18,8 @@ from hasten.data.recognise import load_any
 from hasten.data.samples import write_sample
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, TRAIN, VALID
-from hasten.errors import DataError
+from hasten.data.text_features import write_text_features
+from hasten.errors import DataError, UsageError
 
 ITEMS = 6
 
@@ -261,3 +262,28 @@ def test_sample_written_and_read_again(tmp_path):
     assert np.array_equal(dataset.modalities[1].values, small.features["text"][rows])
     with pytest.raises(DataError, match="at least 200 items"):
         make_gallery(users=50, items=20)
+
+
+def test_features_of_texts_tell_what_they_are_about(layout, tmp_path):
+    pytest.importorskip("sklearn")
+    texts = tmp_path / "texts.csv"
+    about = ("red wooden train for children", "blue metal car with battery")
+    rows = [f"{i},{about[i % 2]} number {i}" for i in range(6)]
+    texts.write_text("item_id,name\n" + "\n".join(rows) + "\n")
+    out = layout / "words_feat.parquet"
+    written = write_text_features(texts, out, 3)
+    assert (written["items"], written["width"], written["empty"]) == (6, 3, 0)
+    dataset = load(layout)
+    values = dataset.modalities[-1].values
+    assert dataset.modalities[-1].name == "words"
+    unit = values / np.linalg.norm(values, axis=1, keepdims=True)
+    alike = unit @ unit.T
+    same = np.asarray(dataset.items.labels) % 2
+    assert alike[same[:, None] == same].min() > alike[same[:, None] != same].max()
+    with pytest.raises(UsageError, match="exists already"):
+        write_text_features(texts, out)
+    with pytest.raises(UsageError, match="parquet"):
+        write_text_features(texts, tmp_path / "x.csv")
+    texts.write_text("item_id,name\n1,a\n2,b\n")
+    with pytest.raises(DataError, match="no words"):
+        write_text_features(texts, tmp_path / "x.parquet")

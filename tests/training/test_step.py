@@ -109,13 +109,14 @@ def test_clipping_sees_unscaled_gradients(scale):
     assert float(clipped) == pytest.approx(0.001, rel=1e-4)
 
 
-def test_clipping_is_torchs():
-    model, phase, step = _step(clip_norm=0.002)
+@pytest.mark.parametrize("kind", [2.0, 1.0, 3.0, "inf"])
+def test_clipping_is_torchs(kind):
+    model, phase, step = _step(clip_norm=0.002, clip_norm_type=kind)
     step(phase.plan(0, 0, 0), 0.0)
     ours = [p.grad.clone() for p in model.parameters()]
     model, phase, step = _step()
     step(phase.plan(0, 0, 0), 0.0)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.002)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.002, float(kind))
     for a, p in zip(ours, model.parameters(), strict=True):
         torch.testing.assert_close(a, p.grad)
 

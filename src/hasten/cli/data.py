@@ -236,6 +236,29 @@ def fetch(
 
 
 @app.command()
+def features(
+    texts: Annotated[Path, typer.Argument(metavar="TEXTS", help="A file of item and text.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="NAME_feat.parquet.")],
+    width: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many features.")] = 128,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the decomposition.")] = 0,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+) -> None:
+    """Features of items from their texts (TF-IDF and SVD), for models that read features."""
+    from hasten.data.text_features import write_text_features  # noqa: PLC0415 - slow to import
+
+    written = write_text_features(texts, out, width, seed)
+    output.say(
+        f"{written['features']}: {written['items']:,} items, {written['width']:,} features, "
+        f"{written['explained_variance']:.0%} of the variance"
+    )
+    if written["empty"]:
+        output.say(f"note: {written['empty']:,} items without a known word: rows of zeros")
+    if json:
+        output.write_json(written)
+
+
+@app.command()
 def make(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="sequences, sittings, library, gallery, families.")

@@ -90,7 +90,7 @@ def slow_precision(name: PrecisionName | Literal["auto"], device: torch.device) 
     )
 
 
-def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """The 2-norm of all gradients together, on their device, without a synchronisation."""
+def gradient_norm(parameters: list[nn.Parameter], kind: float = 2.0) -> Tensor:
+    """A norm of all gradients together, on their device, without a synchronisation."""
     grads = [p.grad for p in parameters if p.grad is not None]
-    return torch.nn.utils.get_total_norm(grads)
+    return torch.nn.utils.get_total_norm(grads, kind)

@@ -154,8 +154,10 @@ class OptimiserStep:
 
     def clip(self, norm: Tensor) -> None:
         """Scale the (unscaled) gradients down to the largest permitted norm."""
-        limit = self.options.clip_norm
+        limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
         if limit is not None:
+            if kind != 2:
+                norm = gradient_norm(self.parameters, kind)
             torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
 
     def update(self, finite: Tensor) -> None:

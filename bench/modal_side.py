@@ -1,0 +1,119 @@
+"""MMGCN and DRAGON at the size of Amazon-Baby, TikTok or Music4All: optimiser steps.
+
+    python -m bench.modal_side --how hasten --model mmgcn --data baby --steps 5 --threads 2
+
+A "step" of the report is one optimiser step, an "epoch" all training pairs. The plain side is given
+its batches for free; hasten's draws them in its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from bench.baby_features import modal_dataset
+from bench.plain_dragon import PlainDRAGON
+from bench.plain_mmgcn import PlainMMGCN
+from bench.report import Stopwatch, print_report
+from hasten.config import ModelOptions, RunConfig, TrainingOptions
+from hasten.data.tables import TRAIN, Dataset
+from hasten.models.dragon import DRAGON, DRAGONOptions
+from hasten.models.mmgcn import MMGCN, MMGCNOptions
+from hasten.models.seam import Sizes
+from hasten.training.machine import tune_process
+from hasten.training.precision import Precision
+from hasten.training.step import OptimiserStep, Share
+
+CPU = torch.device("cpu")
+RATES = {"mmgcn": 1e-3, "dragon": 1e-4}
+
+
+def hasten_step(
+    dataset: Dataset, model: str, batch: int, precision: str, ids: str
+) -> Callable[[int], float]:
+    made: MMGCN | DRAGON
+    options: ModelOptions
+    if model == "mmgcn":
+        options = MMGCNOptions(ids="frozen" if ids == "frozen" else "trainable")
+        made = MMGCN(options, Sizes.of(dataset))
+    else:
+        options = DRAGONOptions()
+        made = DRAGON(options, Sizes.of(dataset))
+    training = TrainingOptions(batch_size=batch)
+    (phase,) = made.phases(dataset, RunConfig(model=options, training=training))
+    made.train()
+    how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
+    step = OptimiserStep(phase, 0, training, how, Share(), CPU)
+    rate, steps = RATES[model], phase.steps()
+    return lambda index: float(step(phase.plan(0, index // steps, index % steps), rate)["loss"])
+
+
+def plain_step(
+    dataset: Dataset, model: str, batch: int, precision: str, ids: str
+) -> Callable[[int], float]:
+    made = PlainMMGCN(dataset) if model == "mmgcn" else PlainDRAGON(dataset)
+    if ids == "frozen" and isinstance(made, PlainMMGCN):
+        for name, parameter in made.named_parameters():
+            parameter.requires_grad_("ids" not in name and "users" not in name)
+    trained = [p for p in made.parameters() if p.requires_grad]
+    optimiser = torch.optim.Adam(trained, RATES[model], fused=True)
+    kept = dataset.part == TRAIN
+    user = torch.from_numpy(dataset.interactions.user[kept])
+    item = torch.from_numpy(dataset.interactions.item[kept])
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(user)))
+
+    def step(index: int) -> float:
+        begin = index * batch % max(1, len(order) - batch)
+        of = order[begin : begin + batch]
+        other = torch.randint(len(dataset.items), of.shape)
+        optimiser.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = made.loss(user[of], item[of], other)
+        torch.autograd.backward(loss)
+        optimiser.step()
+        return loss.item()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--how", default="hasten", choices=("hasten", "plain"))
+    parser.add_argument("--model", default="mmgcn", choices=("mmgcn", "dragon"))
+    parser.add_argument("--data", default="baby", choices=("baby", "tiktok", "music4all"))
+    parser.add_argument("--batch-size", type=int, default=2048)
+    parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--ids", default="trainable", choices=("trainable", "frozen"))
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    tune_process()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    dataset = modal_dataset(options.data)
+    make = hasten_step if options.how == "hasten" else plain_step
+    step = make(dataset, options.model, options.batch_size, options.precision, options.ids)
+    clock, losses = Stopwatch(), []
+    for index in range(options.steps + 1):
+        if index == 1:  # the first one warms up, and makes what is constant
+            clock.restart()
+        losses.append(step(index))
+    wall, cpu = clock.seconds()
+    pairs = int((dataset.part == TRAIN).sum())
+    print_report(
+        wall=wall,
+        cpu=cpu,
+        steps=options.steps,
+        steps_per_epoch=-(-pairs // options.batch_size),
+        examples_per_epoch=pairs,
+        versions={"torch": torch.__version__},
+        threads=options.threads,
+        loss=losses[-1],
+    )
+
+
+if __name__ == "__main__":
+    main()
