@@ -188,6 +188,20 @@ def test_dropout_of_a_step_follows_from_its_batch_alone(tmp_path):
     assert not torch.allclose(first, plain.propagate(pairs.encode(batch)[1]))
 
 
+def test_recompute_changes_nothing_where_nodes_are_chosen(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 1.1)
+    _, model, (pairs, _), _ = build(tmp_path, dropout=0.5)
+    model.train()
+    batch = pairs.plan(0, 0, 0)
+    assert model._needed(pairs.encode(batch)[1]) is not None
+    found = []
+    for model.recompute in (False, True):
+        loss = loss_of(pairs, batch)
+        found.append((loss, gradients(model, loss)))
+    assert torch.equal(found[0][0], found[1][0])
+    assert all(torch.equal(found[1][1][name], value) for name, value in found[0][1].items())
+
+
 def test_judging_uses_all_layers_for_all_users_and_items(tmp_path):
     dataset, model, _, graph = build(tmp_path)
     model.refresh()
