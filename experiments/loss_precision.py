@@ -169,10 +169,18 @@ def draw(record: dict[str, Any], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "hasten"
-    import matplotlib.pyplot as plt
+    from matplotlib import pyplot
 
-    figure, axes = plt.subplots(figsize=(7, 4))
+    with mpl.rc_context({"svg.hashsalt": "hasten", "svg.fonttype": "none", "font.size": 9}):
+        figure, axes = pyplot.subplots(figsize=(7, 4))
+        _lines(record, axes)
+        figure.tight_layout()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def _lines(record: dict[str, Any], axes: Any) -> None:
     plain = {"color": "0.75", "linewidth": 1}
     for name, found in record["variants"].items():
         values = [np.nan if x is None else x for x in found["losses"]]
@@ -186,12 +194,9 @@ def draw(record: dict[str, Any], path: Path) -> None:
         axes.plot(values, label=label, **style)
     axes.set_xlabel("optimiser step")
     axes.set_ylabel("loss")
-    axes.legend(fontsize=8)
+    axes.set_ylim(0, 3)
+    axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
 
 
 def main() -> None:
@@ -213,7 +218,7 @@ def main() -> None:
         "versions": {"torch": torch.__version__},
         "variants": variants,
     }
-    RESULT.write_text(json.dumps(record, indent=1) + "\n")
+    RESULT.write_text(json.dumps(record) + "\n")
     draw(record, PLOT)
 
 
