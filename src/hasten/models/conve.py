@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from hasten.config import RunConfig
 from hasten.data.graph import KnowledgeGraph
@@ -32,9 +31,9 @@ from hasten.ops.patch_convolution import (
     channel_moments,
     folded_filters,
     patches_of,
-    rectified_products,
     tap_moments,
 )
+from hasten.ops.rectified_linear import Group, rectified_linear
 from hasten.training.phase import Phase
 
 EPS = 1e-5
@@ -112,7 +111,7 @@ class ConvE(TripleModel):
         self.feature_moments = GroupMoments(channels)
         self.hidden_moments = GroupMoments(options.width)
         self.recompute = False
-        self.encode: Callable[[Tensor, Tensor], tuple[Tensor, ...]] = self._encode
+        self.encode: Callable[[Tensor, Tensor, list[int]], tuple[Tensor, ...]] = self._encode
 
     def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
         """As for every model of triples, once the batch fits its BatchNorm groups."""
@@ -137,16 +136,10 @@ class ConvE(TripleModel):
         if not self.training:
             return self._infer(head_BD, relation)
         sizes = self._groups(len(relation))
-        found = []
-        pairs = zip(torch.split(head_BD, sizes), torch.split(relation, sizes), strict=True)
-        for head, r in pairs:
-            if self.recompute and torch.is_grad_enabled():
-                vectors, *stats = checkpoint(self.encode, head, r, use_reentrant=False)
-            else:
-                vectors, *stats = self.encode(head, r)
-            found.append(vectors)
-            self._gather(len(r), *(each.detach() for each in stats))
-        return torch.cat(found)
+        vectors, *stats = self.encode(head_BD, relation, sizes)
+        for size, *of_group in zip(sizes, *(each.detach() for each in stats), strict=True):
+            self._gather(size, *of_group)
+        return vectors
 
     def _groups(self, count: int) -> list[int]:
         """Sizes of the BatchNorm groups; a last one of a single question joins its neighbour."""
@@ -174,8 +167,22 @@ class ConvE(TripleModel):
         below = self.relations.rows(relation)
         return torch.cat([head_BD.view(shape), below.view(shape)], dim=1)
 
-    def _encode(self, head_BD: Tensor, relation: Tensor) -> tuple[Tensor, ...]:
-        """The vectors of one group in training, and the moments of its batch norms."""
+    def _encode(self, head_BD: Tensor, relation: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """The vectors in training, and the moments of the batch norms of each group [G, 2, ...]."""
+        pairs = zip(torch.split(head_BD, sizes), torch.split(relation, sizes), strict=True)
+        groups, images, features = zip(*(self._features(*pair) for pair in pairs), strict=True)
+        hidden = rectified_linear(groups, self.hidden.weight, self.recompute)
+        hidden = dropout(hidden.to(wide(hidden)), self.options.hidden_dropout, True)
+        vectors, stats = [], []
+        for part in torch.split(hidden, sizes):
+            variance, mean = torch.var_mean(part, 0, correction=0)
+            part = normalise(part, mean, variance, EPS)  # noqa: PLW2901
+            vectors.append(torch.relu(part * self.hidden_gain + self.hidden_shift))
+            stats.append(torch.stack([mean, variance]))
+        return torch.cat(vectors), torch.stack(images), torch.stack(features), torch.stack(stats)
+
+    def _features(self, head_BD: Tensor, relation: Tensor) -> tuple[Group, Tensor, Tensor]:
+        """Patches and filters of a group in training, and the moments of its two batch norms."""
         options = self.options
         image = self.image(head_BD, relation)
         image_mean = image.mean()
@@ -183,23 +190,12 @@ class ConvE(TripleModel):
         image = dropout(normalise(image, image_mean, image_var, EPS), options.input_dropout, True)
         patches = patches_of(image, options.kernel)
         mean, var = channel_moments(tap_moments(patches), self.filters)
-        filters = self.folded(mean, var)
         keep = None
         if options.feature_dropout:
             ones = torch.ones(len(relation), options.channels, device=image.device)
             keep = dropout(ones, options.feature_dropout, True)
-        features = rectified_products(patches, filters, keep)
-        hidden = self.hidden(features)
-        hidden = dropout(hidden.to(wide(hidden)), options.hidden_dropout, True)
-        hidden_var, hidden_mean = torch.var_mean(hidden, 0, correction=0)
-        hidden = normalise(hidden, hidden_mean, hidden_var, EPS)
-        vectors = torch.relu(hidden * self.hidden_gain + self.hidden_shift)
-        return (
-            vectors,
-            torch.stack([image_mean, image_var])[:, None],
-            torch.stack([mean, var]),
-            torch.stack([hidden_mean, hidden_var]),
-        )
+        group = Group(patches, self.folded(mean, var), keep)
+        return group, torch.stack([image_mean, image_var])[:, None], torch.stack([mean, var])
 
     def folded(self, mean: Tensor, variance: Tensor) -> Tensor:
         """The filters with the batch norm of these moments folded in."""
@@ -212,13 +208,13 @@ class ConvE(TripleModel):
         moments = self.image_moments
         image = normalise(image, moments.mean, moments.variance, EPS)
         filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
-        patches = patches_of(image, self.options.kernel)
-        hidden = self.hidden(rectified_products(patches, filters, None))
+        group = Group(patches_of(image, self.options.kernel), filters, None)
+        hidden = rectified_linear([group], self.hidden.weight, recompute=True)
         hidden = hidden.to(wide(hidden))
         moments = self.hidden_moments
         hidden = normalise(hidden, moments.mean, moments.variance, EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> None:
-        """Compile what a step calls: the encoder of a group."""
+        """Compile what a step calls: the encoder of a batch."""
         self.encode = wrap(self._encode)
