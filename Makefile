@@ -19,7 +19,7 @@ RECBOLE_READY := $(RECBOLE)/.installed
 ONE_THREAD := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS)
 
-.PHONY: help demo test test-slow check format bench bench-env gpu-check docs experiments \
+.PHONY: help demo test test-slow check format bench bench-env gpu-check mps-check docs experiments \
 	experiments-influence clean
 
 help: ## this list
@@ -56,6 +56,9 @@ docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m scripts.configuration_reference
 	@$(BIN)/python -m bench.table
 	@$(BIN)/python -m experiments.summary
+
+mps-check: $(DEVELOPMENT) ## HGT on an Apple GPU beside the CPU: losses, seconds, memory
+	@$(BIN)/python -m scripts.mps_check $(ARGS)
 
 experiments: $(DEVELOPMENT) ## the queue of long runs, resumed (ARGS="--only NAME --max-time 3600 --commit")
 	@$(BIN)/python -m experiments.queue run $(ARGS)

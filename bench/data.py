@@ -89,6 +89,16 @@ GRAPHS = {
 FACTS = {"ml-100k": "kgat_ml-100k", "alibaba-fashion": "kgat_alibaba-fashion_partial"}
 
 
+#: typed graphs: the files of edges and of nodes, or a folder of edge files
+TYPED = {
+    "hetionet": (
+        "het_hetionet_partial/derived/hetionet-partial-edges.sif.gz",
+        "het_hetionet_partial/integrate/data/nodes.tsv",
+    ),
+    "redda-k": ("het_redda-k",),
+}
+
+
 #: events with features of the items
 FEATURES = {"tiktok": "mm_tiktok"}
 
@@ -116,6 +126,8 @@ def plain_file(name: str) -> Path:
     """A path ``hasten train`` reads: the original file, or a text copy under ``build/``."""
     if name in GRAPHS:
         return data_folder() / GRAPHS[name]
+    if name in TYPED:
+        return _typed(*TYPED[name])
     if name == "ml-100k-facts":
         from bench.facts_split import facts_split
 
@@ -140,6 +152,20 @@ def plain_file(name: str) -> Path:
         )
         unfinished.replace(path)
     return path
+
+
+def _typed(edges: str, nodes: str | None = None) -> Path:
+    """A folder of edge files as it is, or a copy of the edges with their table of nodes beside."""
+    if nodes is None:
+        return data_folder() / edges
+    folder = ROOT / "build" / "bench-data" / Path(edges).parts[0]
+    for source, name in ((nodes, "nodes.tsv"), (edges, "edges.tsv.gz")):
+        if not (folder / name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            unfinished = folder / f"{name}.part"
+            unfinished.write_bytes((data_folder() / source).read_bytes())
+            unfinished.replace(folder / name)
+    return folder / "edges.tsv.gz"
 
 
 def _rows(path: Path) -> tuple[Int64, Int64]:

@@ -202,7 +202,36 @@ def _features() -> Iterable[Experiment]:
     yield from seeds("mmgcn-frozen-tiktok", "mmgcn", "tiktok", frozen)
 
 
-EXPERIMENTS = (*EXPERIMENTS, *_graphs(), *_facts(), *_features())
+_REDDA = {
+    "drug_disease": "associations/Kdataset.csv",
+    "drug_protein": "associations/drug_protein.csv",
+    "gene_pathway": "associations/gene_pathway.csv",
+    "pathway_disease": "associations/pathway_disease.csv",
+    "protein_gene": "associations/protein_gene.csv",
+    "pathway_pathway": "interactions/pathway_pathway.csv",
+    "disease_disease": "interactions/disease_disease.csv",
+}
+
+
+def _typed() -> Iterable[Experiment]:
+    """Typed graphs: HGT beside DistMult and degrees, on the same held-out links.
+
+    ``hasten check-embeddings`` on a finished run gives AUROC and AP.
+    """
+    redda = " ".join(f"--set data.edges.{name}={file}" for name, file in _REDDA.items())
+    sets = {
+        "hetionet": "--set data.symmetric=CrC,DrD,GcG,GiG",
+        "redda-k": f"{redda} --set data.symmetric=pathway_pathway,disease_disease",
+    }
+    common = "--metrics mrr,hits --topk 10"
+    for name, files in sets.items():
+        long = f"{common} {files} --epochs 100 --eval-every 5 --patience 4"
+        yield from seeds(f"hgt-{name}", "hgt", name, long)
+        yield from seeds(f"distmult-{name}", "distmult", name, long)
+        yield from seeds(f"degree-{name}", "degree", name, f"{common} {files}", count=1)
+
+
+EXPERIMENTS = (*EXPERIMENTS, *_typed(), *_graphs(), *_facts(), *_features())
 
 
 def select(pattern: str | None, experiments: Iterable[Experiment]) -> list[Experiment]:

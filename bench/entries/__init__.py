@@ -2,6 +2,7 @@
 
 from bench.entries.conve import ENTRIES as CONVE
 from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
+from bench.entries.hgt import ENTRIES as HGT
 from bench.entries.influence import ENTRIES as INFLUENCE
 from bench.entries.kgat import ENTRIES as KGAT
 from bench.entries.modal import ENTRIES as MODAL
@@ -21,6 +22,7 @@ ENTRIES: dict[str, Entry] = {
         *INFLUENCE,
         *KGAT,
         *MODAL,
+        *HGT,
         *CPU_SETTINGS,
         *RESIDUALS,
     )

@@ -64,6 +64,7 @@ BUILT_IN = (
     ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
     ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),
     ModelEntry("hgt", "hasten.models.hgt", "HGT", "vectors of a typed graph's nodes"),
+    ModelEntry("degree", "hasten.models.degree", "Degree", "links where both ends have many"),
     ModelEntry("pop", "hasten.models.pop", "Pop", "the most popular items, for everyone"),
 )
 

@@ -142,6 +142,7 @@ CASES = (
         _NO_DROPOUT,
         triples=True,
     ),
+    ModelCase("degree", "degree", trains=False, triples=True),
     ModelCase("hgt", "hgt", _HGT, triples=True, loss="link"),
     ModelCase(
         "hgt-edges",
@@ -153,7 +154,7 @@ CASES = (
     ModelCase(
         "hgt-neighbors",
         "hgt",
-        {**_HGT, "model.mode": "neighbors", "model.fan_out": 3},
+        {**_HGT, "model.mode": "neighbors", "model.fan_out": 3, "model.steps_per_epoch": 12},
         triples=True,
         loss="link",
     ),

@@ -121,14 +121,17 @@ def check(
 
 def _show(found: dict[str, Any]) -> None:
     """The figures beside those of random vectors."""
-    output.say(f"{'':<16} {'these':>10} {'random':>10}")
-    for name, value in found["health"].items():
-        if name in ("within_type", "nodes", "width"):
-            continue
-        other = found["random"][name]
-        output.say(f"{name:<16} {_number(value):>10} {_number(other):>10}")
-    for name, value in found["health"]["within_type"].items():
-        output.say(f"  within {name}: {value:.3f}")
+    if found["health"] is not None:
+        output.say(f"{'':<16} {'these':>10} {'random':>10}")
+        for name, value in found["health"].items():
+            if name in ("within_type", "nodes", "width"):
+                continue
+            other = found["random"][name]
+            output.say(f"{name:<16} {_number(value):>10} {_number(other):>10}")
+        for name, value in found["health"]["within_type"].items():
+            output.say(f"  within {name}: {value:.3f}")
+    else:
+        output.say("embeddings: this model offers none; only its links are judged")
     if found["links"] is not None:
         links = found["links"]
         output.say(f"held-out links of {found['part']}: AUROC {links['auroc']:.4f}, "

@@ -11,9 +11,10 @@ import torch
 
 from hasten.data.graph import KnowledgeGraph
 from hasten.data.tables import PART_NAMES, TEST, VALID
+from hasten.errors import UsageError
 from hasten.evaluation.health import health, sample_of
 from hasten.evaluation.links import link_quality
-from hasten.inference.embed import embed, read_embeddings
+from hasten.inference.embed import Embeddings, embed, read_embeddings
 from hasten.models.seam import Model
 from hasten.ops.random import Stream, key
 from hasten.run import load_run
@@ -41,41 +42,50 @@ def check_embeddings(
         UsageError: nothing can be read there.
     """
     links = part = None
+    found: Embeddings | None = None
     if what.is_dir():
         loaded = load_run(what, checkpoint=checkpoint, device=device)
-        found = embed(loaded)
         graph = loaded.dataset
-        assert isinstance(graph, KnowledgeGraph)
+        if not isinstance(graph, KnowledgeGraph):
+            raise UsageError(f"{what}: a run of {loaded.config.model.name} has no embeddings")
+        if hasattr(loaded.model, "embed"):
+            found = embed(loaded)
         part = next((p for p in (TEST, VALID) if len(graph.of(p))), None)
         if part is not None:
             links = link_quality(cast(Model, loaded.model), graph, part, seed)
     else:
         found = read_embeddings(what)
-    names, code = np.unique(
-        np.array(found.kinds.to_pylist(), object).astype(str), return_inverse=True
-    )
-    vectors, kinds = sample_of(torch.from_numpy(found.vectors), code.reshape(-1), seed, sample)
-    kind_names = tuple(names.tolist())
-    figures = health(vectors, kinds, kind_names)
-    generator = torch.Generator().manual_seed(key(seed, Stream.SAMPLE, 61) % 2**63)
-    random = health(torch.randn(vectors.shape, generator=generator), kinds, kind_names)
-    problems = figures.problems(max_cosine, min_components)
+    figures = random = None
+    problems: list[str] = []
+    files: list[str] = []
+    if found is not None:
+        texts = np.array(found.kinds.to_pylist(), object).astype(str)
+        names, code = np.unique(texts, return_inverse=True)
+        vectors, kinds = sample_of(torch.from_numpy(found.vectors), code.reshape(-1), seed, sample)
+        figures = health(vectors, kinds, tuple(names.tolist()))
+        generator = torch.Generator().manual_seed(key(seed, Stream.SAMPLE, 61) % 2**63)
+        noise = torch.randn(vectors.shape, generator=generator)
+        random = health(noise, kinds, tuple(names.tolist()))
+        problems = figures.problems(max_cosine, min_components)
+        if plots is not None:
+            from hasten.reporting.embedding_plots import (  # noqa: PLC0415 - brings matplotlib
+                plot_components,
+            )
+
+            shown = names[kinds].tolist()
+            files = [str(p) for p in plot_components(vectors.numpy(), shown, plots)]
+    elif plots is not None:
+        raise UsageError(f"{what}: this model has no embeddings that could be drawn")
     if links is not None and not links.auroc > 0.55:
         problems.append(f"held-out links are not told from others: AUROC {links.auroc:.3f}")
-    files: list[str] = []
-    if plots is not None:
-        from hasten.reporting.embedding_plots import plot_components  # noqa: PLC0415 - matplotlib
-
-        shown = names[kinds].tolist()
-        files = [str(p) for p in plot_components(vectors.numpy(), shown, plots)]
     return {
         "what": str(what),
-        "nodes": len(found),
-        "health": figures.to_json(),
-        "random": random.to_json(),
+        "nodes": None if found is None else len(found),
+        "health": None if figures is None else figures.to_json(),
+        "random": None if random is None else random.to_json(),
         "links": None if links is None else asdict(links),
         "part": None if part is None else PART_NAMES[part],
-        "warning": figures.warning,
+        "warning": None if figures is None else figures.warning,
         "problems": problems,
         "plots": files,
         "note": NOTE,

@@ -1,0 +1,1 @@
+"""Other packages, each optional."""

@@ -1,0 +1,53 @@
+"""To PyG's HeteroData and back."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from hasten.config import DataOptions
+from hasten.data.load_graph import load_graph_table
+from hasten.data.store import fingerprint
+from hasten.data.tables import TRAIN
+from hasten.errors import DataError, UsageError
+from hasten.integrations.heterodata import from_hetero_data, to_hetero_data
+from tests.models.test_hgt import table
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("torch_geometric.data", reason="torch_geometric is not installed")
+
+
+def graph():
+    return load_graph_table(table(), DataOptions(ratios=(0.7, 0.15, 0.15)), 0)
+
+
+def test_there_and_back_is_the_same_graph():
+    whole = load_graph_table(table(), DataOptions(ratios=(1, 0, 0)), 0)
+    data = to_hetero_data(whole)
+    assert data["drug"].num_nodes == 12
+    assert data["drug", "targets", "gene"].edge_index.shape[0] == 2
+    again = load_graph_table(from_hetero_data(data), DataOptions(ratios=(1, 0, 0)), 0)
+    assert fingerprint(again) == fingerprint(whole)
+
+
+def test_parts_can_be_chosen():
+    dataset = graph()
+    data = to_hetero_data(dataset, TRAIN)
+    total = sum(data[kind].edge_index.shape[1] for kind in data.edge_types)
+    assert total == len(dataset.of(TRAIN))
+
+
+def test_edges_to_nothing_are_refused():
+    data = to_hetero_data(graph())
+    data["drug"].num_nodes = 3
+    with pytest.raises(DataError, match="an edge to node"):
+        from_hetero_data(data)
+
+
+def test_a_graph_without_types_is_refused():
+    columns = {"head": [0, 1], "relation": [0, 0], "tail": [1, 0]}
+    plain = load_graph_table(columns, DataOptions(ratios=(1, 0, 0)), 0)
+    with pytest.raises(UsageError, match="no types"):
+        to_hetero_data(plain)

@@ -1,0 +1,34 @@
+"""The degree baseline against its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hasten.config import DataOptions
+from hasten.data.load_graph import load_graph_table
+from hasten.data.tables import TRAIN
+from hasten.models.degree import Degree, DegreeOptions
+from hasten.models.seam import Sizes, TripleQueries
+from tests.models.test_hgt import table
+
+
+def test_scores_are_the_logarithms_of_both_degrees():
+    dataset = load_graph_table(table(), DataOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    sizes = Sizes.of(dataset)
+    model = Degree(DegreeOptions(), sizes)
+    model.fit(dataset)
+    train = dataset.of(TRAIN)
+    count = sizes.entities
+    for relation in range(sizes.relations):
+        mine = train.relation == relation
+        leave = np.log1p(np.bincount(train.head[mine], minlength=count))
+        reach = np.log1p(np.bincount(train.tail[mine], minlength=count))
+        nodes = np.arange(count)
+        tails = model.scorer(TripleQueries(nodes, np.full(count, relation))).block(0, count)
+        torch.testing.assert_close(
+            tails.double(), torch.from_numpy(leave[:, None] + reach[None, :]), rtol=1e-6, atol=1e-6
+        )
+        asked = TripleQueries(nodes, np.full(count, relation + sizes.relations))
+        heads = model.scorer(asked).block(2, 7)
+        torch.testing.assert_close(heads, tails.T[:, 2:7])
