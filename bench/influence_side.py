@@ -117,7 +117,8 @@ class Cells(nn.Module):
 
     def cells(self, entity: Tensor, relation: Tensor, answer: Tensor) -> Tensor:
         rows = self.model.vectors(entity, relation) * self.model.entities(answer)
-        return rows.sum(1) + self.model.bias[answer]
+        scores: Tensor = rows.sum(1) + self.model.bias[answer]
+        return scores
 
 
 def captum_side(
