@@ -274,7 +274,7 @@ def test_a_folder_of_files_is_fetched_and_trained_on(server, cache, tmp_path, mo
     wrong = replace(entry, files={**digests, "train.txt": GIT + "0" * 40})
     monkeypatch.setitem(catalogue.CATALOGUE, "made", wrong)
     before = left_over(cache)
-    with pytest.raises(DataError, match="content of git"):
+    with pytest.raises(DataError, match="git calls it"):
         fetch.fetch("made")
     assert left_over(cache) == before
 

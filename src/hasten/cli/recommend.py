@@ -95,9 +95,13 @@ def recommend(
             "for whom? give one of --users FILE|a,b,c|all, --history a,b,c, --history-file FILE"
         )
     _refuse_alone(
-        ("--history-times are those of --history a,b,c", history_times, history),
-        ("--format is the format of --out FILE", format, out),
-        ("--paths is how many --explain gives for an item", paths, explain or None),
+        (
+            "--history-times are those of --history a,b,c, which is not given",
+            history_times,
+            history,
+        ),
+        ("--format is the format of --out FILE, which is not given", format, out),
+        ("--paths is how many --explain gives, which is not given", paths, explain or None),
     )
     if until not in PARTS:
         raise UsageError(f"--until {until}: must be one of {', '.join(PARTS)}")
@@ -158,10 +162,10 @@ def recommend(
 
 
 def _refuse_alone(*pairs: tuple[str, object, object]) -> None:
-    """Refuse an option that means nothing without another: what it is, its value, the other's."""
-    for what, value, other in pairs:
+    """Refuse an option that means nothing without another: what to say, its value, the other's."""
+    for text, value, other in pairs:
         if value is not None and other is None:
-            raise UsageError(f"{what}, which is not given")
+            raise UsageError(text)
 
 
 def _tell(found: Recommendations, include_seen: bool) -> None:

@@ -206,10 +206,11 @@ def _download(url: str, target: Path, expected: str, cap: int, report: Report | 
     except ConnectionError as error:
         raise HastenError(f"{url}: the download broke off: {error}") from error
     if expected.startswith(GIT):
-        digest = git_name(target)
-    if digest != expected:
-        kind = "content of git" if expected.startswith(GIT) else "sha256"
-        raise DataError(f"{url}: the {kind} is {digest}, but {expected} was expected; not kept")
+        named = git_name(target)
+        if named != expected:
+            raise DataError(f"{url}: git calls it {named}, but {expected} was expected; not kept")
+    elif digest != expected:
+        raise DataError(f"{url}: the sha256 is {digest}, but {expected} was expected; not kept")
 
 
 def _stream(
