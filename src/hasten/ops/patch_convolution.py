@@ -28,7 +28,7 @@ def patches_of(images: Tensor, kernel: int) -> Tensor:
 
 
 def images_of(patches: Tensor, height: int, width: int, kernel: int) -> Tensor:
-    """[B, H, W] every window of [B, k² + 1, L] added to where it came from: patches_of backwards."""
+    """[B, H, W] windows [B, k² + 1, L] added to where they came from: patches_of backwards."""
     rows, columns = height - kernel + 1, width - kernel + 1
     taps = patches.view(len(patches), kernel**2 + 1, rows, columns)
     images = patches.new_zeros(len(patches), height, width)
