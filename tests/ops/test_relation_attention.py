@@ -23,7 +23,7 @@ def test_equals_one_edge_after_the_other(heads, tails, monkeypatch):
     torch.manual_seed(0)
     nodes, relations, weights = torch.randn(7, 5), torch.randn(4, 3), torch.randn(4, 5, 3)
     edges = RelationEdges.build(head, relation, tail)
-    assert [span[0] for span in edges.spans] == [0, 1, 3]
+    assert [span.relation for span in edges.spans] == [0, 1, 3]
     ours = relation_attention(edges, nodes, relations, weights)
     columns = (torch.from_numpy(c) for c in (head, relation, tail))
     theirs = relation_attention_reference(*columns, nodes, relations, weights)

@@ -182,9 +182,10 @@ class KGAT(nn.Module):
     def path_graph(self) -> PathGraph:
         """The graph with its attention: an edge is followed from its head to its tail."""
         assert self.graph is not None
-        relations, starts, stops = zip(*self.edges.spans, strict=True)
-        counts = torch.tensor(stops) - torch.tensor(starts)
-        kind = torch.tensor(relations).repeat_interleave(counts)[self.edges.place.cpu()]
+        spans = self.edges.spans
+        counts = torch.tensor([span.stop - span.start for span in spans])
+        kinds = torch.tensor([span.relation for span in spans])
+        kind = kinds.repeat_interleave(counts)[self.edges.place.cpu()]
         tail = self.graph.columns.cpu().long().numpy()
         weight = self.attention.cpu().double().numpy()
         return PathGraph(self.graph.bounds, tail, kind.numpy(), weight)

@@ -2,13 +2,14 @@
 
 ``l(h, r, t) = (e_t W_r) · tanh(e_h W_r + e_r)``. A relation's matrix meets every node that stands
 at an end of its edges once, not every edge: two products a relation, then one product of two
-gathered rows an edge. Where a relation has more tails than heads, ``e_t · (W_r tanh(...))`` is the
-same with both products over the heads.
+gathered rows an edge. Which nodes those are is found once, for the graph does not change. Where a
+relation has more tails than heads, ``e_t · (W_r tanh(...))`` is the same with both products over
+the heads.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,16 +22,31 @@ _GATHERED = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
+class Span:
+    """The edges of one relation, from start to stop in the order of relations.
+
+    heads: int64, the distinct ones; tails: the distinct ones, or None where there are more of them.
+    """
+
+    relation: int
+    start: int
+    stop: int
+    heads: Tensor
+    tails: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
 class RelationEdges:
     """Edges in the order of their relations. place: int64 [E], where each edge of the graph is.
 
-    head, tail: int32 [E]; spans: (relation, start, stop) of those that have edges.
+    head: int32 [E], which of the span's heads; tail: int32 [E], which of its tails, or the node
+    itself where it has none.
     """
 
     place: Tensor
     head: Tensor
     tail: Tensor
-    spans: tuple[tuple[int, int, int], ...]
+    spans: tuple[Span, ...]
 
     @classmethod
     def build(cls, head: Int64, relation: Int64, tail: Int64) -> RelationEdges:
@@ -41,16 +57,30 @@ class RelationEdges:
         stops = [*starts[1:].tolist(), len(order)]
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        return cls(
-            torch.from_numpy(place),
-            torch.from_numpy(head[order].astype(np.int32)),
-            torch.from_numpy(tail[order].astype(np.int32)),
-            tuple(zip(kinds.tolist(), starts.tolist(), stops, strict=True)),
-        )
+        count = int(max(head.max(initial=-1), tail.max(initial=-1))) + 1
+        heads = torch.from_numpy(head[order].astype(np.int32))
+        tails = torch.from_numpy(tail[order].astype(np.int32))
+        spans = []
+        for kind, start, stop in zip(kinds.tolist(), starts.tolist(), stops, strict=True):
+            own, heads[start:stop] = _occurring(heads[start:stop], count)
+            reached, which = _occurring(tails[start:stop], count)
+            fewer = len(reached) <= len(own)
+            if fewer:
+                tails[start:stop] = which
+            spans.append(Span(kind, start, stop, own, reached if fewer else None))
+        return cls(torch.from_numpy(place), heads, tails, tuple(spans))
 
     def to(self, device: torch.device) -> RelationEdges:
+        spans = tuple(
+            replace(
+                span,
+                heads=span.heads.to(device),
+                tails=None if span.tails is None else span.tails.to(device),
+            )
+            for span in self.spans
+        )
         return RelationEdges(
-            self.place.to(device), self.head.to(device), self.tail.to(device), self.spans
+            self.place.to(device), self.head.to(device), self.tail.to(device), spans
         )
 
 
@@ -64,20 +94,21 @@ def relation_attention(
     """
     logits = nodes.new_empty(len(edges.place))
     step = max(1, _GATHERED // weights.shape[2])
-    for relation, start, stop in edges.spans:
-        matrix = weights[relation]
-        heads, head = _occurring(edges.head[start:stop], len(nodes))
-        tails, tail = _occurring(edges.tail[start:stop], len(nodes))
-        moved = torch.addmm(relations[relation], nodes.index_select(0, heads), matrix).tanh_()
-        if len(heads) < len(tails):
-            moved, reached, tail = moved @ matrix.T, nodes, edges.tail[start:stop]
+    for span in edges.spans:
+        matrix = weights[span.relation]
+        head, tail = edges.head[span.start : span.stop], edges.tail[span.start : span.stop]
+        own = nodes.index_select(0, span.heads)
+        moved = torch.addmm(relations[span.relation], own, matrix).tanh_()
+        if span.tails is None:
+            moved, reached = moved @ matrix.T, nodes
         else:
-            reached = nodes.index_select(0, tails) @ matrix
-        for first in range(0, stop - start, step):
+            reached = nodes.index_select(0, span.tails) @ matrix
+        found = logits[span.start : span.stop]
+        for first in range(0, len(found), step):
             part = slice(first, first + step)
             left = moved.index_select(0, head[part])
             left *= reached.index_select(0, tail[part])
-            torch.sum(left, 1, out=logits[start:stop][part])
+            torch.sum(left, 1, out=found[part])
     return logits.index_select(0, edges.place)
 
 
