@@ -1,0 +1,55 @@
+"""The tables of the ConvE guide and of the large graph: what is run, and what is written."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bench import guide_conve, large_graph
+
+
+def test_rows_of_a_lower_precision_only_where_it_is_fast(monkeypatch):
+    options = Namespace(precision=None, device="cpu")
+    monkeypatch.setattr(guide_conve, "resolve_precision", lambda name, device: "fp32")
+    assert list(guide_conve.configurations(options)) == [
+        "fp32", "fp32 + cleanup", "fp32 + recompute",
+    ]  # fmt: skip
+    monkeypatch.setattr(guide_conve, "resolve_precision", lambda name, device: "bf16")
+    rows = guide_conve.configurations(options)
+    assert rows["bf16 + recompute"] == ("--precision", "bf16", "--recompute")
+    assert "fp16" in guide_conve.configurations(Namespace(precision="fp16", device="cpu"))
+
+
+def test_the_table_is_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(guide_conve, "resolve_precision", lambda name, device: "fp32")
+    asked = []
+
+    def run_once(extra, batch, options):
+        asked.append((tuple(extra), batch))
+        return 2.0 + len(asked), 300.0 * 2**20
+
+    monkeypatch.setattr(guide_conve, "run_once", run_once)
+    arguments = ["--data", "umls", "--batches", "256", "512", "--rounds", "2", "--provisional"]
+    assert guide_conve.main(arguments, tmp_path) == 0
+    assert asked[:6] == asked[:5:-1]  # there and back
+    assert (("--recompute",), 512) in asked
+    (page,) = tmp_path.glob("*-guide-conve-umls-cpu.md")
+    text = page.read_text()
+    assert "no fast lower precision" in text
+    assert "Provisional" in text
+    assert "| fp32 + recompute | 512 | 8.5 (8-9) | 300 |" in text
+
+
+def test_the_large_graph_holds_every_entity(tmp_path):
+    large_graph.write_graph(tmp_path, 3000, 4000)
+    train = pq.read_table(tmp_path / "train.parquet")
+    assert train.num_rows == 4000
+    assert set(np.asarray(train["head"])) == set(range(3000))
+    test = pq.read_table(tmp_path / "test.parquet")
+    head, relation, tail = (np.asarray(test[name]) for name in ("head", "relation", "tail"))
+    assert ((head + 1 + 7919 * relation) % 3000 == tail).all()
+    with pytest.raises(SystemExit, match="cannot hold all"):
+        large_graph.write_graph(tmp_path, 10, 9)
