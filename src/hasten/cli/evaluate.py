@@ -15,6 +15,7 @@ from hasten.cli.options import (
     DevicesOption,
     JsonOption,
     MetricsOption,
+    OutFormatOption,
     RunArgument,
     SetOption,
     TopkOption,
@@ -43,9 +44,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of --by: write .parquet, .csv or .json.")
     ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
-    ] = None,
+    format: OutFormatOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:

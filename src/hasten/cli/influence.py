@@ -15,6 +15,8 @@ from hasten.cli.options import (
     DevicesOption,
     JsonOption,
     MasterPortOption,
+    OutFileOption,
+    OutFormatOption,
     QuietOption,
     RunArgument,
     prepare_process,
@@ -92,12 +94,8 @@ def influence(
     precision: Annotated[
         str, typer.Option(metavar="NAME", help="fp32, bf16 or fp64.", rich_help_panel=_COST)
     ] = "fp32",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write .parquet, .csv or .json.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
-    ] = None,
+    out: OutFileOption = None,
+    format: OutFormatOption = None,
     device: DeviceOption = None,
     devices: DevicesOption = None,
     master_port: MasterPortOption = None,

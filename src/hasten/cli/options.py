@@ -66,6 +66,12 @@ MasterPortOption = Annotated[
 CheckpointOption = Annotated[
     str, typer.Option(metavar="NAME", help="best, final, or a name such as epoch-0010.")
 ]
+OutFileOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write .parquet, .csv or .json.")
+]
+OutFormatOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress, only warnings.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

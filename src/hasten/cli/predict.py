@@ -13,6 +13,8 @@ from hasten.cli.options import (
     DebugOption,
     DeviceOption,
     JsonOption,
+    OutFileOption,
+    OutFormatOption,
     RunArgument,
     prepare_process,
 )
@@ -40,12 +42,8 @@ def predict(
     known: Annotated[
         str, typer.Option(metavar="HOW", help="Triples of the data: filter, or mark them.")
     ] = "filter",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write .parquet, .csv or .json.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
-    ] = None,
+    out: OutFileOption = None,
+    format: OutFormatOption = None,
     checkpoint: CheckpointOption = "best",
     device: DeviceOption = None,
     json: JsonOption = False,

@@ -15,6 +15,8 @@ from hasten.cli.options import (
     DebugOption,
     DeviceOption,
     JsonOption,
+    OutFileOption,
+    OutFormatOption,
     RunArgument,
     prepare_process,
 )
@@ -67,12 +69,8 @@ def recommend(
     block: Annotated[
         str | None, typer.Option(metavar="FILE", help="These items must not appear.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write .parquet, .csv or .json.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
-    ] = None,
+    out: OutFileOption = None,
+    format: OutFormatOption = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="With the paths of the graph that carry most attention."),
