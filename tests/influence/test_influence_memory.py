@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import json, resource
+import json
 import numpy as np, torch
 from hasten.configuration.build import build_config
 from hasten.data.graph import Triples
@@ -20,6 +20,7 @@ from hasten.influence.support import body_of
 from hasten.influence.trace import Limits, Weighted, trace
 from hasten.models.conve import ConvE, ConvEOptions
 from hasten.models.seam import Sizes
+from hasten.training.environment import peak_memory_bytes as peak
 from hasten.training.distributed import Processes
 
 generator = np.random.default_rng(0)
@@ -33,8 +34,6 @@ arithmetic = Arithmetic()
 factors = CompletionFactors(model, body_of(model, arithmetic), training_answers(graph), "training",
                             "all", arithmetic)
 kept = np.arange(int((graph.part == 0).sum()))
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 def run(memory, count):
     some = tests.take(np.arange(count))
     found = trace(TripleSource(graph, factors, some, kept), [Weighted("w", 1.0, lambda: None)],
