@@ -148,7 +148,7 @@ def _graphs() -> Iterable[Experiment]:
     """
     common = "--metrics mrr,hits,mr,amri --topk 1,3,10"
     falling = f"{common} --lr 3e-3 --set training.schedule=cosine"
-    long = f"{falling} --set data.unknown=keep --epochs 80 --eval-every 5"
+    long = f"{falling} --set data.unknown=keep --epochs 50 --eval-every 5"
     yield from seeds("conve-fb15k-237", "conve", "fb15k-237", long)
     yield from seeds("conve-fb15k-237-bf16", "conve", "fb15k-237", f"{long} --precision bf16")
     small = f"{common} --epochs 400 --eval-every 10 --patience 8"
