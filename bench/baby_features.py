@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from bench.data import Int64, data_folder
 from hasten.data.modalities import Modality
 from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
 
 WIDTHS = {"baby": (4096, 384), "music4all": (1024, 384), "tiktok": (128, 128)}
+ITEMS = {"baby": 7_050, "tiktok": 6_710, "music4all": 80_735}
 _FOLDERS = {"baby": "mm_baby_interactions", "tiktok": "mm_tiktok"}
 
 
@@ -47,21 +49,25 @@ def _music4all(
     return user, item, np.zeros(pairs, np.int8)
 
 
+def features_of(name: str) -> dict[str, NDArray[np.float32]]:
+    """[N, d] of each modality."""
+    generator = np.random.Generator(np.random.Philox(key=5))
+    return {
+        modality: generator.standard_normal((ITEMS[name], width), np.float32)
+        for modality, width in zip(("image", "text"), WIDTHS[name], strict=True)
+    }
+
+
 def modal_dataset(name: str) -> Dataset:
     """The events with features, as hasten holds them, users in order."""
     user, item, part = events_of(name)
     order = np.argsort(user, kind="stable")
     user, item, part = user[order], item[order], part[order]
-    items = {"baby": 7_050, "tiktok": 6_710, "music4all": 80_735}[name]
-    generator = np.random.Generator(np.random.Philox(key=5))
-    modalities = []
-    for modality, width in zip(("image", "text"), WIDTHS[name], strict=True):
-        values = generator.standard_normal((items, width), np.float32)
-        modalities.append(Modality.of(modality, values))
+    modalities = [Modality.of(modality, values) for modality, values in features_of(name).items()]
     return Dataset(
         name,
         Vocabulary(pa.array(np.arange(int(user.max()) + 1))),
-        Vocabulary(pa.array(np.arange(items))),
+        Vocabulary(pa.array(np.arange(ITEMS[name]))),
         Interactions(user, item),
         part,
         "given",
