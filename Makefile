@@ -5,9 +5,14 @@ PYTHON ?= python3
 # More options for pip, such as another package index that has a CPU-only torch.
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
+# Processes of the test suite (each up to a gigabyte and a half; 0 runs it in one, for a debugger).
+TEST_PROCESSES ?= 2
 # The Python of gpu-check: another one may hold the CUDA build of torch.
 GPU_PYTHON ?= $(VENV)/bin/python
 ARGS ?=
+
+# The environment has its own compiled files; without them every process would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,7 +34,7 @@ demo: $(RUNTIME) ## train on the built-in sample and print recommendations (sets
 	@$(BIN)/python scripts/demo.py
 
 test: $(DEVELOPMENT) ## the test suite, without the tests that take minutes
-	@$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_FLAGS)
 
 test-slow: $(DEVELOPMENT) ## the tests that take minutes
 	@$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow

@@ -160,10 +160,10 @@ def score_of(run: Path, triple: Row) -> float:
     import torch
 
     from hasten.data.graph import KnowledgeGraph
+    from hasten.finished import load_run
     from hasten.influence.asked import triples_of
     from hasten.models.questions import both_directions
     from hasten.models.seam import TripleQueries
-    from hasten.run import load_run
 
     loaded = load_run(run, checkpoint="final", device="cpu")
     graph, model = loaded.dataset, loaded.model

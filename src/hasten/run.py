@@ -1,56 +1,44 @@
-"""The flow of a run: configuration -> data -> model -> trainer -> evaluation -> run folder."""
+"""The flow of a run: configuration -> data -> model -> run folder -> session."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
-import torch
 from torch import nn
 
 from hasten.assembly import (
     build_model,
     describe_data,
-    judge_task,
     load_data,
-    load_phases,
-    load_weights,
     ranking_tasks,
     start_from,
     with_sample,
 )
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
-from hasten.data.graph import AnyDataset, KnowledgeGraph
 from hasten.data.refit import refitted
 from hasten.data.store import load_stored, save_dataset
-from hasten.data.tables import TEST, VALID
-from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
-from hasten.evaluation.drill_down import By, drill_down, refuse_groups
-from hasten.evaluation.protocols import AnyTask, ranking_task
-from hasten.evaluation.ranker import Evaluation
+from hasten.errors import CheckpointError, ConfigurationError
+from hasten.evaluation.protocols import AnyTask
 from hasten.models.seam import Model
+from hasten.session import Session, carry_out
 from hasten.training.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
-from hasten.training.device import prepare_torch, resolve_device
+from hasten.training.device import prepare_torch
 from hasten.training.distributed import Processes
-from hasten.training.environment import describe_environment, peak_memory_bytes
-from hasten.training.journal import Journal
+from hasten.training.environment import describe_environment
 from hasten.training.layout import Layout, settle
 from hasten.training.machine import tune_process
 from hasten.training.phase import Phase
-from hasten.training.progress import Progress
-from hasten.training.rank_log import RankLog
 from hasten.training.replicas import (
     require_same_data,
     require_same_weights,
     shared_checkpoint,
 )
 from hasten.training.resuming import (
-    changed,
     drop_later,
     initial_weights,
     named_checkpoint,
@@ -59,23 +47,10 @@ from hasten.training.resuming import (
     with_changes,
 )
 from hasten.training.run_folder import RunFolder
-from hasten.training.signals import StopSignals
-from hasten.training.summary import Summary, switches_in_effect
-from hasten.training.trainer import Trainer
+from hasten.training.summary import Summary
 
 #: the folder of the run on both parts, within the run that selected its epochs
 _REFIT = "refit"
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """A run's model with the weights of one checkpoint, and its data."""
-
-    path: Path
-    config: RunConfig
-    model: nn.Module
-    dataset: AnyDataset
-    device: torch.device
 
 
 def train(
@@ -204,7 +179,7 @@ def _train_new(
     path = Path(processes.from_first(make, "making the run folder"))
     with made[0] if made else RunFolder(path, None) as folder:
         session = Session(processes, layout, dataset, model, phases, tasks, folder, quiet, begin)
-        return _train(session, None)
+        return carry_out(session, None)
 
 
 def resume(
@@ -297,178 +272,4 @@ def _resume(
         phases = cast(Model, model).phases(dataset, config)
         tasks = ranking_tasks(dataset, config)
         session = Session(processes, layout, dataset, model, phases, tasks, folder, quiet, begin)
-        return _train(session, found, warnings)
-
-
-def evaluate(
-    run: Path,
-    *,
-    changes: Mapping[str, Any] | None = None,
-    checkpoint: str = "best",
-    device: str | None = None,
-    by: str | None = None,
-) -> dict[str, Any]:
-    """Judge a finished run's checkpoint again, perhaps by another protocol.
-
-    by: ``relation`` or ``direction`` of a knowledge graph; ``groups`` has the table then.
-    """
-    begin = time.perf_counter()
-    tune_process()
-    RunFolder.open(run, lock=False)
-    distributed = load_config(run / "config.yaml").distributed
-    with Processes.join(device or "auto", distributed) as processes:
-        target = str(processes.device)
-        loaded = processes.together(
-            "loading the run", lambda: load_run(run, checkpoint=checkpoint, device=target)
-        )
-        config = changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
-        if by is not None:
-            refuse_groups(by, loaded.dataset)
-        parts, groups = {}, []
-        for name, part in (("valid", VALID), ("test", TEST)):
-            task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
-            if len(task.queries):
-                parts[name] = found = judge_task(loaded.model, task, config, processes)
-                if by is not None and found.ranks is not None:
-                    graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
-                    groups.append(drill_down(task, found.ranks, metrics, graph, cast(By, by)))
-    if not parts:
-        raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
-    return {
-        "run": str(run),
-        "model": config.model.name,
-        "data": loaded.dataset.name,
-        "checkpoint": checkpoint,
-        "valid": parts["valid"].values if "valid" in parts else {},
-        "test": parts["test"].values if "test" in parts else {},
-        "protocol": next(iter(parts.values())).protocol,
-        "devices": processes.world,
-        "seconds": time.perf_counter() - begin,
-    } | ({} if by is None else {"by": by, "groups": pa.concat_tables(groups)})
-
-
-def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> LoadedRun:
-    """The model of a run, in evaluation mode, rebuilt from its folder alone."""
-    tune_process()
-    with RunFolder.open(run, lock=False) as folder:
-        config = load_config(folder.path / "config.yaml")
-        dataset = load_stored(folder.data)
-        target = resolve_device(device)
-        prepare_torch(config, target)
-        model = build_model(config, dataset, target)
-        found = read_checkpoint(named_checkpoint(folder, checkpoint))
-        load_weights(model, found)
-        load_phases(model, dataset, config, found)
-        return LoadedRun(folder.path, config, model.eval(), dataset, target)
-
-
-@dataclass(frozen=True)
-class Session:
-    """What a run consists of when its first step begins."""
-
-    processes: Processes
-    layout: Layout
-    dataset: AnyDataset
-    model: nn.Module
-    phases: Sequence[Phase]
-    #: validation and test
-    tasks: tuple[AnyTask, AnyTask]
-    folder: RunFolder
-    quiet: bool
-    begin: float
-
-
-def _train(
-    session: Session, checkpoint: Checkpoint | None, warnings: list[str] | None = None
-) -> Summary:
-    """Everything from the first step to the summary, in a locked run folder.
-
-    checkpoint: what a run goes on from; None: the beginning. warnings: None for a new run.
-    """
-    processes, layout, folder = session.processes, session.layout, session.folder
-    config, dataset, model = layout.config, session.dataset, session.model
-    valid, test = session.tasks
-    # a run that died before its first checkpoint begins again: none of its records are kept
-    resume_step = None if warnings is None else -1
-    if checkpoint is not None:
-        position = checkpoint.state["position"]
-        # records are made when an epoch is finished: in mid-epoch, none of this step is kept
-        resume_step = position["step"] - (position["step_of_epoch"] > 0)
-    generator_state = torch.get_rng_state()
-    first = processes.first
-    with (
-        Journal(folder, session.quiet, resume_step=resume_step)
-        if first
-        else RankLog(folder.path, processes.rank) as journal,
-        Progress(config.training.epochs, session.quiet or not first) as progress,
-        StopSignals() as signals,
-    ):
-        for note in dataset.source.notes if checkpoint is None else ():
-            journal.train(f"data: {note}")
-        for note in (*processes.describe(), *layout.notes):
-            journal.train(note)
-        for text in (*(warnings or ()), *layout.warnings):
-            journal.warn(text)
-
-        def judge(task: AnyTask) -> Evaluation:
-            return judge_task(model, task, config, processes, lambda: signals.received is not None)
-
-        trainer = Trainer(
-            model,
-            session.phases,
-            config,
-            folder=folder,
-            journal=journal,
-            progress=progress,
-            signals=signals,
-            evaluate=(lambda: judge(valid)) if len(valid.queries) else None,
-            processes=processes,
-        )
-        if checkpoint is not None:
-            trainer.restore(checkpoint)
-            journal.record(
-                "event", trainer.position.epoch, trainer.position.step, {"event": "resume"}
-            )
-        if not trainer.phases:
-            cast(Any, model).fit(dataset)
-        stopped_by = trainer.run()
-        total = trainer.finish()
-        best = shared_checkpoint(
-            processes, lambda: read_checkpoint(folder.best, groups={"weights", "phases"})
-        )
-        assert best is not None
-        load_weights(model, best)
-        trainer.load_phase_states(best)
-        processes.place = "the evaluation at the end"
-        validated = judge(valid) if len(valid.queries) else None
-        tested = judge(test) if len(test.queries) else None
-        trainer.agree_to_stop()
-        trainer.raise_if_interrupted()
-        torch.set_rng_state(generator_state)
-        position, totals = trainer.position, trainer.totals
-        summary = Summary(
-            run=folder.path,
-            model=config.model.name,
-            data=dataset.name,
-            epochs=position.epoch,
-            valid={} if validated is None else validated.values,
-            test={} if tested is None else tested.values,
-            protocol=dataset.split if tested is None else tested.protocol,
-            seconds={
-                "train": totals.train_seconds,
-                "evaluate": totals.evaluate_seconds,
-                "total": total + time.perf_counter() - session.begin,
-            },
-            examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
-            peak_memory_bytes=processes.largest(peak_memory_bytes()),
-            effective=switches_in_effect(trainer, config),
-            stopped_by=stopped_by,
-            best_epoch=int(best.state["selection"]["best_epoch"]),
-        )
-        if tested is not None:
-            journal.record("test", summary.best_epoch, position.step, tested.values)
-            shown = "  ".join(f"{name} {value:.4f}" for name, value in tested.values.items())
-            journal.valid(f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})")
-        if first:
-            folder.write_json("metrics.json", summary.to_json())
-    return summary
+        return carry_out(session, found, warnings)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from hasten import api, run
+from hasten import api, finished
 from hasten.training.launch import run_processes
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records
@@ -133,7 +133,7 @@ def test_two_processes_are_one_run(data, tmp_path, monkeypatch):
         assert ours == pytest.approx(theirs, rel=1e-4)
     assert result["test"] == pytest.approx(one.metrics, abs=1e-4)
 
-    judged = [run.evaluate(out, device="cpu")]
+    judged = [finished.evaluate(out, device="cpu")]
     for count in (2, 3):
         asked = run_processes(
             ["evaluate", str(out), "--device", "cpu", "--json"], count, capture=True

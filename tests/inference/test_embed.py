@@ -15,9 +15,9 @@ from hasten.cli.main import main
 from hasten.data.node_types import NodeTypes
 from hasten.errors import UsageError
 from hasten.evaluation.health import health, health_of
+from hasten.finished import load_run
 from hasten.inference.check_embeddings import check_embeddings
 from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
-from hasten.run import load_run
 from hasten.training.retreat import with_retreat
 from tests.models.test_hgt import table
 

@@ -14,10 +14,10 @@ from hasten.data.tables import PART_NAMES, TEST, VALID
 from hasten.errors import UsageError
 from hasten.evaluation.health import health, sample_of
 from hasten.evaluation.links import link_quality
+from hasten.finished import load_run
 from hasten.inference.embed import Embeddings, embed, read_embeddings
 from hasten.models.seam import Model
 from hasten.ops.random import Stream, key
-from hasten.run import load_run
 
 NOTE = (
     "random vectors pass the mean cosine and the components: they speak against collapse only; "

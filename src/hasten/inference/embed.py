@@ -18,7 +18,7 @@ from hasten.errors import HastenError, UsageError
 from hasten.inference.export import neutralised
 
 if TYPE_CHECKING:
-    from hasten.run import LoadedRun
+    from hasten.finished import LoadedRun
 
 Format = Literal["csv", "parquet", "npy", "projector"]
 FORMATS: tuple[str, ...] = get_args(Format)

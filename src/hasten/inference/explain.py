@@ -20,7 +20,7 @@ from hasten.inference.recommend import Recommendations
 from hasten.ops.best_paths import PathGraph, WeighedPath, best_paths, bounds_to
 
 if TYPE_CHECKING:
-    from hasten.run import LoadedRun
+    from hasten.finished import LoadedRun
 
 #: what the relation of a user and an item is called
 EVENT = "event"

@@ -27,7 +27,7 @@ from hasten.ops.topk_all import topk_all
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hasten.run import LoadedRun
+    from hasten.finished import LoadedRun
 
 Known = Literal["filter", "mark"]
 

@@ -25,7 +25,7 @@ from hasten.ops.topk_all import topk_all
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hasten.run import LoadedRun
+    from hasten.finished import LoadedRun
 
 Until = Literal["train", "valid", "test"]
 _PARTS: dict[str, tuple[int, ...]] = {
