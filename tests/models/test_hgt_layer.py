@@ -11,7 +11,6 @@ import torch
 from hasten.errors import ConfigurationError
 from hasten.models.hgt_layer import HGTLayer
 from hasten.ops.edge_attention import TypedEdges
-from hasten.ops.typed_linear import typed_linear, typed_linear_reference
 
 SIZES = (5, 7, 4)
 #: relation -> types of its sources and destinations
@@ -115,24 +114,6 @@ def test_some_destinations_get_what_all_would_give_them():
     some = TypedEdges.build(source[mine], relation[mine], place, (5, sum(SIZES)))
     own = layer(some, x, SIZES, x[wanted], (2, 2, 1))
     torch.testing.assert_close(own, whole[wanted])
-
-
-def test_typed_linear_is_a_linear_map_for_every_type():
-    torch.manual_seed(2)
-    x = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(4, 4, 3, dtype=torch.float64, requires_grad=True)
-    bias = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    sizes = (3, 0, 5, 1)
-    ours = typed_linear(x, weight, bias, sizes)
-    theirs = typed_linear_reference(x, weight, bias, sizes)
-    torch.testing.assert_close(ours, theirs)
-    weights = torch.randn_like(ours)
-    for one, other in zip(
-        torch.autograd.grad((ours * weights).sum(), (x, weight, bias)),
-        torch.autograd.grad((theirs * weights).sum(), (x, weight, bias)),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():

@@ -18,10 +18,21 @@ def test_equals_a_matrix_for_every_row():
     )
 
 
+def test_a_bias_is_that_of_the_group():
+    torch.manual_seed(1)
+    x, weights, bias = torch.randn(8, 5), torch.randn(4, 5, 6), torch.randn(4, 6)
+    torch.testing.assert_close(
+        grouped_linear(x, weights, SIZES, bias), grouped_linear_reference(x, weights, SIZES, bias)
+    )
+
+
 def test_gradients():
+    torch.manual_seed(2)
     x = torch.randn(8, 3, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda a, b: grouped_linear(a, b, SIZES), (x, weights))
+    assert gradcheck(lambda a, b, c: grouped_linear(a, b, SIZES, c), (x, weights, bias))
 
 
 def test_a_group_without_rows_has_a_gradient_of_zero():

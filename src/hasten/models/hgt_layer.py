@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from hasten.errors import ConfigurationError
 from hasten.ops.edge_attention import Path, TypedEdges, edge_attention
-from hasten.ops.typed_linear import typed_linear
+from hasten.ops.grouped_linear import grouped_linear
 
 
 class TypedLinear(nn.Module):
@@ -30,7 +30,7 @@ class TypedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(types, out).uniform_(-bound, bound))
 
     def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
-        return typed_linear(x, self.weight, self.bias, sizes)
+        return grouped_linear(x, self.weight, sizes, self.bias)
 
 
 class HGTLayer(nn.Module):
@@ -98,7 +98,7 @@ class HGTLayer(nn.Module):
             keep,
             self.path,
         )
-        found = typed_linear(F.gelu(found), self.result.weight, self.result.bias, sizes)
+        found = self.result(F.gelu(found), sizes)
         if self.skip is None:
             return found
         counts = torch.tensor(list(sizes), device=own.device)
