@@ -40,7 +40,9 @@ from hasten.models.modal_graphs import item_graph, user_graph
 from hasten.models.seam import Sizes
 from hasten.ops.bipartite import Bipartite, Weighted
 from hasten.ops.dtypes import wide
+from hasten.ops.layer_sum import layer_sum
 from hasten.ops.spmm import spmm_rows
+from hasten.ops.unit_rows import unit_rows
 from hasten.training.multimodal import MultimodalPhase
 from hasten.training.pairwise import Pairs
 from hasten.training.phase import Encoded, Phase
@@ -176,16 +178,13 @@ class DRAGON(ScoresByVectors, nn.Module):
         return self._propagate(users, items)
 
     def _propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
-        x = self._modalities()
-        total = x
-        for _ in range(self.options.layers):  # X + S (X + S (X + ...)) is the sum of all
-            total = x + self._pairs_graph @ total
-        count, options = self.sizes.items, self.options
-        of_items, of_users = total[:count], total[count:]
+        options, pairs = self.options, self._pairs_graph
+        total = layer_sum(pairs.graph, pairs.weights, self._modalities(), options.layers)
+        of_items, of_users = total.split([self.sizes.items, self.sizes.users])
         for _ in range(options.mm_layers - 1):
             of_items = of_items + self._item_graph @ of_items
-        shares = self.shares.repeat_interleave(options.width, dim=1)
-        of_users = of_users * shares
+        each = of_users.view(self.sizes.users, len(self.channels), options.width)
+        of_users = (each * self.shares[..., None]).view(of_users.shape)
         found = (
             _joined(self._user_graph if options.companions else None, of_users, users),
             _joined(self._item_graph if options.mm_layers else None, of_items, items),
@@ -195,14 +194,13 @@ class DRAGON(ScoresByVectors, nn.Module):
     def _modalities(self) -> Tensor:
         """[N + U, M D] normalised rows, the modalities side by side."""
         of = {modality.name: modality for modality in self._dataset.modalities}
+        channels = cast(Sequence[Channel], self.channels)
         found = []
-        for channel in cast(Sequence[Channel], self.channels):
+        for channel in channels:
             modality = of[channel.modality]
             raw = self._constants(channel.modality, self.shares, partial(features_of, modality))
-            z = channel.second(F.leaky_relu_(channel.first(raw), _SLOPE))
-            rows = torch.cat([z.to(channel.users.dtype), channel.users])
-            found.append(F.normalize(rows, dim=1))
-        return torch.cat(found, dim=1)
+            found.append(channel.second(F.leaky_relu_(channel.first(raw), _SLOPE)))
+        return unit_rows(found, [channel.users for channel in channels])
 
     def _build(self) -> None:
         """The three graphs, at the first use."""
