@@ -25,7 +25,8 @@ from hasten.errors import (
 )
 from hasten.models.sasrec import SASRec
 from hasten.training.checkpoint import read_checkpoint
-from tests.contract.cases import sequences
+from hasten.training.trainer import Trainer
+from tests.contract.cases import graph, sequences
 from tests.contract.test_models import fingerprint, records
 
 SMALL = {
@@ -251,3 +252,36 @@ def test_compile_compiles_what_is_called_and_reports_it(mode, tmp_path):
     assert report["in_effect"] or mode == "auto"
     if mode == "auto":
         assert report["in_effect"] == (report["compiled_ms"] < 0.97 * report["eager_ms"])
+
+
+@pytest.mark.parametrize("metric", ["mrr", "mr"])
+def test_a_diverged_model_is_never_the_best(tmp_path, monkeypatch, metric):
+    """Every weight turns NaN in the third epoch: all scores are NaN, and none of them wins."""
+    finish_epoch = Trainer.finish_epoch
+
+    def poisoned(self):
+        if self.position.epoch == 2:
+            for weight in self.model.parameters():
+                weight.data.fill_(math.nan)
+        finish_epoch(self)
+
+    monkeypatch.setattr(Trainer, "finish_epoch", poisoned)
+    settings = {
+        "model.width": 36,
+        "model.channels": 4,
+        "training.batch_size": 32,
+        "training.epochs": 3,
+        "evaluation.metrics": metric,
+        "device": "cpu",
+        "threads": 1,
+    }
+    result = api.train("conve", graph(), settings=settings, out=str(tmp_path / "run"), quiet=True)
+    values = [r for r in records(tmp_path / "run") if r["kind"] == "valid"]
+    assert len(values) == 3
+    worst = min if metric == "mrr" else max
+    assert values[2][metric] == worst(value[metric] for value in values)
+    assert result.summary.best_epoch in (1, 2)
+    best = read_checkpoint(tmp_path / "run" / "best").tensors["weights"]
+    assert all(tensor.isfinite().all() for tensor in best.values())
+    final = read_checkpoint(tmp_path / "run" / "final").tensors["weights"]
+    assert not all(tensor.isfinite().all() for tensor in final.values())
