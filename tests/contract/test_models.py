@@ -80,14 +80,9 @@ def test_trains_and_reports(case, tmp_path):
 
 @each_trained
 def test_learns_what_is_planted(case, tmp_path):
-    result = train(
-        case,
-        tmp_path / "run",
-        training__epochs=60,
-        training__lr=5e-3,
-        evaluation__every=60,
-        **{k.replace(".", "__"): v for k, v in case.without_dropout.items()},
-    )
+    usual = {"training.epochs": 60, "training.lr": 5e-3, "evaluation.every": 60}
+    settings = {**usual, **case.planted, **case.without_dropout}
+    result = train(case, tmp_path / "run", **{k.replace(".", "__"): v for k, v in settings.items()})
     lines = [r for r in records(tmp_path / "run") if r["kind"] == "train"]
     assert lines[-1][case.loss] < 0.55 * lines[0][case.loss]
     assert result.metrics[case.metric] > 0.5
