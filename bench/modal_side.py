@@ -33,7 +33,8 @@ RATES = {"mmgcn": 1e-3, "dragon": 1e-4}
 
 def hasten_step(
     dataset: Dataset, model: str, batch: int, precision: str, ids: str
-) -> Callable[[int], float]:
+) -> tuple[Callable[[int], float], Callable[[], None]]:
+    """A step, and drawing the batches of an epoch as its steps do, twice each."""
     made: MMGCN | DRAGON
     options: ModelOptions
     if model == "mmgcn":
@@ -48,7 +49,16 @@ def hasten_step(
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
     step = OptimiserStep(phase, 0, training, how, Share(), CPU)
     rate, steps = RATES[model], phase.steps()
-    return lambda index: float(step(phase.plan(0, index // steps, index % steps), rate)["loss"])
+
+    def draw() -> None:
+        for index in range(steps):
+            drawn = phase.plan(0, 1, index)
+            for _ in range(2):
+                phase.pairs(drawn, drawn.ids)
+
+    return lambda index: float(
+        step(phase.plan(0, index // steps, index % steps), rate)["loss"]
+    ), draw
 
 
 def plain_step(
@@ -94,14 +104,23 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     dataset = modal_dataset(options.data)
-    make = hasten_step if options.how == "hasten" else plain_step
-    step = make(dataset, options.model, options.batch_size, options.precision, options.ids)
+    chosen = (options.model, options.batch_size, options.precision, options.ids)
+    draw = None
+    if options.how == "hasten":
+        step, draw = hasten_step(dataset, *chosen)
+    else:
+        step = plain_step(dataset, *chosen)
     clock, losses = Stopwatch(), []
     for index in range(options.steps + 1):
         if index == 1:  # the first one warms up, and makes what is constant
             clock.restart()
         losses.append(step(index))
     wall, cpu = clock.seconds()
+    more = {}
+    if draw is not None:
+        clock.restart()
+        draw()
+        more["sampling_epoch_seconds"] = clock.seconds()[0]
     pairs = int((dataset.part == TRAIN).sum())
     print_report(
         wall=wall,
@@ -112,6 +131,7 @@ def main() -> None:
         versions={"torch": torch.__version__},
         threads=options.threads,
         loss=losses[-1],
+        **more,
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
+from bench import modal_side
 from bench.plain_dragon import PlainDRAGON
 from bench.plain_mmgcn import PlainMMGCN
 from hasten.config import RunConfig
@@ -59,3 +62,18 @@ def test_plain_dragon_is_ours(batch):
         users, items = plain.encode()
         torch.testing.assert_close(torch.cat([items, users]), ours.judged(), **CLOSE)
     plain.loss(*batch).backward()
+
+
+@pytest.mark.parametrize(("how", "drawn"), [("hasten", True), ("plain", False)])
+def test_what_a_side_reports(how, drawn, monkeypatch, capsys):
+    """Drawing the batches of an epoch is timed apart, on our side alone."""
+    monkeypatch.setattr(modal_side, "modal_dataset", lambda name: modal_dataset())
+    monkeypatch.setattr(modal_side, "tune_process", lambda: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    options = ["--how", how, "--batch-size", "6", "--steps", "2"]
+    monkeypatch.setattr("sys.argv", ["modal_side", *options])
+    modal_side.main()
+    report = json.loads(capsys.readouterr().out)
+    assert (report["steps_measured"], report["steps_per_epoch"]) == (2, 3)
+    assert report["loss"] > 0
+    assert ("sampling_epoch_seconds" in report) is drawn

