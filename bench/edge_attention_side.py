@@ -3,15 +3,14 @@
     python -m bench.edge_attention_side --how hasten --threads 2
 
 66,903 nodes of 10 types, 200,000 edges of 30 types, 512 -> 256, 8 heads; forward and backward. An
-"epoch" of the report is one pass. PyG's linear map of every type goes through a grouped product
-that without pyg-lib is slow in the backward pass; ``pyg`` replaces it by one product a type, which
-is fair to it, ``pyg-as-shipped`` leaves it.
+"epoch" of the report is one pass. ``--part edges``: from queries, keys and values to what every
+node gathers, without the linear maps of nodes. ``pyg`` has one product a type in place of what it
+does without pyg-lib (:mod:`bench.pyg_hgt`), which is fair to it; ``pyg-as-shipped`` has not.
 """
 
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -46,28 +45,24 @@ def made(nodes: int, edges: int, relations: int, types: int) -> tuple[Any, ...]:
     return sizes, offsets, ends, np.concatenate(columns, axis=1)
 
 
-def ours(x: Tensor, sizes: Any, ends: Any, edges: Any) -> Callable[[], Tensor]:
+def ours(x: Tensor, sizes: Any, ends: Any, edges: Any, part: str) -> Callable[[], Tensor]:
     from hasten.models.hgt_layer import HGTLayer
-    from hasten.ops.edge_attention import TypedEdges
+    from hasten.ops.edge_attention import TypedEdges, edge_attention
 
     layer = HGTLayer(len(sizes), len(ends), WIDTH, OUT, HEADS)
     source, relation, target = edges
     found = TypedEdges.build(source, relation, target, (len(x), len(x)))
     counts = tuple(sizes.tolist())
-    return lambda: layer(found, x, counts)
+    if part == "layer":
+        return lambda: layer(found, x, counts)
+    tables = [torch.randn(len(x), OUT, requires_grad=True) for _ in range(3)]
+    query, key, value = tables
+    return lambda: edge_attention(found, query, key, value, layer.attention, layer.message)
 
 
-def pyg(x: Tensor, sizes: Any, offsets: Any, ends: Any, edges: Any, fair: bool) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch_geometric.nn import HGTConv
-        from torch_geometric.nn.dense.linear import HeteroDictLinear
+def pyg(x: Tensor, sizes: Any, offsets: Any, ends: Any, edges: Any, part: str) -> Any:
+    from bench.pyg_hgt import HGTConv, edge_part
 
-    def one_product_a_type(self: Any, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self.lins[name](rows) for name, rows in parts.items() if name in self.lins}
-
-    if fair:
-        HeteroDictLinear.forward = one_product_a_type
     names = [f"t{number}" for number in range(len(sizes))]
     kinds = [(names[s], f"r{r}", names[t]) for r, (s, t) in enumerate(ends.tolist())]
     conv = HGTConv(WIDTH, OUT, (names, kinds), heads=HEADS)
@@ -81,12 +76,16 @@ def pyg(x: Tensor, sizes: Any, offsets: Any, ends: Any, edges: Any, fair: bool) 
         found = conv(dict(zip(names, torch.split(x, counts), strict=True)), index)
         return torch.cat([rows for rows in found.values() if rows is not None])
 
-    return run
+    if part == "layer":
+        return run
+    tables = [torch.randn(len(x), OUT, requires_grad=True) for _ in range(3)]
+    return lambda: edge_part(conv, *tables, counts, index)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--how", default="hasten", choices=("hasten", "pyg", "pyg-as-shipped"))
+    parser.add_argument("--part", default="layer", choices=("layer", "edges"))
     parser.add_argument("--steps", type=int, default=3, help="passes that are measured")
     parser.add_argument("--scale", type=float, default=1.0, help="share of nodes and edges")
     parser.add_argument("--threads", type=int, default=2)
@@ -97,9 +96,13 @@ def main() -> None:
     sizes, offsets, ends, edges = made(nodes, count, 30, 10)
     x = torch.randn(nodes, WIDTH, requires_grad=True)
     if options.how == "hasten":
-        run = ours(x, sizes, ends, edges)
+        run = ours(x, sizes, ends, edges, options.part)
     else:
-        run = pyg(x, sizes, offsets, ends, edges, options.how == "pyg")
+        if options.how == "pyg":
+            from bench.pyg_hgt import fair
+
+            fair()
+        run = pyg(x, sizes, offsets, ends, edges, options.part)
     run().sum().backward()  # type: ignore[no-untyped-call]
     clock = Stopwatch()
     for _ in range(options.steps):

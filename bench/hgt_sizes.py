@@ -1,0 +1,102 @@
+"""What large graphs cost HGT: a step at PrimeKG's size, whole and by neighbourhoods; similar nodes.
+
+    python -m bench.hgt_sizes
+    python -m bench.hgt_sizes --only jaccard --provisional
+
+Every line is a fresh process; there is no other side. The result goes to bench/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Side, run_side
+from bench.machine import commit, describe_machine, load
+from bench.results import RESULTS
+
+_PRIMEKG = "python -m bench.hgt_side --graph primekg --warm 0 --steps 1 --threads {threads}"
+LINES = {
+    "primekg-full": Side(
+        "a step at PrimeKG's size, one pass, recompute", f"{_PRIMEKG} --mode full --recompute"
+    ),
+    "primekg-edges": Side(
+        "the same in 64 micro-batches of neighbourhoods, two messages a node and relation",
+        f"{_PRIMEKG} --mode edges --fan-out 2 --accumulate 64 --recompute",
+    ),
+    "jaccard": Side("similar pairs of 20,000 sets", "python -m bench.jaccard_side"),
+}
+
+
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=list(LINES), choices=tuple(LINES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=900)
+    parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
+    options = parser.parse_args(arguments)
+    before = load()
+    found = {}
+    for name in options.only:
+        # memory as it comes: pages are not kept
+        found[name] = run_side(LINES[name], options.threads, False, options.timeout)
+        print(f"{name}: {found[name]['epoch_seconds']:.3g} s", file=sys.stderr)
+    chosen = "" if len(found) == len(LINES) else "-" + "-".join(found)
+    result: dict[str, Any] = {
+        "name": f"hgt-sizes{chosen}",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "machine": describe_machine(),
+        "load_before": before,
+        "provisional": options.provisional,
+        "threads": options.threads,
+        "lines": {
+            name: {"what": LINES[name].label, "command": LINES[name].command, "report": report}
+            for name, report in found.items()
+        },
+        "repeat": "python -m bench.hgt_sizes " + " ".join(sys.argv[1:]),
+    }
+    results.mkdir(parents=True, exist_ok=True)
+    path = results / f"{result['date']}-{result['name']}.json"
+    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    path.with_suffix(".md").write_text(markdown(result))
+    print(markdown(result))
+    return 0
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result for people."""
+    machine = result["machine"]
+    lines = [
+        f"# {result['name']}",
+        "",
+        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, {result['threads']} thread(s), load before "
+        f"{result['load_before']}.",
+        "",
+    ]
+    if result["provisional"]:
+        lines += ["**Provisional**: the machine was not quiet.", ""]
+    lines += [
+        "| what | s | CPU s | peak MiB | of it above what was there before |",
+        "| --- " * 5 + "|",
+    ]
+    for each in result["lines"].values():
+        report = each["report"]
+        lines.append(
+            f"| {each['what']} | {report['epoch_seconds']:.3g} | {report['epoch_cpu_seconds']:.3g} "
+            f"| {report['peak_memory_bytes'] / 2**20:,.0f} "
+            f"| {report['bytes_above'] / 2**20:,.0f} |"
+        )
+    lines += ["", "What was there before: the graph, the weights and Adam's moments."]
+    lines += [f"- `{each['command']}`" for each in result["lines"].values()]
+    return "\n".join([*lines, "", f"Repeat: `{result['repeat'].strip()}`"]) + "\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
