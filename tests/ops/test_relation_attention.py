@@ -16,7 +16,7 @@ from hasten.ops.relation_attention import (
 
 @pytest.mark.parametrize(("heads", "tails"), [(7, 3), (3, 7), (7, 7)])
 def test_equals_one_edge_after_the_other(heads, tails, monkeypatch):
-    monkeypatch.setattr(module, "_GATHERED", 12)  # several pieces of a relation
+    monkeypatch.setattr(module, "_ROWS_CPU", 2)  # several pieces of a relation
     generator = np.random.default_rng(0)
     head, tail = np.sort(generator.integers(0, heads, 40)), generator.integers(0, tails, 40)
     relation = generator.choice([0, 1, 3], 40)  # relation 2 has no edge

@@ -10,6 +10,7 @@ import math
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
@@ -21,6 +22,7 @@ from hasten.configuration.build import build_config
 from hasten.data.load import load_table
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.rank_all import Ranks
+from hasten.training import row_adam
 from hasten.training.checkpoint import Checkpoint
 from hasten.training.distributed import Processes
 from hasten.training.precision import Precision
@@ -67,8 +69,11 @@ def stub(kind: type[nn.Module]):
     return build
 
 
+#: KGAT again, with the rows of its second phase moved one by one
+BY_ROWS = "kgat-by-rows"
 MODELS = {
     **{case.label: contract(case) for case in CASES if case.trains},
+    BY_ROWS: contract(next(case for case in CASES if case.label == "kgat")),
     "two-phase": stub(TwoPhaseGraph),
     "two-denominators": stub(TwoDenominators),
     "convolutional": stub(ConvolutionalScorer),
@@ -84,10 +89,12 @@ def train(
     model, phases = MODELS[name]()
     share = Share(processes.rank, processes.world)
     training = TrainingOptions(clip_norm=5.0, **options)
-    made = [
-        OptimiserStep(phase, n, training, Precision("fp32", CPU), share, CPU, processes)
-        for n, phase in enumerate(phases)
-    ]
+    with patch.object(row_adam, "FEWEST", 1 if name == BY_ROWS else row_adam.FEWEST):
+        made = [
+            OptimiserStep(phase, n, training, Precision("fp32", CPU), share, CPU, processes)
+            for n, phase in enumerate(phases)
+        ]
+    assert any(step.rows is not None for step in made) == (name == BY_ROWS)
     losses, seen = [], []
     epoch = 0
     while len(losses) < (steps or STEPS.get(name, FEWER_STEPS)):

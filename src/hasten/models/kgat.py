@@ -39,12 +39,12 @@ from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scor
 from hasten.ops.aggregate import Aggregator, aggregate, mix
 from hasten.ops.best_paths import PathGraph
 from hasten.ops.dtypes import wide
-from hasten.ops.grouped_linear import grouped_linear
 from hasten.ops.random import seed_device
 from hasten.ops.relation_attention import RelationEdges, relation_attention
 from hasten.ops.segment_softmax import segment_softmax
 from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm_rows, with_neighbours
 from hasten.ops.table import EmbeddingTable, FixedTable
+from hasten.ops.translation_loss import translation_loss
 from hasten.training.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.training.phase import Encoded, Phase
 from hasten.training.translation import TranslationBatch, TranslationPhase
@@ -199,13 +199,12 @@ class KGAT(nn.Module):
         )
         self.set_attention(segment_softmax(logits, self.graph.offsets))
 
-    def translate(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
-        """[B, 3, K] nodes in the spaces of their relations, and [B, K] the relations."""
-        rows = self.nodes.rows(batch.nodes)
-        found = grouped_linear(rows, self.projections, [3 * size for size in batch.sizes])
-        return found.to(wide(found)).view(-1, 3, found.shape[1]), self.relations.rows(
-            batch.relation
-        )
+    def translation(
+        self, rows: Tensor, place: Tensor, batch: TranslationBatch
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and the norms of a batch whose nodes are at these places of the rows."""
+        relation = self.relations.rows(batch.relation.to(rows.device))
+        return translation_loss(rows, place, relation, self.projections, batch.sizes)
 
     def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""

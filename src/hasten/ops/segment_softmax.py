@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.ops.dtypes import wide
-from hasten.ops.spmm import rows_of
+from hasten.ops.row_products import rows_of
 
 
 def segment_softmax(logits: Tensor, offsets: Tensor) -> Tensor:
@@ -33,27 +33,33 @@ def segment_softmax_reference(logits: Tensor, offsets: Tensor) -> Tensor:
 class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, offsets: Tensor) -> Tensor:
-        values, row = logits.to(wide(logits)), rows_of(offsets, len(logits))
-        count = len(offsets) - 1
-        top = values.new_full((count,), -torch.inf).scatter_reduce(0, row, values, "amax")
+        values = logits.to(wide(logits))
+        top = _reduced(values, offsets, "max", -torch.inf)
         top = torch.where(torch.isfinite(top), top, 0.0)
-        weights = (values - top.index_select(0, row)).exp_()
-        total = _sums(weights, row, offsets)
-        weights /= torch.where(total > 0, total, 1.0).index_select(0, row)
-        ctx.save_for_backward(weights, row, offsets)
+        weights = (values - _spread(top, offsets, len(values))).exp_()
+        total = _reduced(weights, offsets, "sum", 0.0)
+        weights /= _spread(torch.where(total > 0, total, 1.0), offsets, len(values))
+        ctx.save_for_backward(weights, offsets)
         ctx.dtype = logits.dtype
         return weights
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        weights, row, offsets = ctx.saved_tensors
+        weights, offsets = ctx.saved_tensors
         weighed = weights * grad
-        weighed -= weights * _sums(weighed, row, offsets).index_select(0, row)
+        sums = _reduced(weighed, offsets, "sum", 0.0)
+        weighed -= weights * _spread(sums, offsets, len(weights))
         return weighed.to(ctx.dtype), None
 
 
-def _sums(values: Tensor, row: Tensor, offsets: Tensor) -> Tensor:
-    """[rows] the sums of the entries of each row, always in the same order."""
+def _reduced(values: Tensor, offsets: Tensor, how: str, empty: float) -> Tensor:
+    """[rows] the sum or the largest of the entries of each row, always in the same order."""
     if values.device.type == "mps":  # has no segment_reduce
-        return values.new_zeros(len(offsets) - 1).index_add_(0, row, values)
-    return torch.segment_reduce(values, "sum", offsets=offsets.long(), initial=0.0)
+        row, out = rows_of(offsets, len(values)), values.new_full((len(offsets) - 1,), empty)
+        return out.scatter_reduce(0, row, values, "sum" if how == "sum" else "amax")
+    return torch.segment_reduce(values, how, offsets=offsets.long(), initial=empty)
+
+
+def _spread(values: Tensor, offsets: Tensor, count: int) -> Tensor:
+    """[entries] of every entry the value of its row."""
+    return torch.repeat_interleave(values, offsets.diff(), output_size=count)

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from hasten.data.clean import stable_order
 from hasten.data.tables import Int64, ragged_positions
 from hasten.ops.dtypes import autocast_dtype
+from hasten.ops.row_products import row_products, rows_of
 
 Path = Literal["bag", "csr", "gather"]
 #: elements that the gathering path holds at once
@@ -104,13 +105,6 @@ def _offsets(sorted_rows: Int64, rows: int) -> Tensor:
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(np.bincount(sorted_rows, minlength=rows), out=offsets[1:])
     return torch.from_numpy(offsets)
-
-
-def rows_of(offsets: Tensor, count: int) -> Tensor:
-    """int64 [E] the row of every entry of compressed sparse rows."""
-    lengths = offsets.diff()
-    rows = torch.arange(len(lengths), device=offsets.device)
-    return torch.repeat_interleave(rows, lengths, output_size=count)
 
 
 def spmm(
@@ -295,11 +289,4 @@ def spread_rows(
 
 def edge_products(graph: SparseGraph, a: Tensor, b: Tensor) -> Tensor:
     """[E] ``a[i] · b[j]`` for every entry (i, j); a: [M, D], b: [N, D]."""
-    row, step = graph.rows, max(1, _GATHERED // max(1, a.shape[1]))
-    found = []
-    for start in range(0, len(graph), step):
-        part = slice(start, start + step)
-        left = a.index_select(0, row[part])
-        right = b.index_select(0, graph.columns[part].long())
-        found.append(torch.linalg.vecdot(left, right))
-    return torch.cat(found) if found else a.new_zeros(0)
+    return row_products(graph.offsets, graph.columns, a, b)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hasten.training.distributed import Processes
 
@@ -18,29 +18,33 @@ from hasten.training.distributed import Processes
 class GradientExchange:
     """Sums what the processes computed of a step; afterwards all hold the same bytes."""
 
-    def __init__(self, processes: Processes, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, processes: Processes) -> None:
         self.processes = processes
-        self.parameters = list(parameters)
-        assert len({(p.dtype, p.device) for p in parameters}) == 1, "one dtype and device a phase"
         self._names: list[str] | None = None
-        self._flat = self._tail = torch.empty(0)
+        self._shapes: list[torch.Size] = []
+        self._store = self._flat = self._tail = torch.empty(0)
         self._views: list[Tensor] = []
         self._sums: list[Tensor] = []
 
     def __call__(
-        self, losses: dict[str, Tensor], wishes: Sequence[float], sums: Sequence[Tensor] = ()
+        self,
+        parameters: Sequence[Tensor],
+        losses: dict[str, Tensor],
+        wishes: Sequence[float],
+        sums: Sequence[Tensor] = (),
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Sum gradients and ``sums`` (in place), losses and wishes over all processes.
 
-        losses: scalars by name; a process without rows has none. A phase must name its terms alike
-        in every step. Returns the losses and the wishes [len(wishes)].
+        parameters: of one dtype and device, of the same shapes on all processes; losses: scalars by
+        name; a process without rows has none. A phase must name its terms alike in every step.
+        Returns the losses and the wishes [len(wishes)].
         """
         if self._names is None:
             self._names = self._agreed_names(losses)
-            self._lay_out(sums, len(self._names) + len(wishes))
         names = self._names
+        self._lay_out([*parameters, *sums], len(parameters), len(names) + len(wishes))
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
-        grads = [parameter.grad for parameter in self.parameters]
+        grads = [parameter.grad for parameter in parameters]
         held = [
             (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
@@ -56,7 +60,7 @@ class GradientExchange:
         tail[: len(names)].copy_(torch.stack(values))
         tail[len(names) :].copy_(torch.tensor(wishes, dtype=tail.dtype), non_blocking=True)
         self.processes.sum_(self._flat, "the sum of gradients")
-        for parameter, view in zip(self.parameters, self._views, strict=True):
+        for parameter, view in zip(parameters, self._views, strict=True):
             parameter.grad = view
         for own, view in zip(sums, self._sums, strict=True):
             own.copy_(view)
@@ -68,12 +72,19 @@ class GradientExchange:
         told = self.processes.gather(list(losses), "the names of loss terms")
         return list(dict.fromkeys(name for names in told for name in names))
 
-    def _lay_out(self, sums: Sequence[Tensor], tail: int) -> None:
-        """Make the buffer: gradients, sums, then losses and wishes."""
-        held = [*self.parameters, *sums]
+    def _lay_out(self, held: Sequence[Tensor], gradients: int, tail: int) -> None:
+        """Cut the buffer into gradients, sums, then losses and wishes, unless it is."""
+        shapes = [tensor.shape for tensor in held]
+        if shapes == self._shapes:
+            return
+        self._shapes = shapes
         sizes = [*(tensor.numel() for tensor in held), tail]
-        first = self.parameters[0]
-        self._flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+        if sum(sizes) > len(self._store):
+            kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients]}
+            assert len(kinds) == 1, "one dtype and device a phase"
+            ((dtype, device),) = kinds
+            self._store = torch.empty(sum(sizes), dtype=dtype, device=device)
+        self._flat = self._store[: sum(sizes)]
         *pieces, self._tail = torch.split(self._flat, sizes)
         views = [piece.view_as(tensor) for piece, tensor in zip(pieces, held, strict=True)]
-        self._views, self._sums = views[: len(self.parameters)], views[len(self.parameters) :]
+        self._views, self._sums = views[:gradients], views[gradients:]

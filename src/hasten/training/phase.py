@@ -4,7 +4,8 @@ A phase is one loss with its batches and its parameters (KGAT has two, most mode
 The trainer calls, for every optimiser step:
 
     batch   = phase.plan(seed, epoch, index)          # pure; the same on every process
-    encoded = phase.encode(batch)                     # once a step (whole-graph models), or ()
+    encoded = phase.encode(batch)                     # once a step (whole-graph models), or ();
+                                                      # of a phase with a table: the rows it reads
     for each micro-batch:  phase.terms(encoded, batch, rows)   -> terms of these rows
     once:                  phase.regularisers(encoded, batch)  -> terms that no row owns
     phase.sums()           tensors that the rows added to beside gradients: summed over processes
@@ -75,10 +76,25 @@ class Batch:
 Encoded = tuple[Tensor, ...]
 
 
+@dataclass(frozen=True)
+class TableRows:
+    """A table of which a step reads few rows, in ``encode`` alone, which returns them.
+
+    weight: [N, D]; read: the distinct rows (int64 [S], on the host) of a batch, over all
+    processes; at_most: the largest S.
+    """
+
+    weight: nn.Parameter
+    read: Callable[[Batch], Tensor]
+    at_most: int
+
+
 class Phase(Protocol):
     """One loss, its batches and the parameters it updates."""
 
     name: str
+    #: a table that may be moved row by row: its gradient is zero but for the rows of a batch
+    table: TableRows | None
 
     def steps(self) -> int:
         """Optimiser steps an epoch."""
@@ -151,6 +167,8 @@ class Phase(Protocol):
 
 class SimplePhase:
     """The parts of a phase that most models leave empty; a phase may inherit or ignore it."""
+
+    table: TableRows | None = None
 
     def start_epoch(self, seed: int, epoch: int) -> None:
         return None

@@ -6,11 +6,12 @@ lowers are the matrix products.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hasten.training.machine import cpu_computes_bf16
 
@@ -90,7 +91,7 @@ def slow_precision(name: PrecisionName | Literal["auto"], device: torch.device) 
     )
 
 
-def gradient_norm(parameters: list[nn.Parameter], kind: float = 2.0) -> Tensor:
+def gradient_norm(parameters: Sequence[Tensor], kind: float = 2.0) -> Tensor:
     """A norm of all gradients together, on their device, without a synchronisation."""
     grads = [p.grad for p in parameters if p.grad is not None]
     return torch.nn.utils.get_total_norm(grads, kind)

@@ -44,14 +44,16 @@ class Totals:
 def trainer_tensors(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
     """Weights, optimiser state and what phases keep, by group and name."""
     optimisers, phases = {}, {}
+    weights = dict(trainer.model.state_dict())
+    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
     for step in trainer.steps:
         name = step.phase.name
-        for index, parameter in enumerate(step.parameters):
-            for key, value in step.optimiser.state[parameter].items():
-                optimisers[f"{name}.{index}.{key}"] = value
+        held, settled = step.tensors()
+        optimisers.update({f"{name}.{key}": value for key, value in held.items()})
+        weights.update({names[parameter]: value for parameter, value in settled.items()})
         phases.update({f"{name}.{key}": value for key, value in step.phase.state().items()})
     return {
-        "weights": dict(trainer.model.state_dict()),
+        "weights": weights,
         "optimisers": optimisers,
         "phases": phases,
     }
@@ -101,14 +103,9 @@ def restore_trainer(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 def _restore_step(step: OptimiserStep, checkpoint: Checkpoint) -> None:
     name, tensors = step.phase.name, checkpoint.tensors
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors["optimisers"].items():
-        phase, index, field_name = key.rsplit(".", 2)
-        if phase == name:
-            state.setdefault(int(index), {})[field_name] = value
-    loaded = step.optimiser.state_dict()
-    loaded["state"] = state
-    step.optimiser.load_state_dict(loaded)
+    prefix = f"{name}."
+    held = {k: v for k, v in tensors["optimisers"].items() if k.rsplit(".", 2)[0] == name}
+    step.load({key.removeprefix(prefix): value for key, value in held.items()})
     step.phase.load_state(phase_state(checkpoint, name))
     saved = checkpoint.state["steps"][name]
     step.precision = Precision.from_state(saved["precision"], step.device)

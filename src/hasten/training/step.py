@@ -7,8 +7,9 @@ gradients of micro-batches (and of processes) add up to the gradient of the whol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from hasten.training.distributed import Processes
 from hasten.training.exchange import GradientExchange
 from hasten.training.phase import Batch, Encoded, Phase, Term
 from hasten.training.precision import Precision, gradient_norm
+from hasten.training.row_adam import RowAdam, of_dense
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,15 @@ class OptimiserStep:
         self.share = share
         self.device = device
         self.parameters = list(phase.parameters())
-        self.optimiser = make_optimiser(self.parameters, options)
-        self.exchange = (
-            GradientExchange(processes, self.parameters) if processes and processes.joined else None
-        )
+        #: the optimiser of the rows of a table, where not all of it is moved at every step
+        self.rows: RowAdam | None = None
+        if precision.scaler is None:
+            self.rows = RowAdam.of(phase.table, options)
+        table = None if self.rows is None else self.rows.weight
+        self.optimiser = make_optimiser([p for p in self.parameters if p is not table], options)
+        #: what the gradients of the running step are of: parameters, rows in place of their table
+        self.trained: list[Tensor] = list(self.parameters)
+        self.exchange = GradientExchange(processes) if processes and processes.joined else None
         #: the wishes of all processes, summed in the last step; None where there is one process
         self.wishes: Tensor | None = None
         #: steps in a row whose gradients were not finite, and their number in all
@@ -87,32 +94,67 @@ class OptimiserStep:
         self.optimiser.zero_grad()
         losses = self.accumulate(batch)
         if self.exchange is not None:
-            losses, self.wishes = self.exchange(losses, wishes, self.phase.sums())
+            losses, self.wishes = self.exchange(self.trained, losses, wishes, self.phase.sums())
         else:
             # as in the exchange: a parameter that nothing led to has the gradient zero
-            for parameter in self.parameters:
+            for parameter in self.trained:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
         losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimiser)
-        norm = gradient_norm(self.parameters)
+        norm = gradient_norm(self.trained)
         finite = torch.isfinite(norm)
         self.clip(norm)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         self.update(finite)
+        if self.rows is not None:
+            if finite:
+                self.rows.move(lr)
+            if batch.index == self.phase.steps() - 1:
+                self.rows.settle()
         self.phase.end_step(finite)
         self.bad += ~finite
         self.bad_in_a_row = torch.where(finite, 0, self.bad_in_a_row + 1)
         return {name: torch.where(finite, value, 0.0) for name, value in losses.items()}
 
+    def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
+        """The optimiser's state by the parameter's number and the field (``0.exp_avg``).
+
+        And of a table that is not up to date what it is when it is.
+        """
+        found, settled = {}, {}
+        for number, parameter in enumerate(self.parameters):
+            if self.rows is not None and parameter is self.rows.weight:
+                settled[parameter], state = self.rows.tensors()
+            else:
+                state = self.optimiser.state[parameter]
+            found.update({f"{number}.{field}": value for field, value in state.items()})
+        return found, settled
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of :meth:`tensors`; the weights are in place."""
+        fields: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            place, field = name.split(".", 1)
+            fields.setdefault(int(place), {})[field] = value
+        state: dict[str, Any] = self.optimiser.state_dict()
+        dense = 0
+        for number, parameter in enumerate(self.parameters):
+            if self.rows is not None and parameter is self.rows.weight:
+                if number in fields:
+                    self.rows.load(fields[number])
+                continue
+            if number in fields:
+                state["state"][dense] = of_dense(fields[number])
+            dense += 1
+        self.optimiser.load_state_dict(state)
+
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
         parts = self.share.world * self.options.accumulate
-        with self.precision.autocast():
-            encoded = self.phase.encode(batch)
-        leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
+        encoded, leaves = self.encode(batch)
         for micro in range(self.options.accumulate):
             part = self.share.rank * self.options.accumulate + micro
             rows = batch.rows(part, parts)
@@ -125,8 +167,19 @@ class OptimiserStep:
             with self.precision.autocast():
                 terms = self.phase.regularisers(leaves, batch)
             self.backward(terms, losses)
-        self.backward_encoded(encoded, leaves)
+        if self.rows is None:
+            self.backward_encoded(encoded, leaves)
         return losses
+
+    def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
+        """What the phase encodes once a step, and leaves at which its gradients are gathered."""
+        if self.rows is None:
+            with self.precision.autocast():
+                encoded = self.phase.encode(batch)
+            return encoded, tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
+        leaf, self.rows.weight.grad = self.rows.read(batch), None
+        self.trained = [leaf if p is self.rows.weight else p for p in self.parameters]
+        return (), (leaf,)
 
     def seed(self, batch: Batch, part: int) -> None:
         """Key dropout by the step and the share, so that a resumed run draws the same masks."""
@@ -157,8 +210,8 @@ class OptimiserStep:
         limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
         if limit is not None:
             if kind != 2:
-                norm = gradient_norm(self.parameters, kind)
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
+                norm = gradient_norm(self.trained, kind)
+            torch.nn.utils.clip_grads_with_norm_(self.trained, limit, norm)
 
     def update(self, finite: Tensor) -> None:
         """Step the optimiser; on the device, without a synchronisation, unless not finite."""
@@ -194,10 +247,11 @@ def first_bad_tensor(step: OptimiserStep, batch: Batch, model: nn.Module) -> str
         for handle in handles:
             handle.remove()
     found += [f"loss term {n}" for n, v in losses.items() if not math.isfinite(float(v))]
+    grads = {id(p): t.grad for p, t in zip(step.parameters, step.trained, strict=True)}
     found += [
         f"gradient of {name}"
         for name, p in model.named_parameters()
-        if p.grad is not None and not torch.isfinite(p.grad).all()
+        if (grad := grads.get(id(p), p.grad)) is not None and not torch.isfinite(grad).all()
     ]
     step.optimiser.zero_grad()
     return found[0] if found else None

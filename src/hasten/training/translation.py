@@ -14,12 +14,11 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hasten.models.collaborative import CollaborativeGraph
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key, permutation
-from hasten.training.phase import Batch, Encoded, SimplePhase, Term
+from hasten.training.phase import Batch, Encoded, SimplePhase, TableRows, Term
 
 #: keeps its draws apart from those of the pairs
 _DRAWS = 1
@@ -27,7 +26,7 @@ _DRAWS = 1
 
 @dataclass(frozen=True)
 class TranslationBatch:
-    """Edges in the order of their relations, each with another node: int64 [B]; on the device.
+    """Edges in the order of their relations, each with another node: int64 [B]; on the host.
 
     relation: int64 [B]; nodes: int64 [3B], head, tail and other of one edge after the other;
     sizes: edges of each relation.
@@ -41,8 +40,10 @@ class TranslationBatch:
 class TranslationModel(Protocol):
     """What the phase needs of a model."""
 
-    def translate(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
-        """[B, 3, K] projections of the nodes and [B, K] of the relations, float32."""
+    def translation(
+        self, rows: Tensor, place: Tensor, batch: TranslationBatch
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of the loss and the norms; place: int64 [3B], where in the rows nodes are."""
         ...
 
     def refresh(self) -> None:
@@ -79,6 +80,8 @@ class TranslationPhase(SimplePhase):
         self.heads, first = (torch.from_numpy(a) for a in np.unique(graph.head, return_index=True))
         self.offsets = torch.cat([first, torch.tensor([len(graph)])])
         self.count = len(graph)
+        self.table = TableRows(self._parameters[0], self.read, 3 * min(batch_size, self.count))
+        self._drawn: tuple[tuple[int, int, int], TranslationBatch, Tensor] | None = None
         self._order: tuple[tuple[int, int, int], Tensor] | None = None
 
     def steps(self) -> int:
@@ -88,6 +91,21 @@ class TranslationPhase(SimplePhase):
         begin = index * self.batch_size
         ids = torch.arange(begin, min(begin + self.batch_size, self.count))
         return Batch(ids, seed, epoch, index, {"edges": float(len(ids))})
+
+    def whole(self, of: Batch) -> TranslationBatch:
+        """All examples of a batch; drawn once for those who ask in turn."""
+        return self._drawn_of(of)[0]
+
+    def read(self, batch: Batch) -> Tensor:
+        """int64 [S] the nodes that a batch reads, ascending."""
+        return self._drawn_of(batch)[1]
+
+    def _drawn_of(self, batch: Batch) -> tuple[TranslationBatch, Tensor]:
+        name = (batch.seed, batch.epoch, batch.index)
+        if self._drawn is None or self._drawn[0] != name:
+            drawn = self.batch(batch, batch.ids)
+            self._drawn = (name, drawn, torch.unique(drawn.nodes))
+        return self._drawn[1:]
 
     def batch(self, of: Batch, ids: Tensor) -> TranslationBatch:
         """What the examples of these numbers are, in the order of their relations."""
@@ -102,8 +120,7 @@ class TranslationPhase(SimplePhase):
         nodes = torch.stack([self.heads[place], self.tail[edge].long(), other], dim=1)
         order = torch.argsort(relation, stable=True)
         sizes = torch.bincount(relation, minlength=self.relations).tolist()
-        device = self._parameters[0].device
-        return TranslationBatch(relation[order].to(device), nodes[order].view(-1).to(device), sizes)
+        return TranslationBatch(relation[order], nodes[order].view(-1), sizes)
 
     def _heads(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
         """Places of the heads of these examples: permutations of all heads in turn."""
@@ -119,17 +136,18 @@ class TranslationPhase(SimplePhase):
             place[mine] = self._order[1][ids[mine] - number * count]
         return place
 
+    def encode(self, batch: Batch) -> Encoded:
+        """[S, D] the rows of the nodes that the batch reads."""
+        weight = self._parameters[0]
+        return (weight.index_select(0, self.read(batch).to(weight.device)),)
+
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        nodes, relation = self.model.translate(self.batch(batch, rows))
-        head, tail, other = nodes.unbind(1)
-        moved = head + relation
-        near, far = (moved - tail).square().sum(1), (moved - other).square().sum(1)
-        norms = (nodes.square().sum() + relation.square().sum()) / 2
+        drawn = self.whole(batch) if rows is batch.ids else self.batch(batch, rows)
+        (found,) = encoded
+        place = torch.searchsorted(self.read(batch), drawn.nodes).to(found.device)
+        loss, norms = self.model.translation(found, place, drawn)
         count = batch.denominators["edges"]
-        return [
-            Term("loss", F.softplus(near - far).sum(), count),
-            Term("l2", norms, count, self.l2),
-        ]
+        return [Term("loss", loss, count), Term("l2", norms, count, self.l2)]
 
     def end_epoch(self, seed: int, epoch: int) -> None:
         self.model.refresh()

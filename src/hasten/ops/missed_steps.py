@@ -1,0 +1,133 @@
+"""What Adam's steps with a zero gradient do to a parameter, all of them at once.
+
+Adam moves every element at every step, also where the gradient is zero: with the moments m and v
+of step a and no gradient since, step s takes off
+
+    c_s m / (d_s √v + ε),   c_s = lr_s β1^(s−a) / (1 − β1^s),   d_s = β2^((s−a)/2) / √(1 − β2^s).
+
+With d the first d_s, x_s = 1 − d_s/d (in [0, 1), because d_s falls) and u = d√v / (d√v + ε) (in
+[0, 1)),
+
+    c_s m / (d_s √v + ε) = m / (d√v + ε) · c_s / (1 − u x_s) = m / (d√v + ε) · c_s Σ_j u^j x_s^j,
+
+so the steps a+1 ... t together take off ``m / (d√v + ε) · Σ_j u^j M_j`` with numbers
+``M_j = Σ_s c_s x_s^j`` that are the same for every element last moved at step a. All terms are
+positive; those after the J-th are at most ``M_{J+1} / ((1 − x_t) M_0)`` of the whole, whatever v
+and ε are. With β2 = 0.999, x grows by some 5e-4 a step while c falls by a tenth: five terms reach
+float32. ``M_j`` follow the steps as they are taken, whatever their learning rates.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+#: numbers M_j that are kept for each step; in the beginning, where β2^s is near 1, d_s falls fast
+_TERMS = {torch.float32: 25, torch.float64: 49}
+#: what the terms left out may be of the whole
+_SMALLEST = {torch.float32: 2.0**-27, torch.float64: 2.0**-54}
+#: bits below which a missed step adds nothing any more
+_BITS = {torch.float32: 34, torch.float64: 60}
+#: elements of a piece: some buffers of them fit the second-level cache
+_ELEMENTS = 1 << 15
+
+Array = npt.NDArray[np.float64]
+
+
+class MissedSteps:
+    """The numbers M_j of all steps since a first one, at which every row was up to date."""
+
+    def __init__(self, betas: tuple[float, float], eps: float, dtype: torch.dtype) -> None:
+        self.betas, self.eps, self.dtype = betas, eps, dtype
+        falls = betas[0] / math.sqrt(betas[1])
+        assert falls < 1, "Adam's first moment must fall faster than the root of the second"
+        bits = _BITS[dtype] * math.log(2)
+        #: so many of the last steps can be added to
+        self.window = 1 + (math.ceil(bits / -math.log(falls)) if falls > 0 else 0)
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Every row is up to date after this step."""
+        self.first = self.last = step
+        # of the rows last moved at first + n, in column n: d, then M_0, M_1, ...
+        self._sums = np.zeros((1 + _TERMS[self.dtype], 64))
+        #: how many of the M they need
+        self._terms = np.ones(64, np.int64)
+
+    def add(self, lr: float) -> bool:
+        """Take note of a further step; False, and nothing noted, if the sums would not do.
+
+        Then the rows must be brought up to date, and :meth:`begin` called, before.
+        """
+        step = self.last + 1
+        count, (beta1, beta2) = step - self.first, self.betas
+        self._reserve(count + 1)
+        moved = slice(max(0, count - self.window), count)
+        behind = np.arange(moved.stop - moved.start, 0, -1, dtype=np.float64)
+        scale = beta2 ** (behind / 2) / math.sqrt(1 - beta2**step)
+        sums = self._sums[:, moved].copy()
+        sums[0, -1] = scale[-1]
+        fallen = 1 - scale / sums[0]
+        added = lr * beta1**behind / (1 - beta1**step)
+        for row in sums[1:]:
+            np.add(row, added, out=row)
+            added = added * fallen
+        left = sums[2:] <= _SMALLEST[self.dtype] * (1 - fallen) * sums[1]
+        if not left[-1].all():
+            return False
+        self._sums[:, moved], self._terms[moved] = sums, 1 + left.argmax(0)
+        self.last = step
+        return True
+
+    def _reserve(self, count: int) -> None:
+        """Room for so many steps, and for the last one, which misses nothing."""
+        while count >= self._sums.shape[1]:
+            self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)], 1)
+            self._terms = np.concatenate([self._terms, np.ones_like(self._terms)])
+
+    def catch_up(self, after: Tensor, weight: Tensor, first: Tensor, second: Tensor) -> None:
+        """Bring rows up to the last step, in place.
+
+        after: int64 [S], the step after which each row is as it is; weight, first (m) and second
+        (v): [S, D].
+        """
+        place = (after - self.first).numpy()
+        terms = int(self._terms[place].max(initial=1))
+        found = torch.from_numpy(np.ascontiguousarray(self._sums[: 1 + terms].T[place]))
+        behind = (self.last - after).double()
+        falls = torch.stack([beta**behind for beta in self.betas], 1)
+        factors = torch.cat([found, falls], 1).to(self.dtype)
+        step = max(1, _ELEMENTS // max(1, weight.shape[1]))
+        for start in range(0, len(after), step):
+            part = slice(start, start + step)
+            self._move(factors[part], weight[part], first[part], second[part])
+
+    def _move(self, factors: Tensor, weight: Tensor, m: Tensor, v: Tensor) -> None:
+        lead, *sums, fall1, fall2 = torch.split(factors, 1, 1)
+        scaled = v.sqrt().mul_(lead)
+        below = scaled + self.eps
+        share = scaled.div_(below)
+        total = sums[-1].expand_as(share)
+        for term in reversed(sums[:-1]):
+            total = torch.addcmul(term, total, share)
+        weight.sub_(torch.mul(m, total).div_(below))
+        m.mul_(fall1)
+        v.mul_(fall2)
+
+    def sums(self) -> Tensor:
+        """The numbers of all steps, to go on with exactly: float64 [steps, ...]."""
+        count = self.last - self.first
+        return torch.from_numpy(np.concatenate([self._sums, self._terms[None]])[:, :count].T.copy())
+
+    def load(self, last: int, sums: Tensor) -> None:
+        """The inverse of :meth:`sums`, after so many steps."""
+        count = len(sums)
+        self.begin(last - count)
+        self._reserve(count)
+        *found, terms = sums.numpy().T
+        self._sums[:, :count], self._terms[:count] = found, terms
+        self.last = last

@@ -1,0 +1,39 @@
+"""Products of the two rows that each entry of a sparse matrix joins: ``a[i] · b[j]`` of (i, j)."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+#: elements that are gathered at once where rows cannot be read where they are
+_GATHERED = 1 << 24
+
+
+def row_products(offsets: Tensor, columns: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """[E] ``a[i] · b[j]`` for every entry (i, j), without gradient.
+
+    offsets: int32 [M + 1] and columns: int32 [E], entries by rows; a: [M, D]; b: [N, D].
+    """
+    out = a.new_zeros(len(columns))
+    if len(out) and a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64):
+        # reads both rows where they are: a quarter of the time of gathering them
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant)")
+            matrix = torch.sparse_csr_tensor(offsets, columns, out, (len(a), len(b)))
+            products: Tensor = torch.sparse.sampled_addmm(matrix, a, b.T, beta=0.0).values()
+            return products
+    row, step = rows_of(offsets, len(columns)), max(1, _GATHERED // max(1, a.shape[1]))
+    for start in range(0, len(columns), step):
+        part = slice(start, start + step)
+        left = a.index_select(0, row[part])
+        out[part] = torch.linalg.vecdot(left, b.index_select(0, columns[part].long()))
+    return out
+
+
+def rows_of(offsets: Tensor, count: int) -> Tensor:
+    """int64 [E] the row of every entry of compressed sparse rows."""
+    lengths = offsets.diff()
+    rows = torch.arange(len(lengths), device=offsets.device)
+    return torch.repeat_interleave(rows, lengths, output_size=count)
