@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from hasten import api, finished
+from hasten import api, finished, run
 from hasten.training.launch import run_processes
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records
