@@ -21,7 +21,7 @@ from hasten.errors import CheckpointError, DataError, Interrupted, RunFolderErro
 
 @dataclass
 class FakeRun:
-    """For ``hasten.run`` and ``hasten.finished``: remembers what it was asked, answers or raises."""
+    """Both ``hasten.run`` and ``hasten.finished``: remembers questions, answers or raises."""
 
     error: BaseException | None = None
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
