@@ -17,6 +17,7 @@ from hasten.data.load_graph import load_graph
 from hasten.data.recognise import holds_triples
 from hasten.data.samples import SAMPLES
 from hasten.data.store import fingerprint
+from hasten.data.typed_sample import make_medicine
 
 CSV = "user_id,item_id,rating,timestamp\n" + "".join(
     f"{u},{i},{i % 5},{1_000_000_000 + u * 100 + i}\n" for u in (1, 2, 3) for i in range(5)
@@ -225,6 +226,34 @@ def test_make_families(tmp_path, capsys):
         (["make", "families", "--out", "x", "--users", "3"], "its size is --families"),
         (["make", "families", "--out", "x", "--families", "3"], "at least 4"),
         (["make", "sequences", "--out", "x", "--families", "9"], "no effect on sequences"),
+    ):
+        code, refused, _ = run(capsys, *wrong)
+        assert code == 2
+        assert says in refused["error"]["message"]
+    assert not (tmp_path / "x").exists()
+
+
+def test_make_medicine(tmp_path, capsys):
+    """The built-in typed graph, of any size."""
+    arguments = ["make", "medicine", "--out", str(tmp_path / "set"), "--genes", "60"]
+    code, found, said = run(capsys, *arguments, "--seed", "2")
+    assert code == 0
+    assert f"hasten train hgt {found['data']}" in said
+    assert (found["types"], found["relations"]) == (4, 5)
+    table = make_medicine(60, seed=2).table
+    graph = load_graph(DataOptions(path=found["data"]), 0)
+    assert found["edges"] == table.num_rows
+    assert graph.typed
+    assert found["nodes"] == len(graph.entities)
+    code, inspected, _ = run(capsys, "inspect", found["data"])
+    assert code == 0
+    assert inspected["files"][0]["format"] == "primekg"
+    for wrong, says in (
+        (arguments, "exists already"),
+        (["make", "medicine", "--out", "x", "--items", "3"], "its size is --genes"),
+        (["make", "medicine", "--out", "x", "--families", "9"], "no effect on medicine"),
+        (["make", "medicine", "--out", "x", "--genes", "3"], "at least 60"),
+        (["make", "families", "--out", "x", "--genes", "90"], "no effect on families"),
     ):
         code, refused, _ = run(capsys, *wrong)
         assert code == 2

@@ -261,7 +261,10 @@ def features(
 @app.command()
 def make(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="sequences, sittings, library, gallery, families.")
+        str,
+        typer.Argument(
+            metavar="KIND", help="sequences, sittings, library, gallery, families, medicine."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="PATH", help="A .csv file, or a folder for it.")],
     users: Annotated[int | None, typer.Option(metavar="N", help="1200.")] = None,
@@ -270,18 +273,26 @@ def make(
     families: Annotated[
         int | None, typer.Option(metavar="N", help="48; of families alone.")
     ] = None,
+    genes: Annotated[int | None, typer.Option(metavar="N", help="720; of medicine alone.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Everything follows from it.")] = 0,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Make a data set with planted structure, of any size: a CSV file and the items' names."""
+    graphs = {"families": families, "medicine": genes}
+    if kind in graphs and (users, items, events) != (None, None, None):
+        name = "families" if kind == "families" else "genes"
+        raise UsageError(f"{kind} has no users, items or events: its size is --{name} N")
+    if families is not None and kind != "families":
+        raise UsageError(f"--families is the size of families, and has no effect on {kind}")
+    if genes is not None and kind != "medicine":
+        raise UsageError(f"--genes is the size of medicine, and has no effect on {kind}")
     if kind == "families":
-        if (users, items, events) != (None, None, None):
-            raise UsageError("families has no users, items or events: its size is --families N")
         _make_families(out, families, seed, json)
         return
-    if families is not None:
-        raise UsageError(f"--families is the size of families, and has no effect on {kind}")
+    if kind == "medicine":
+        _make_medicine(out, genes, seed, json)
+        return
     from hasten.data.samples import write_sample  # noqa: PLC0415 - slow to import
 
     written = write_sample(kind, out, users, items, events, seed)
@@ -305,5 +316,19 @@ def _make_families(out: Path, families: int | None, seed: int, json: bool) -> No
         f"{written['triples']:,} triples\n{written['names']}: the entities' names"
     )
     output.say(f"next: hasten train conve {written['data']}")
+    if json:
+        output.write_json(written)
+
+
+def _make_medicine(out: Path, genes: int | None, seed: int, json: bool) -> None:
+    """Make the built-in typed graph, of any size."""
+    from hasten.data.typed_sample import write_medicine  # noqa: PLC0415 - slow to import
+
+    written = write_medicine(out, genes, seed)
+    output.say(
+        f"{written['data']}: {written['nodes']:,} nodes of {written['types']:,} types, "
+        f"{written['edges']:,} edges of {written['relations']:,} relations, in both directions"
+    )
+    output.say(f"next: hasten train hgt {written['data']}")
     if json:
         output.write_json(written)
