@@ -100,7 +100,8 @@ class _TranslationLoss(torch.autograd.Function):
             torch.mm(part, matrix, out=to_x)
             torch.mm(own, part, out=to_weights)
         of_rows, of_weights = ctx.kinds
-        grad_rows = _summed(grad_x.to(of_rows), place, ctx.count)
+        grad_x = grad_x.to(of_rows)
+        grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, place, grad_x)
         return grad_rows, None, grad_relation, grad_weights.to(of_weights), None, None
 
 
@@ -113,13 +114,3 @@ def _kinds(sizes: list[int]) -> tuple[list[int], list[int]]:
 def _of(matrices: Tensor, kinds: list[int]) -> list[Tensor]:
     each = matrices.unbind(0)
     return [each[kind] for kind in kinds]
-
-
-def _summed(x: Tensor, place: Tensor, count: int) -> Tensor:
-    """[S, D] the sums of the rows that have the same place."""
-    if x.device.type != "cpu":
-        return x.new_zeros(count, x.shape[1]).index_add_(0, place, x)
-    # rows one after the other: adding them one by one costs five times as much
-    bounds = torch.zeros(count, dtype=torch.int64)
-    torch.cumsum(torch.bincount(place, minlength=count)[:-1], 0, out=bounds[1:])
-    return F.embedding_bag(torch.argsort(place, stable=True), x, bounds, mode="sum")

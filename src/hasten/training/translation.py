@@ -20,6 +20,7 @@ from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key, permutation
 from hasten.training.phase import Batch, Encoded, SimplePhase, TableRows, Term
 
+_Name = tuple[int, int, int]
 #: keeps its draws apart from those of the pairs
 _DRAWS = 1
 
@@ -81,8 +82,8 @@ class TranslationPhase(SimplePhase):
         self.offsets = torch.cat([first, torch.tensor([len(graph)])])
         self.count = len(graph)
         self.table = TableRows(self._parameters[0], self.read, 3 * min(batch_size, self.count))
-        self._drawn: tuple[tuple[int, int, int], TranslationBatch, Tensor] | None = None
-        self._order: tuple[tuple[int, int, int], Tensor] | None = None
+        self._drawn: tuple[_Name, tuple[TranslationBatch, Tensor, Tensor]] | None = None
+        self._order: tuple[_Name, Tensor] | None = None
 
     def steps(self) -> int:
         return -(-self.count // self.batch_size)
@@ -92,20 +93,21 @@ class TranslationPhase(SimplePhase):
         ids = torch.arange(begin, min(begin + self.batch_size, self.count))
         return Batch(ids, seed, epoch, index, {"edges": float(len(ids))})
 
-    def whole(self, of: Batch) -> TranslationBatch:
-        """All examples of a batch; drawn once for those who ask in turn."""
-        return self._drawn_of(of)[0]
-
     def read(self, batch: Batch) -> Tensor:
         """int64 [S] the nodes that a batch reads, ascending."""
-        return self._drawn_of(batch)[1]
+        return self._whole(batch)[1]
 
-    def _drawn_of(self, batch: Batch) -> tuple[TranslationBatch, Tensor]:
-        name = (batch.seed, batch.epoch, batch.index)
+    def _whole(self, of: Batch) -> tuple[TranslationBatch, Tensor, Tensor]:
+        """All examples of a batch, the nodes they read, and where their nodes are among these.
+
+        Drawn once for those who ask in turn.
+        """
+        name = (of.seed, of.epoch, of.index)
         if self._drawn is None or self._drawn[0] != name:
-            drawn = self.batch(batch, batch.ids)
-            self._drawn = (name, drawn, torch.unique(drawn.nodes))
-        return self._drawn[1:]
+            drawn = self.batch(of, of.ids)
+            read, place = torch.unique(drawn.nodes, return_inverse=True)
+            self._drawn = (name, (drawn, read, place))
+        return self._drawn[1]
 
     def batch(self, of: Batch, ids: Tensor) -> TranslationBatch:
         """What the examples of these numbers are, in the order of their relations."""
@@ -142,10 +144,12 @@ class TranslationPhase(SimplePhase):
         return (weight.index_select(0, self.read(batch).to(weight.device)),)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        drawn = self.whole(batch) if rows is batch.ids else self.batch(batch, rows)
+        drawn, read, place = self._whole(batch)
+        if rows is not batch.ids:
+            drawn = self.batch(batch, rows)
+            place = torch.searchsorted(read, drawn.nodes)
         (found,) = encoded
-        place = torch.searchsorted(self.read(batch), drawn.nodes).to(found.device)
-        loss, norms = self.model.translation(found, place, drawn)
+        loss, norms = self.model.translation(found, place.to(found.device), drawn)
         count = batch.denominators["edges"]
         return [Term("loss", loss, count), Term("l2", norms, count, self.l2)]
 
