@@ -64,11 +64,14 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3, help="a multiple of three")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rows", nargs="+", choices=tuple(ROWS), help="of the table; none: all")
     parser.add_argument("--plain-steps", type=int, default=4, help="0: without the plain side")
     parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
     options = parser.parse_args(arguments)
     if options.epochs < 3 or options.epochs % 3:
         parser.error("--epochs must be a multiple of three: evaluations come every third")
+    if options.rows and "baseline" not in options.rows:
+        parser.error("--rows: every other row is compared with the baseline, so name it too")
     result = measure(options)
     path = results / f"{result['date']}-{result['name']}.json"
     results.mkdir(parents=True, exist_ok=True)
@@ -80,13 +83,14 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ROWS}
+    chosen = [name for name in ROWS if not options.rows or name in options.rows]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     before = load()
     plain = plain_epoch(options) if options.plain_steps else None
     with tempfile.TemporaryDirectory() as scratch:
         data = folder_of(options.data, Path(scratch) / "data")
         for number in range(options.rounds):
-            for name in ROWS if number % 2 == 0 else reversed(ROWS):
+            for name in chosen if number % 2 == 0 else reversed(chosen):
                 row = run_once(ROWS[name], data, Path(scratch) / f"{number}-{name}", options)
                 found[name].append(row)
                 print(f"round {number + 1}, {name}: {row['epoch_seconds']:.2f} s", file=sys.stderr)

@@ -63,6 +63,17 @@ def test_epochs_that_end_in_an_evaluation(tmp_path):
         guide_modal.main(["--epochs", "4"], tmp_path)
 
 
+def test_some_rows_with_the_baseline(commands, tmp_path):
+    options = ["--data", "tiktok", "--plain-steps", "0", "--rows"]
+    with pytest.raises(SystemExit):
+        guide_modal.main([*options, "batch 4096"], tmp_path)
+    assert guide_modal.main([*options, "all of them", "baseline"], tmp_path) == 0
+    assert len(commands) == 2
+    (page,) = tmp_path.glob("*.md")
+    assert page.read_text().count("\n| ") == 4  # titles, the line below, two rows
+    assert "Plain PyTorch" not in page.read_text()
+
+
 def test_baby_is_written_as_it_is_read(monkeypatch, tmp_path):
     monkeypatch.setitem(baby_features.ITEMS, "baby", 5)
     monkeypatch.setitem(baby_features.WIDTHS, "baby", (3, 2))

@@ -199,8 +199,9 @@ class DRAGON(ScoresByVectors, nn.Module):
         for channel in channels:
             modality = of[channel.modality]
             raw = self._constants(channel.modality, self.shares, partial(features_of, modality))
-            found.append(channel.second(F.leaky_relu_(channel.first(raw), _SLOPE)))
-        return unit_rows(found, [channel.users for channel in channels])
+            z = channel.second(F.leaky_relu_(channel.first(raw), _SLOPE))
+            found.append((z, channel.users))
+        return unit_rows(*found)
 
     def _build(self) -> None:
         """The three graphs, at the first use."""

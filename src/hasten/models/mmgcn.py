@@ -42,6 +42,7 @@ from hasten.ops.bipartite import Bipartite, Weighted
 from hasten.ops.dtypes import wide
 from hasten.ops.spmm import spmm_rows
 from hasten.ops.sum_order import Order, cheaper_order
+from hasten.ops.unit_rows import unit_rows
 from hasten.training.multimodal import MultimodalPhase
 from hasten.training.pairwise import Pairs
 from hasten.training.phase import Encoded, Phase
@@ -253,9 +254,11 @@ class MMGCN(ScoresByVectors, nn.Module):
         items = self._features(channel)
         frozen = not channel.users.requires_grad
         users = (
-            self._constants(f"{channel.modality} users", self.ids, lambda: _rows(channel.users))
+            self._constants(
+                f"{channel.modality} users", self.ids, lambda: unit_rows([channel.users])
+            )
             if frozen
-            else _rows(channel.users)
+            else unit_rows([channel.users])
         )
         constant = (channel.project is None, frozen)
         count, graph = self.sizes.items, self.graph
@@ -278,8 +281,8 @@ class MMGCN(ScoresByVectors, nn.Module):
 
         name, project = channel.modality, channel.project
         if project is None:
-            return self._constants(name, self.ids, lambda: _rows(raw().to(self.ids.dtype)))
-        return _rows(project(self._constants(name, self.ids, raw)))
+            return self._constants(name, self.ids, lambda: unit_rows([raw().to(self.ids.dtype)]))
+        return unit_rows([project(self._constants(name, self.ids, raw))])
 
     def _sums(self, graph: Weighted, x: Tensor, layer: Layer, constant: bool, name: str) -> Tensor:
         """Neighbours' sums through W, in the cheaper order; sums of a constant once."""
@@ -293,8 +296,3 @@ class MMGCN(ScoresByVectors, nn.Module):
             x = self._constants(f"{name} summed", self.ids, lambda: graph @ x.to(self.ids.dtype))
             return F.linear(x, layer.spread)
         return F.linear(graph @ x, layer.spread)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """Rows of length one, in float32; a row of zeros stays one."""
-    return F.normalize(x.to(wide(x)), dim=1)

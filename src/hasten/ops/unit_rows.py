@@ -1,11 +1,11 @@
-"""Several tables of two parts side by side, every row of each scaled to length one.
+"""Rows of length one: of one table, or of several side by side, each stacked from parts.
 
-For each table m its N rows ``top_m`` stand above its U rows ``bottom_m``, and columns m D to
-(m + 1) D of the result are ``row / max(|row|, 1e-12)``. Forward writes into the result at once and
-keeps it; with y a row of it and g its gradient, that of the row is ``(g - y (g · y)) / |row|``.
-Written with ``cat`` and ``normalize``, the same passes over the table some twenty times.
+For table m its parts stand one above the other, and columns m D to (m + 1) D of the result are
+``row / max(|row|, 1e-12)``. Forward writes into the result at once and keeps it; with y a row of it
+and g its gradient, that of the row is ``(g - y (g · y)) / |row|``. Written with ``cat`` and
+``normalize`` the same takes some twenty passes over the table instead of seven.
 
-Shapes: N rows above, U below, D width, M tables.
+Shapes: R rows in all the parts of a table together, D width, M tables.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.ops.dtypes import wide
+
 _LEAST = 1e-12
 
 
-def unit_rows(tops: Sequence[Tensor], bottoms: Sequence[Tensor]) -> Tensor:
-    """[N + U, M D] in the precision of ``bottoms``; tops: M of [N, D], bottoms: M of [U, D]."""
+def unit_rows(*tables: Sequence[Tensor]) -> Tensor:
+    """[R, M D], in float32 or wider; tables: M lists of parts [*, D], of the same heights in all.
+
+    A row of zeros stays one, and its gradient is that of dividing by 1e-12.
+    """
+    heights = [len(part) for part in tables[0]]
     found: Tensor = _UnitRows.apply(  # type: ignore[no-untyped-call]
-        len(tops), *tops, *bottoms
+        heights, *(part for parts in tables for part in parts)
     )
     return found
 
 
-def unit_rows_reference(tops: Sequence[Tensor], bottoms: Sequence[Tensor]) -> Tensor:
+def unit_rows_reference(*tables: Sequence[Tensor]) -> Tensor:
     """The same by ``cat`` and ``normalize``."""
-    tables = [torch.cat([t.to(b.dtype), b]) for t, b in zip(tops, bottoms, strict=True)]
-    return torch.cat([F.normalize(table, dim=1, eps=_LEAST) for table in tables], dim=1)
+    whole = [torch.cat([part.to(wide(part)) for part in parts]) for parts in tables]
+    return torch.cat([F.normalize(table, dim=1, eps=_LEAST) for table in whole], dim=1)
 
 
 class _UnitRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, count: int, *parts: Tensor) -> Tensor:
-        tops, bottoms = parts[:count], parts[count:]
-        above, width = tops[0].shape
-        total = above + len(bottoms[0])
-        out = bottoms[0].new_empty(total, count, width)
+    def forward(ctx: Any, heights: list[int], *parts: Tensor) -> Tensor:
+        width, total, count = parts[0].shape[1], sum(heights), len(parts) // len(heights)
+        out = parts[0].new_empty(total, count, width, dtype=wide(parts[0]))
         lengths = out.new_empty(total, count, 1)
-        for m, pair in enumerate(zip(tops, bottoms, strict=True)):
-            for part, rows in zip(pair, (slice(above), slice(above, total)), strict=True):
-                whole = part.to(out.dtype)
-                length = lengths[rows, m]
-                torch.linalg.vector_norm(whole, dim=1, keepdim=True, out=length)
-                torch.div(whole, length.clamp_(min=_LEAST), out=out[rows, m])
+        places = zip(parts, _places(out, heights), _places(lengths, heights), strict=True)
+        for part, into, length in places:
+            whole = part.to(out.dtype)
+            torch.linalg.vector_norm(whole, dim=1, keepdim=True, out=length)
+            torch.div(whole, length.clamp_(min=_LEAST), out=into)
         ctx.save_for_backward(out, lengths)
-        ctx.above, ctx.kinds = above, [part.dtype for part in parts]
+        ctx.heights, ctx.kinds = heights, [part.dtype for part in parts]
         return out.view(total, count * width)
 
     @staticmethod
@@ -59,6 +62,10 @@ class _UnitRows(torch.autograd.Function):
         along = torch.linalg.vecdot(grad, out)[..., None]
         along.masked_fill_(lengths <= _LEAST, 0.0)
         found = torch.addcmul(grad, out, along, value=-1).div_(lengths)
-        parts = [found[: ctx.above, m] for m in range(out.shape[1])]
-        parts += [found[ctx.above :, m] for m in range(out.shape[1])]
-        return None, *(part.to(kind) for part, kind in zip(parts, ctx.kinds, strict=True))
+        parts = zip(_places(found, ctx.heights), ctx.kinds, strict=True)
+        return None, *(part.to(kind) for part, kind in parts)
+
+
+def _places(table: Tensor, heights: list[int]) -> list[Tensor]:
+    """Where the parts lie in [R, M, D]: of the first table, then of the second, ..."""
+    return [part for m in range(table.shape[1]) for part in table[:, m].split(heights)]
