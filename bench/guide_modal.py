@@ -216,8 +216,8 @@ def markdown(result: dict[str, Any]) -> str:
             f"Plain PyTorch, steps alone: {result['plain_epoch_seconds']:.3g} s an epoch.",
             "",
         ]
-    titles = ("configuration", "s an epoch", "of it evaluation", "times the baseline", "peak MiB")
-    titles += ("Recall@20", "NDCG@20")
+    titles = ["configuration", "s an epoch", "of it evaluation", "times the baseline", "peak MiB"]
+    titles += ["Recall@20", "NDCG@20"]
     lines += [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
     whole = result["rows"][0]["epoch_seconds"]["median"]
     for row in result["rows"]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from hasten.models.dragon import DRAGON, DRAGONOptions
 from hasten.models.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.seam import Sizes
 from hasten.training.machine import tune_process
+from hasten.training.multimodal import MultimodalPhase
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 
@@ -45,6 +47,7 @@ def hasten_step(
         made = DRAGON(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
     (phase,) = made.phases(dataset, RunConfig(model=options, training=training))
+    assert isinstance(phase, MultimodalPhase)
     made.train()
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
     step = OptimiserStep(phase, 0, training, how, Share(), CPU)
@@ -116,7 +119,7 @@ def main() -> None:
             clock.restart()
         losses.append(step(index))
     wall, cpu = clock.seconds()
-    more = {}
+    more: dict[str, Any] = {}
     if draw is not None:
         clock.restart()
         draw()

@@ -180,7 +180,7 @@ class DRAGON(ScoresByVectors, nn.Module):
     def _propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
         options, pairs = self.options, self._pairs_graph
         total = layer_sum(pairs.graph, pairs.weights, self._modalities(), options.layers)
-        of_items, of_users = total.split([self.sizes.items, self.sizes.users])
+        of_items, of_users = torch.split(total, [self.sizes.items, self.sizes.users])
         for _ in range(options.mm_layers - 1):
             of_items = of_items + self._item_graph @ of_items
         each = of_users.view(self.sizes.users, len(self.channels), options.width)

@@ -68,4 +68,4 @@ class _UnitRows(torch.autograd.Function):
 
 def _places(table: Tensor, heights: list[int]) -> list[Tensor]:
     """Where the parts lie in [R, M, D]: of the first table, then of the second, ..."""
-    return [part for m in range(table.shape[1]) for part in table[:, m].split(heights)]
+    return [part for m in range(table.shape[1]) for part in torch.split(table[:, m], heights)]
