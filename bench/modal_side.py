@@ -3,14 +3,16 @@
     python -m bench.modal_side --how hasten --model mmgcn --data baby --steps 5 --threads 2
 
 A "step" of the report is one optimiser step, an "epoch" all training pairs. The plain side is given
-its batches for free; hasten's draws them in its time.
+its batches for free; hasten's draws them in its time. What an epoch spends on drawing, and what
+an evaluation of the validation part costs, with few metrics and with many, is timed apart.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,24 +21,33 @@ from bench.baby_features import modal_dataset
 from bench.plain_dragon import PlainDRAGON
 from bench.plain_mmgcn import PlainMMGCN
 from bench.report import Stopwatch, print_report
-from hasten.config import ModelOptions, RunConfig, TrainingOptions
-from hasten.data.tables import TRAIN, Dataset
+from hasten.config import EvaluationOptions, ModelOptions, RunConfig, TrainingOptions
+from hasten.data.tables import TRAIN, VALID, Dataset
+from hasten.evaluation.protocols import ranking_task
+from hasten.evaluation.ranker import evaluate
 from hasten.models.dragon import DRAGON, DRAGONOptions
 from hasten.models.mmgcn import MMGCN, MMGCNOptions
-from hasten.models.seam import Sizes
+from hasten.models.seam import Model, Sizes
 from hasten.training.machine import tune_process
 from hasten.training.multimodal import MultimodalPhase
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 
 CPU = torch.device("cpu")
+#: what the MMGCN guide has judged, and what it starts from
+METRICS = {
+    "evaluation": ("recall@20", "ndcg@20"),
+    "evaluation_of_all": tuple(
+        f"{name}@{k}" for name in ("recall", "ndcg", "precision", "map") for k in (5, 10, 20, 50)
+    ),
+}
 RATES = {"mmgcn": 1e-3, "dragon": 1e-4}
 
 
 def hasten_step(
     dataset: Dataset, model: str, batch: int, precision: str, ids: str
-) -> tuple[Callable[[int], float], Callable[[], None]]:
-    """A step, and drawing the batches of an epoch as its steps do, twice each."""
+) -> tuple[Callable[[int], float], dict[str, Callable[[], object]]]:
+    """A step; beside it, what an epoch spends on drawing its batches, and two evaluations."""
     made: MMGCN | DRAGON
     options: ModelOptions
     if model == "mmgcn":
@@ -54,14 +65,20 @@ def hasten_step(
     rate, steps = RATES[model], phase.steps()
 
     def draw() -> None:
+        """As the steps do: once to encode, once for the loss."""
         for index in range(steps):
             drawn = phase.plan(0, 1, index)
             for _ in range(2):
                 phase.pairs(drawn, drawn.ids)
 
+    beside: dict[str, Callable[[], object]] = {"sampling": draw}
+    if VALID in dataset.part:
+        task = ranking_task(dataset, VALID, EvaluationOptions(mask_history=True), 0)
+        for name, metrics in METRICS.items():
+            beside[name] = partial(evaluate, cast(Model, made), task, metrics, device=CPU)
     return lambda index: float(
         step(phase.plan(0, index // steps, index % steps), rate)["loss"]
-    ), draw
+    ), beside
 
 
 def plain_step(
@@ -108,9 +125,9 @@ def main() -> None:
     torch.manual_seed(0)
     dataset = modal_dataset(options.data)
     chosen = (options.model, options.batch_size, options.precision, options.ids)
-    draw = None
+    beside: dict[str, Callable[[], object]] = {}
     if options.how == "hasten":
-        step, draw = hasten_step(dataset, *chosen)
+        step, beside = hasten_step(dataset, *chosen)
     else:
         step = plain_step(dataset, *chosen)
     clock, losses = Stopwatch(), []
@@ -120,10 +137,10 @@ def main() -> None:
         losses.append(step(index))
     wall, cpu = clock.seconds()
     more: dict[str, Any] = {}
-    if draw is not None:
+    for name, once in beside.items():
         clock.restart()
-        draw()
-        more["sampling_epoch_seconds"] = clock.seconds()[0]
+        once()
+        more[f"{name}_seconds"], more[f"{name}_cpu_seconds"] = clock.seconds()
     pairs = int((dataset.part == TRAIN).sum())
     print_report(
         wall=wall,
