@@ -1,8 +1,8 @@
 """Checks and times on a CUDA device, into a dated result: ``make gpu-check``.
 
 Operations against their references, the guard against bad gradients without a host
-synchronisation, SASRec in every precision and compiled, repeated runs under ``deterministic``, the
-process group (nccl) with as many processes as there are devices.
+synchronisation, MMGCN's losses in half precision, SASRec in every precision and compiled, repeated
+runs under ``deterministic``, the process group (nccl) with as many processes as there are devices.
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -75,6 +75,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     import torch
 
     from bench.gpu_distributed import collectives, group_of_one
+    from bench.gpu_losses import losses
     from bench.gpu_operations import OPERATIONS
     from bench.gpu_training import Synthetic, repeated, training_runs
 
@@ -83,6 +84,8 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     for operation in OPERATIONS:
         operations[operation.__name__] = attempt(partial(operation, device))
         say(f"{operation.__name__}: {verdict(operations[operation.__name__])}")
+    operations["losses"] = attempt(partial(losses, device))
+    say(f"losses: {verdict(operations['losses'])}")
     if contract:
         operations["contract"] = attempt(partial(contract_suite, device))
         say(f"contract: {verdict(operations['contract'])}")

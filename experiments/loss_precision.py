@@ -44,14 +44,20 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def published_loss(
-    user: Tensor, positive: Tensor, negative: Tensor, *, kind: torch.dtype, epsilon: float = 0.0
+    user: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    kind: torch.dtype | None,
+    epsilon: float = 0.0,
 ) -> Tensor:
-    """The mean as it is written there, from the scores on in this precision."""
+    """The mean as it is written there, from the scores on in this precision; None: autocast's."""
     users = torch.stack([user, user], 1).view(-1, user.shape[1])
     items = torch.stack([positive, negative], 1).view(-1, user.shape[1])
     score = (users * items).sum(1).view(-1, 2)
-    weight = torch.tensor([[1.0], [-1.0]], dtype=kind)
-    return -torch.mean(torch.log(torch.sigmoid(torch.matmul(score.to(kind), weight)) + epsilon))
+    score = score if kind is None else score.to(kind)
+    weight = torch.tensor([[1.0], [-1.0]], dtype=score.dtype, device=score.device)
+    return -torch.mean(torch.log(torch.sigmoid(torch.matmul(score, weight)) + epsilon))
 
 
 def stable_loss(user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -102,17 +108,20 @@ def build(dataset: Dataset, seed: int) -> tuple[MMGCN, MultimodalPhase]:
     return model, phase
 
 
-def train(dataset: Dataset, how: Any, loss_of: Loss, seed: int, steps: int) -> dict[str, Any]:
+def train(
+    dataset: Dataset, how: Any, loss_of: Loss, seed: int, steps: int, device: torch.device = CPU
+) -> dict[str, Any]:
     """Losses and largest margins step by step, as a plain loop with autocast and a scaler."""
     model, phase = build(dataset, seed)
-    precision = Precision(how, CPU)
+    model.to(device)
+    precision = Precision(how, device)
     optimiser = torch.optim.Adam(model.parameters(), RATE)
     losses, margins, seconds = [], [], []
     first: int | None = None
     skipped = 0
     for number in range(steps):
         batch = phase.plan(0, number // phase.steps(), number % phase.steps())
-        begin = time.process_time()
+        begin = _seconds(device)
         optimiser.zero_grad()
         with precision.autocast():
             encoded = phase.encode(batch)
@@ -128,7 +137,7 @@ def train(dataset: Dataset, how: Any, loss_of: Loss, seed: int, steps: int) -> d
             skipped += not finite
         else:
             optimiser.step()
-        seconds.append(time.process_time() - begin)
+        seconds.append(_seconds(device) - begin)
         user, positive, negative = (v.detach().double() for v in vectors)
         margin = (user * (positive - negative)).sum(1)
         losses.append(float(F.softplus(-margin).mean()))
@@ -140,10 +149,20 @@ def train(dataset: Dataset, how: Any, loss_of: Loss, seed: int, steps: int) -> d
         "smallest_margins": [round(x, 2) if np.isfinite(x) else None for x in margins],
         "first_step_not_finite": first,
         "steps_skipped_by_the_scaler": skipped,
-        "cpu_ms_a_step": round(1000 * float(np.median(seconds)), 1),
+        f"{'' if device.type == 'cuda' else 'cpu_'}ms_a_step": round(
+            1000 * float(np.median(seconds)), 1
+        ),
         # what autograd keeps of the mixtures is half as large in 16 bits
         "bytes_between_layers": _activation_bytes(model, phase, precision),
     }
+
+
+def _seconds(device: torch.device) -> float:
+    """Of this process on the CPU; on the clock, once all is done, on a device."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _activation_bytes(model: MMGCN, phase: MultimodalPhase, precision: Precision) -> int:

@@ -3,8 +3,9 @@ import json
 import pytest
 import torch
 
-from bench import gpu_operations
+from bench import gpu_losses, gpu_operations
 from bench.gpu_check import attempt, main, markdown
+from bench.gpu_losses import losses
 from bench.gpu_operations import OPERATIONS
 
 CPU = torch.device("cpu")
@@ -13,6 +14,35 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("check", OPERATIONS, ids=lambda check: check.__name__)
 def test_operations_hold_against_their_references(check):
     assert check(CPU)["passed"]
+
+
+@pytest.mark.slow
+def test_the_published_loss_ends_and_ours_does_not():
+    found = losses(CPU, 70)
+    assert found["passed"], found
+    assert found["runs"]["published, fp16"]["first_step_not_finite"] is not None
+    assert found["runs"]["ours, bf16"]["cpu_ms_a_step"] > 0
+
+
+@pytest.mark.parametrize(
+    ("ends", "published", "passed"),
+    [
+        ({"fp16": 0.5, "bf16": 0.6}, 5, True),
+        ({"fp16": 0.5, "bf16": 0.6}, None, False),
+        ({"fp16": 0.5, "bf16": 2.6}, 5, False),
+        ({"fp16": None, "bf16": 0.6}, 5, False),
+    ],
+    ids=["as it should be", "the published one is finite", "bf16 strays", "fp16 ends"],
+)
+def test_what_is_asked_of_the_losses(ends, published, passed, monkeypatch):
+    def train(dataset, how, loss_of, seed, steps, device):
+        end = {"fp32": 0.7, **ends}[how]
+        first = published if loss_of is not gpu_losses.stable_loss else None if end else 3
+        return {"losses": [end] * steps, "first_step_not_finite": first}
+
+    monkeypatch.setattr(gpu_losses, "train", train)
+    monkeypatch.setattr(gpu_losses, "small_gallery", lambda: None)
+    assert losses(CPU, 30)["passed"] is passed
 
 
 def test_a_wrong_operation_is_found(monkeypatch):
