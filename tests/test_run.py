@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from hasten import api, run
+from hasten.configuration.build import load_config
 from hasten.errors import ConfigurationError, DataError
+from hasten.training.retreat import goes_to_cpu
+from hasten.training.step import OptimiserStep
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records
 
@@ -30,6 +33,49 @@ def test_a_protocol_that_cannot_be_followed_leaves_no_folder(tmp_path):
         with pytest.raises(ConfigurationError, match="uni100"):
             train(tmp_path / "run", **settings)
         assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_device_fails_goes_on_with_the_cpu(tmp_path, monkeypatch, capsys):
+    """From its last checkpoint: what comes out is what the CPU alone gives."""
+    train(tmp_path / "cpu")
+    real, step, taken = run.goes_to_cpu, OptimiserStep.__call__, []
+
+    def failing(self, *arguments, **more):
+        taken.append(self)
+        if len(taken) == 10:  # in the second epoch
+            raise RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB)\nmore")
+        return step(self, *arguments, **more)
+
+    monkeypatch.setattr(OptimiserStep, "__call__", failing)
+    # the CPU stands for an Apple GPU, until the run is on "cpu" by name
+    monkeypatch.setattr(run, "goes_to_cpu", lambda e, _, chosen, n: real(e, "mps", chosen, n))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(tmp_path / "named", device="cpu")
+    assert "goes on" not in capsys.readouterr().err
+    taken.clear()
+    train(tmp_path / "left", device="auto")
+    said = capsys.readouterr().err
+    assert "failed (MPS backend out of memory (MPS allocated: 9.00 GB))" in said
+    assert f"{tmp_path / 'left'} goes on with the CPU from its last checkpoint" in said
+    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in said
+    assert fingerprint(tmp_path / "left") == fingerprint(tmp_path / "cpu")
+    assert load_config(tmp_path / "left" / "config.yaml").device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("error", "device", "chosen", "processes", "goes"),
+    [
+        (RuntimeError("MPS backend out of memory"), "mps", "auto", 1, True),
+        (NotImplementedError("'aten::x' is not for this device"), "mps", "auto", 1, True),
+        (RuntimeError("MPS backend out of memory"), "mps", "mps", 1, False),
+        (RuntimeError("MPS backend out of memory"), "mps", "auto", 2, False),
+        (RuntimeError("CUDA out of memory"), "cuda", "auto", 1, False),
+        (RuntimeError("shapes cannot be multiplied"), "mps", "auto", 1, False),
+        (ValueError("mps"), "mps", "auto", 1, False),
+    ],
+)
+def test_only_a_device_that_was_not_named_is_left(error, device, chosen, processes, goes):
+    assert goes_to_cpu(error, device, chosen, processes) == goes
 
 
 def test_a_user_who_has_everything_leaves_no_negatives(tmp_path):

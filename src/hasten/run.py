@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ from hasten.training.resuming import (
     requested_changes,
     with_changes,
 )
+from hasten.training.retreat import goes_to_cpu, retreat_message
 from hasten.training.run_folder import RunFolder
 from hasten.training.summary import Summary
 
@@ -177,9 +179,25 @@ def _train_new(
         return str(folder.path)
 
     path = Path(processes.from_first(make, "making the run folder"))
-    with made[0] if made else RunFolder(path, None) as folder:
-        session = Session(processes, layout, dataset, model, phases, tasks, folder, quiet, begin)
-        return carry_out(session, None)
+    try:
+        with made[0] if made else RunFolder(path, None) as folder:
+            session = Session(
+                processes, layout, dataset, model, phases, tasks, folder, quiet, begin
+            )
+            return carry_out(session, None)
+    except RuntimeError as error:
+        if not _left_for_cpu(error, processes, config, path):
+            raise
+    return resume(path, changes={"device": "cpu"}, quiet=quiet)
+
+
+def _left_for_cpu(error: RuntimeError, processes: Processes, config: RunConfig, run: Path) -> bool:
+    """Whether the run goes on with the CPU, which is said then, because its device failed."""
+    device = processes.device.type
+    goes = goes_to_cpu(error, device, config.device, processes.world)
+    if goes:
+        sys.stderr.write(f"{retreat_message(error, device, str(run))}\n")
+    return goes
 
 
 def resume(
@@ -209,7 +227,12 @@ def resume(
                 )
             run = out
         chosen = None if again else checkpoint
-        return _resume(processes, run, chosen, changes or {}, quiet, begin)
+        try:
+            return _resume(processes, run, chosen, changes or {}, quiet, begin)
+        except RuntimeError as error:
+            if not _left_for_cpu(error, processes, config, run):
+                raise
+    return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet)
 
 
 def _copy(processes: Processes, run: Path, out: Path, checkpoint: str | None) -> str:

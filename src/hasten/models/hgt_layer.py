@@ -98,12 +98,12 @@ class HGTLayer(nn.Module):
             keep,
             self.path,
         )
-        found = self.result(F.gelu(found), sizes)
+        mapped: Tensor = self.result(F.gelu(found), sizes)
         if self.skip is None:
-            return found
+            return mapped
         counts = torch.tensor(list(sizes), device=own.device)
         share = torch.repeat_interleave(torch.sigmoid(self.skip), counts)[:, None]
-        return torch.lerp(own, found.to(own.dtype), share.to(own.dtype).expand_as(own))
+        return torch.lerp(own, mapped.to(own.dtype), share.to(own.dtype).expand_as(own))
 
 
 def require_divisible(width: int, heads: int) -> None:

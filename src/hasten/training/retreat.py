@@ -21,6 +21,30 @@ def failed_on_device(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(s in str(error).lower() for s in _SIGNS)
 
 
+def goes_to_cpu(error: BaseException, device: str, chosen: str, processes: int) -> bool:
+    """Whether a run on this kind of device goes on with the CPU after this error.
+
+    chosen: what the configuration says: a device that was named is not left.
+    """
+    return device == "mps" and chosen == "auto" and processes == 1 and failed_on_device(error)
+
+
+def retreat_message(error: BaseException, device: str, run: str) -> str:
+    """What is said of it: what failed, what happens now, and how to stay on the device."""
+    return (
+        f"warning: {device} failed ({_first_line(error)}): {run} goes on with the CPU from its "
+        "last checkpoint (from the beginning where there is none). To stay on the device: a "
+        "smaller --batch-size, --accumulate or --recompute where memory ran out, "
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO for a larger share of it, PYTORCH_ENABLE_MPS_FALLBACK=1 "
+        "where an operation is missing, and hasten resume RUN --set device=mps"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 def with_retreat(
     attempt: Callable[[str], Found], device: str, chosen: bool, say: Callable[[str], None]
 ) -> tuple[Found, str]:
@@ -33,10 +57,9 @@ def with_retreat(
     except (RuntimeError, NotImplementedError) as error:
         if chosen or device == "cpu" or not failed_on_device(error):
             raise
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         say(
-            f"{device} failed ({first}): going on with the CPU, from the beginning. To stay on "
-            f"{device}: a smaller edge_sample_size or more accumulation_steps, or, for missing "
-            "operations of MPS, PYTORCH_ENABLE_MPS_FALLBACK=1"
+            f"{device} failed ({_first_line(error)}): going on with the CPU, from the beginning. "
+            f"To stay on {device}: a smaller edge_sample_size or more accumulation_steps, or, for "
+            "missing operations of MPS, PYTORCH_ENABLE_MPS_FALLBACK=1"
         )
     return attempt("cpu"), "cpu"
