@@ -1,0 +1,259 @@
+"""HGT embeddings as Dagster assets: graph -> embeddings -> validation (needs ``dagster``).
+
+    graphs = {"whole": GraphSource("kg.csv")}
+    defs = hgt_definitions(graphs, Path("embeddings"))
+
+A partition is a graph. What is made lies in ``FOLDER/GRAPH``: ``graph.json``, the run folders, the
+embeddings of the newest run, plots; nothing is pickled, and assets hand each other no values.
+"""
+
+# no "from __future__ import annotations": Dagster reads the annotations of assets
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dagster as dg
+import numpy as np
+
+from hasten.assembly import load_data
+from hasten.configuration.build import build_config
+from hasten.data.graph import KnowledgeGraph
+from hasten.data.node_types import NodeTypes
+from hasten.data.store import fingerprint
+from hasten.errors import HastenError
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """A graph as ``hasten train hgt DATA`` takes it.
+
+    data: a path or a registered name; settings: dotted keys that belong to the data, such as
+    ``data.node_types`` or ``seed`` (which the split follows from).
+    """
+
+    data: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TrainingConfig(dg.Config):
+    """Configuration of ``hgt_embeddings``; settings: any other keys of a run's configuration."""
+
+    epochs: int = 100
+    width: int = 512
+    hidden: int = 256
+    layers: int = 2
+    heads: int = 8
+    mode: str = "full"
+    batch_size: int = 5000
+    accumulate: int = 1
+    lr: float = 1e-3
+    device: str = "auto"
+    settings: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+
+
+class ValidationConfig(dg.Config):
+    """Configuration of ``hgt_validation``: the criteria of ``hasten check-embeddings``."""
+
+    max_cosine: float = 0.5
+    min_components: int = 15
+    sample: int = 2048
+    device: str = "auto"
+
+
+def hgt_definitions(graphs: Mapping[str, GraphSource], folder: Path) -> dg.Definitions:
+    """What ``dagster dev -f FILE`` looks for: the assets, and a job that makes all three."""
+    assets = hgt_assets(graphs, folder)
+    job = dg.define_asset_job("hgt", selection=dg.AssetSelection.assets(*assets))
+    return dg.Definitions(assets=assets, jobs=[job])
+
+
+def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.AssetsDefinition]:
+    """The assets ``typed_graph``, ``hgt_embeddings`` and ``hgt_validation``, a partition a graph.
+
+    What hasten refuses fails the asset with hasten's message.
+    """
+    parts = dg.StaticPartitionsDefinition(sorted(graphs))
+
+    @dg.asset(partitions_def=parts, group_name="hgt")
+    def typed_graph(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        """The graph, read and checked; its counts are recorded."""
+        name = context.partition_key
+        graph = _said(lambda: _read(graphs[name]))
+        described = {"data": graphs[name].data, "fingerprint": fingerprint(graph)}
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        _write(place / "graph.json", described)
+        return dg.MaterializeResult(metadata={**described, **_counts(graph)})
+
+    @dg.asset(partitions_def=parts, group_name="hgt", deps=[typed_graph])
+    def hgt_embeddings(
+        context: dg.AssetExecutionContext, config: TrainingConfig
+    ) -> dg.MaterializeResult:
+        """A trained run, and the embeddings of all nodes as CSV (the guide's columns)."""
+        from hasten.api import train  # noqa: PLC0415 - brings torch
+        from hasten.inference.embed import embed, write_embeddings  # noqa: PLC0415
+
+        name = context.partition_key
+        place, source = folder / name, graphs[name]
+        expected = _recorded(place / "graph.json", "typed_graph")["fingerprint"]
+        if _said(lambda: fingerprint(_read(source))) != expected:
+            raise dg.Failure(
+                f"the data of {name!r} have changed since typed_graph read them: materialise it "
+                "again"
+            )
+        run = place / "runs" / context.run_id
+        result = _said(
+            lambda: train(
+                "hgt", source.data, settings=_settings(source, config), out=run,
+                epochs=config.epochs, lr=config.lr, device=config.device, quiet=True,
+            )
+        )  # fmt: skip
+        found = embed(result.loaded)
+        (file,) = write_embeddings(found, place / "embeddings.csv", "csv")
+        _write(place / "embeddings.json", {"run": str(run), "file": str(file)})
+        summary = result.summary
+        return dg.MaterializeResult(
+            metadata={
+                "run": dg.MetadataValue.path(str(run)),
+                "embeddings": dg.MetadataValue.path(str(file)),
+                "nodes": len(found),
+                "width": config.width,
+                "epochs": summary.epochs,
+                "seconds": summary.seconds["total"],
+                "peak_memory_bytes": summary.peak_memory_bytes,
+                **{f"test {metric}": value for metric, value in summary.test.items()},
+            }
+        )
+
+    @dg.asset(
+        partitions_def=parts,
+        group_name="hgt",
+        deps=[hgt_embeddings],
+        check_specs=[
+            dg.AssetCheckSpec(check, asset="hgt_validation")
+            for check in ("has_not_collapsed", "tells_links")
+        ],
+    )
+    def hgt_validation(
+        context: dg.AssetExecutionContext, config: ValidationConfig
+    ) -> dg.MaterializeResult:
+        """What ``hasten check-embeddings`` says of the newest run, with plots."""
+        from hasten.inference.check_embeddings import (  # noqa: PLC0415 - brings torch
+            check_embeddings,
+        )
+
+        place = folder / context.partition_key
+        run = Path(_recorded(place / "embeddings.json", "hgt_embeddings")["run"])
+        found = _said(
+            lambda: check_embeddings(
+                run, plots=place / "plots", max_cosine=config.max_cosine,
+                min_components=config.min_components, sample=config.sample, device=config.device,
+            )
+        )  # fmt: skip
+        _write(place / "validation.json", found)
+        links = found["links"] or {}
+        collapsed = [text for text in found["problems"] if not text.startswith("held-out links")]
+        said = {
+            "has_not_collapsed": (collapsed, {"note": found["note"]}),
+            "tells_links": (
+                [text for text in found["problems"] if text not in collapsed],
+                {k: float(links[k]) for k in ("auroc", "ap") if k in links},
+            ),
+        }
+        return dg.MaterializeResult(
+            metadata={
+                **{f"these: {k}": v for k, v in _figures(found["health"]).items()},
+                **{f"random: {k}": v for k, v in _figures(found["random"]).items()},
+                **{f"links: {k}": float(links[k]) for k in ("auroc", "ap") if k in links},
+                **{Path(plot).stem: _picture(Path(plot)) for plot in found["plots"]},
+            },
+            check_results=[
+                dg.AssetCheckResult(
+                    check_name=name,
+                    passed=not problems,
+                    metadata={"problems": "; ".join(problems) or "none", **more},
+                )
+                for name, (problems, more) in said.items()
+            ],
+        )
+
+    return [typed_graph, hgt_embeddings, hgt_validation]
+
+
+def _settings(source: GraphSource, config: TrainingConfig) -> dict[str, Any]:
+    return {
+        "model.width": config.width,
+        "model.hidden": config.hidden,
+        "model.layers": config.layers,
+        "model.heads": config.heads,
+        "model.mode": config.mode,
+        "training.batch_size": config.batch_size,
+        "training.accumulate": config.accumulate,
+        **config.settings,
+        **source.settings,
+    }
+
+
+def _read(source: GraphSource) -> KnowledgeGraph:
+    graph = load_data(build_config("hgt", source.data, None, (), dict(source.settings)), None)
+    assert isinstance(graph, KnowledgeGraph)
+    return graph
+
+
+def _counts(graph: KnowledgeGraph) -> dict[str, Any]:
+    types = NodeTypes.of(graph)
+    edges = np.bincount(graph.triples.relation, minlength=len(graph.relations)).tolist()
+    relations = graph.relations.labels.to_pylist()
+    tables = {
+        "nodes by type": zip(types.names, types.sizes.tolist(), strict=True),
+        "edges by relation": zip(relations, edges, strict=True),
+    }
+    return {
+        "nodes": len(graph.entities),
+        "edges": len(graph.triples),
+        "split": graph.split,
+        **{
+            name: dg.MetadataValue.md(
+                "| | |\n| --- | ---: |\n" + "\n".join(f"| {what} | {n:,} |" for what, n in rows)
+            )
+            for name, rows in tables.items()
+        },
+    }
+
+
+def _figures(health: Mapping[str, Any] | None) -> dict[str, float]:
+    """The numbers of a health record."""
+    found = {} if health is None else health
+    return {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
+
+
+def _picture(path: Path) -> dg.MetadataValue:
+    text = base64.b64encode(path.read_bytes()).decode()
+    return dg.MetadataValue.md(f"![{path.stem}](data:image/png;base64,{text})")
+
+
+def _said(attempt: Callable[[], Found]) -> Found:
+    """What the attempt gives; what hasten refuses becomes a failure with its message."""
+    try:
+        return attempt()
+    except HastenError as error:
+        raise dg.Failure(str(error)) from error
+
+
+def _recorded(path: Path, asset: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise dg.Failure(f"{path} is missing: materialise {asset} of this partition first")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    aside.replace(path)
