@@ -20,6 +20,8 @@ RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 RECBOLE := .venvs/recbole
 RECBOLE_READY := $(RECBOLE)/.installed
+PYKEEN := .venvs/pykeen
+PYKEEN_READY := $(PYKEEN)/.installed
 # The tensors of the tests are too small to share, and a busy machine makes sharing slow.
 ONE_THREAD := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS)
@@ -51,7 +53,7 @@ format: $(DEVELOPMENT) ## reformat and sort imports
 bench: $(DEVELOPMENT) bench-env ## side-by-side runs (ARGS="--list", names of entries, --blocks N)
 	@$(BIN)/python -m bench.run $(ARGS)
 
-bench-env: $(RECBOLE_READY) ## the environment of RecBole, apart from ours
+bench-env: $(RECBOLE_READY) $(PYKEEN_READY) ## the environments of RecBole and PyKEEN, apart from ours
 
 gpu-check: ## checks and times on a CUDA device, into bench/results (GPU_PYTHON=...)
 	@test "$(GPU_PYTHON)" != "$(BIN)/python" || $(MAKE) $(DEVELOPMENT)
@@ -94,4 +96,10 @@ $(RECBOLE_READY): bench/recbole_side/requirements.txt $(RUNTIME)
 	@echo "setting up $(RECBOLE)" >&2
 	@$(RECBOLE)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(RECBOLE)
 	@$(RECBOLE)/bin/python $(PIP_INSTALL) -r bench/recbole_side/requirements.txt
+	@touch $@
+
+$(PYKEEN_READY): bench/pykeen_side/requirements.txt $(RUNTIME)
+	@echo "setting up $(PYKEEN)" >&2
+	@$(PYKEEN)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(PYKEEN)
+	@$(PYKEEN)/bin/python $(PIP_INSTALL) -r bench/pykeen_side/requirements.txt
 	@touch $@

@@ -14,6 +14,26 @@ WORK = (
     "from 60 steps."
 )
 
+
+def _pykeen(data: str, title: str) -> Entry:
+    ours = (
+        f"python -m bench.hasten_side --model conve --data {data} --epochs 11 --skip 1 "
+        "--threads {threads}"
+    )
+    theirs = f".venvs/pykeen/bin/python -m bench.pykeen_side.run --data {data} --epochs 5"
+    return Entry(
+        name=f"conve-{data}-pykeen",
+        title=f"ConvE, {title}, fp32",
+        work=(
+            "The same work on both sides: 1-N training (PyKEEN's LCWA) with reciprocal relations, "
+            "D 200, 32 filters, batches of 128 rows, label smoothing 0.1, dropout 0.2, 0.2 and "
+            "0.3, Adam. fp32."
+        ),
+        baseline=Side("PyKEEN 1.11.1", f"{theirs} --threads {{threads}}"),
+        candidate=Side("hasten", ours),
+    )
+
+
 ENTRIES = (
     Entry(
         name="conve-fb15k-237",
@@ -30,4 +50,6 @@ ENTRIES = (
         candidate=Side("hasten, bf16", f"{HASTEN} --precision bf16"),
         column="bf16",
     ),
+    _pykeen("umls", "UMLS"),
+    _pykeen("kinship", "Kinship"),
 )
