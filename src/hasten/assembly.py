@@ -16,10 +16,11 @@ from hasten.data.load import load_dataset, load_table
 from hasten.data.load_facts import load_recommendation, load_recommendation_table
 from hasten.data.load_features import load_multimodal, load_multimodal_table
 from hasten.data.load_graph import load_graph, load_graph_table
+from hasten.data.node_features import with_node_features
 from hasten.data.refit import refitted
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, VALID
-from hasten.errors import CheckpointError
+from hasten.errors import CheckpointError, ConfigurationError
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.ranker import Evaluation
 from hasten.evaluation.ranker import evaluate as rank
@@ -51,10 +52,33 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
         if table is not None:
             return load_recommendation_table(table, options, seed, facts=facts)
         return load_recommendation(options, seed, facts=facts)
-    graph = kind == "triples"
+    if kind == "triples":
+        return _read_graph(config, table)
+    return load_dataset(options, seed) if table is None else load_table(table, options, seed)
+
+
+def _read_graph(config: RunConfig, table: object | None) -> AnyDataset:
+    """A graph, with given features of its nodes where model and data both have them."""
+    options, name = config.data, config.model.name
+    inputs = getattr(config.model, "inputs", None)
+    if not options.features and inputs != "features":
+        if table is not None:
+            return load_graph_table(table, options, config.seed)
+        return load_graph(options, config.seed)
+    if inputs != "features":
+        hint = "" if inputs is None else ": --set model.inputs=features takes them"
+        raise ConfigurationError(f"data.features has no effect on {name} as it is set{hint}")
+    if not options.features:
+        raise ConfigurationError(
+            "model.inputs=features, but no features of nodes are named: "
+            "--set data.features.TYPE=FILE (.npy or Parquet), for at least one type"
+        )
+    alone = options.model_copy(update={"features": {}})
     if table is not None:
-        return (load_graph_table if graph else load_table)(table, options, seed)
-    return (load_graph if graph else load_dataset)(options, seed)
+        graph = load_graph_table(table, alone, config.seed)
+    else:
+        graph = load_graph(alone, config.seed)
+    return with_node_features(graph, options.features)
 
 
 def with_sample(config: RunConfig) -> RunConfig:

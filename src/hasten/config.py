@@ -135,7 +135,8 @@ class DataOptions(Section):
         None, description="file of item<separator>entity, where kg calls items otherwise"
     )
     features: dict[str, str] = Field(
-        default_factory=dict, description="modality -> file of item features (.npy or .parquet)"
+        default_factory=dict,
+        description="modality (typed graphs: type of nodes) -> file of features (.npy, .parquet)",
     )
 
     @model_validator(mode="after")

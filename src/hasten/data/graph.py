@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hasten.data.modalities import Modality
 from hasten.data.tables import TRAIN, Dataset, Int64, Source, Vocabulary
 
 
@@ -34,7 +35,8 @@ class KnowledgeGraph:
     are in the order of the files. split: how the parts were made, in words that travel with the
     numbers. rank_last: bool [n], triples of valid and test that count as misses because an entity
     or the relation stands in no training triple (``data.unknown=rank-last``). typed: whether the
-    labels of entities are ``type::id`` (:mod:`hasten.data.node_types`).
+    labels of entities are ``type::id`` (:mod:`hasten.data.node_types`). features: given ones, by
+    the number of the type of nodes.
     """
 
     name: str
@@ -46,6 +48,7 @@ class KnowledgeGraph:
     source: Source
     rank_last: NDArray[np.bool_]
     typed: bool = False
+    features: tuple[tuple[int, Modality], ...] = ()
 
     def of(self, *parts: int) -> Triples:
         """The triples of the given parts."""

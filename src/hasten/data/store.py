@@ -40,6 +40,8 @@ def fingerprint(dataset: AnyDataset) -> str:
             (triples.head, "<i8"), (triples.relation, "<i8"), (triples.tail, "<i8"),
             (dataset.part, "<i1"), (dataset.rank_last, "<i1"),
         )  # fmt: skip
+        for number, given in dataset.features:
+            digest.update(f"features {number} {given.digest}\n".encode())
     else:
         digest = hashlib.sha256(b"hasten dataset 1\n")
         vocabularies = (dataset.users, dataset.items)
@@ -101,7 +103,11 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         pq.write_table(table, aside)
         _settle(aside, folder / name)
     mark = fingerprint(dataset)
-    modalities = dataset.modalities if isinstance(dataset, Dataset) else ()
+    modalities = (
+        dataset.modalities
+        if isinstance(dataset, Dataset)
+        else tuple(given for _, given in dataset.features)
+    )
     described = {
         "version": FORMAT_VERSION,
         "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
@@ -189,6 +195,10 @@ def load_stored(folder: Path) -> AnyDataset:
         if isinstance(dataset, Dataset):
             found = load_features(described.get("features", []), folder, dataset.items.labels)
             dataset = replace(dataset, modalities=found)
+        elif described.get("features"):
+            found = load_features(described["features"], folder, dataset.entities.labels)
+            by_type = tuple((int(each.name.removeprefix("type-")), each) for each in found)
+            dataset = replace(dataset, features=by_type)
     except FileNotFoundError as error:
         missing = Path(error.filename).name if error.filename else str(error)
         raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error

@@ -1,8 +1,8 @@
 """HGT: vectors of the nodes of a typed graph (Hu et al. 2020, "Heterogeneous graph transformer").
 
-A node enters with a vector of its own, goes through layers of typed attention over its neighbours
-(:mod:`hasten.models.hgt_layer`; links pass messages both ways) and a linear map to the width of its
-embedding z. A link (h, r, t) scores
+A node enters with a vector of its own, or with given features through a linear map of its type,
+goes through layers of typed attention over its neighbours (:mod:`hasten.models.hgt_layer`; links
+pass messages both ways) and a linear map to the width of its embedding z. A link (h, r, t) scores
 
 - ``distmult``: ``sum of z_h · w_r · z_t / sqrt(D) + b_r`` (Yang et al. 2015);
 - ``dot``: ``z_h · z_t / sqrt(D) + b_r``. The scale is ours: without it scores begin at ±10.
@@ -55,8 +55,10 @@ class HGTOptions(ModelOptions):
     hidden: int = Field(256, ge=1, description="width of inputs and layers [256]")
     layers: int = Field(2, ge=1, description="layers of attention [2]")
     heads: int = Field(8, ge=1, description="heads; must divide hidden [8]")
-    inputs: Literal["embeddings", "constant"] = Field(
-        "embeddings", description="a vector of every node's own, or one of its type [constant]"
+    inputs: Literal["embeddings", "features", "constant"] = Field(
+        "embeddings",
+        description="a vector of every node's own; a linear map of data.features (in types without "
+        "them: vectors of their nodes' own); or one vector a type [constant]",
     )
     activation: Literal["none", "relu"] = Field("none", description="after each layer [relu]")
     norm: bool = Field(True, description="layer norm after each layer, of the node's type [no]")
@@ -122,7 +124,18 @@ class HGT(nn.Module):
         self.options, self.sizes = options, sizes
         types = len(sizes.node_types)
         rows = sizes.entities if options.inputs == "embeddings" else types
+        #: widths of given features by type, 0 for types without them
+        self.given = sizes.node_features if options.inputs == "features" else ()
+        if self.given:
+            rows = sum(n for n, w in zip(sizes.node_types, self.given, strict=True) if not w)
         self.inputs = nn.Parameter(torch.empty(rows, options.hidden).normal_(std=0.1))
+        self.feature_maps = nn.ModuleDict(
+            {
+                str(t): nn.Linear(width, options.hidden)
+                for t, width in enumerate(self.given)
+                if width
+            }
+        )
         self.layers = nn.ModuleList(
             HGTLayer(types, 2 * sizes.relations, options.hidden, options.hidden, options.heads)
             for _ in range(options.layers)
@@ -146,6 +159,10 @@ class HGT(nn.Module):
     def attach(self, dataset: KnowledgeGraph) -> None:
         """Take the messages of the training part."""
         self.graph = MessageGraph.of(dataset)
+        if self.given:
+            for number, each in dataset.features:
+                values = torch.from_numpy(each.values).to(self.result.weight)
+                self.register_buffer(f"features_{number}", values, persistent=False)
 
     def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
         """One: links, and similar nodes where they are asked for."""
@@ -182,7 +199,7 @@ class HGT(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.inputs.device
+        return self.bias.device
 
     def _edges(self) -> TypedEdges:
         assert self.graph is not None
@@ -198,9 +215,29 @@ class HGT(nn.Module):
                 return self.inputs
             return self.inputs.index_select(0, torch.from_numpy(nodes).to(self.device))
         types = self.graph.types
+        if self.given:
+            nodes = np.arange(self.graph.nodes) if nodes is None else nodes
+            return self._of_features(nodes)
         sizes = types.sizes if nodes is None else np.array(self.graph.sizes(nodes))
         kind = torch.from_numpy(np.repeat(np.arange(len(types)), sizes))
         return self.inputs.index_select(0, kind.to(self.device))
+
+    def _of_features(self, nodes: Int64) -> Tensor:
+        """[S, hidden] given features through the map of their type, own vectors of the others."""
+        assert self.graph is not None
+        bounds = np.searchsorted(nodes, self.graph.types.offsets)
+        found, own = [], 0
+        for t, (width, offset) in enumerate(
+            zip(self.given, self.graph.types.offsets, strict=False)
+        ):
+            place = torch.from_numpy(nodes[bounds[t] : bounds[t + 1]] - offset).to(self.device)
+            if width:
+                rows = self.get_buffer(f"features_{t}").index_select(0, place)
+                found.append(self.feature_maps[str(t)](rows))
+            else:
+                found.append(self.inputs.index_select(0, place + own))
+                own += self.sizes.node_types[t]
+        return torch.cat([part.to(self.inputs.dtype) for part in found])
 
     def _after(self, number: int, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """What follows a layer of attention."""

@@ -110,7 +110,8 @@ class Sizes:
     """What a model must know of the data to be built, and to be rebuilt from a run folder.
 
     relations: those of the data, without their reciprocals. modalities: (name, width) of the
-    features of the items.
+    features of the items. node_features: widths of the given features by type of node, 0 where a
+    type has none; () where none has.
     """
 
     users: int = 0
@@ -119,13 +120,18 @@ class Sizes:
     relations: int = 0
     node_types: tuple[int, ...] = ()
     modalities: tuple[tuple[str, int], ...] = ()
+    node_features: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> Sizes:
         if isinstance(dataset, KnowledgeGraph):
             entities, relations = len(dataset.entities), len(dataset.relations)
             kinds = type_sizes(dataset)
-            return cls(entities=entities, relations=relations, node_types=kinds)
+            given = {number: each.width for number, each in dataset.features}
+            widths = tuple(given.get(t, 0) for t in range(len(kinds))) if given else ()
+            return cls(
+                entities=entities, relations=relations, node_types=kinds, node_features=widths
+            )
         facts = dataset.facts
         return cls(
             users=len(dataset.users),
