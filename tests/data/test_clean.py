@@ -81,6 +81,12 @@ def test_stable_order_is_a_stable_argsort(values, bits):
     assert np.array_equal(clean.stable_order(keys, int(keys.max()) + 1), expected)
 
 
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60))
+def test_distinct_values_are_those_of_a_set(values):
+    for found in (values, sorted(values), sorted(set(values))):
+        assert clean.distinct(np.array(found, np.int64)).tolist() == sorted(set(values))
+
+
 def test_order_of_times_too_far_apart_for_one_key():
     rows = [(1, 0, 9 * 10**18), (0, 1, 5), (1, 2, -9 * 10**18), (1, 3, -9 * 10**18)]
     found, in_order = clean.ordered(columns(rows))

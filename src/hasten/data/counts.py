@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hasten.data.checks import counted
+from hasten.data.clean import distinct
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset
 
 
@@ -41,7 +42,7 @@ def count(dataset: Dataset, said: list[str], was_given: bool) -> dict[str, Any]:
 def _overlaps(dataset: Dataset, said: list[str]) -> dict[str, int]:
     """Pairs of user and item that a given split has in two parts, and users not in train."""
     pair = dataset.interactions.user * len(dataset.items) + dataset.interactions.item
-    in_part = [np.unique(pair[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
+    in_part = [distinct(pair[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
     counts = {}
     for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
         count = int(np.isin(in_part[second], in_part[first], assume_unique=True).sum())

@@ -14,6 +14,7 @@ from hasten.config import DataOptions
 from hasten.data import catalogue, text
 from hasten.data.assemble_graph import unite_roles
 from hasten.data.checks import counted, printable
+from hasten.data.clean import distinct
 from hasten.data.facts_places import FactsPlace, locate_facts, unpacked
 from hasten.data.graph import Facts, Triples
 from hasten.data.lists import NumberedList, read_links, read_list
@@ -257,7 +258,7 @@ def _distinct(
 ) -> tuple[Triples, int]:
     """The triples in order, without repetitions, and how many those were."""
     key = (head.astype(np.int64) * relations + relation) * entities + tail
-    found = np.unique(key)
+    found = distinct(key)
     rest, tails = np.divmod(found, entities)
     heads, kinds = np.divmod(rest, relations)
     return Triples(heads, kinds, tails), len(key) - len(found)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hasten.data.clean import distinct
 from hasten.data.tables import Histories, Int64, ragged_positions
 
 
@@ -50,7 +51,7 @@ class CSR:
         if not len(self.items):
             return self
         width = int(self.items.max()) + 1
-        flat = np.unique(self.rows * width + self.items)
+        flat = distinct(self.rows * width + self.items)
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(np.bincount(flat // width, minlength=len(self)), out=offsets[1:])
         return CSR(offsets, flat % width)

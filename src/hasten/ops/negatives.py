@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hasten.data.clean import distinct
 from hasten.data.tables import Int64
 from hasten.ops.random import integers
 
@@ -32,11 +33,7 @@ class KnownItems:
     @classmethod
     def build(cls, rows: Int64, items: Int64, row_count: int, count: int) -> KnownItems:
         """From pairs (row, item) in any order, with repetitions."""
-        flat = rows * count + items
-        if not np.all(flat[1:] > flat[:-1]):
-            # numpy's own unique hashes, which takes some ten times as long
-            flat = np.sort(flat)
-            flat = flat[np.append(True, flat[1:] != flat[:-1])]
+        flat = distinct(rows * count + items)
         row, item = flat // count, flat % count
         offsets = np.zeros(row_count + 1, np.int64)
         np.cumsum(np.bincount(row, minlength=row_count), out=offsets[1:])
