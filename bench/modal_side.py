@@ -28,6 +28,7 @@ from hasten.evaluation.ranker import evaluate
 from hasten.models.dragon import DRAGON, DRAGONOptions
 from hasten.models.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.seam import Model, Sizes
+from hasten.training.compile import compile_step
 from hasten.training.machine import tune_process
 from hasten.training.multimodal import MultimodalPhase
 from hasten.training.precision import Precision
@@ -45,9 +46,12 @@ RATES = {"mmgcn": 1e-3, "dragon": 1e-4}
 
 
 def hasten_step(
-    dataset: Dataset, model: str, batch: int, precision: str, ids: str
-) -> tuple[Callable[[int], float], dict[str, Callable[[], object]]]:
-    """A step; beside it, what an epoch spends on drawing its batches, and two evaluations."""
+    dataset: Dataset, model: str, batch: int, precision: str, ids: str, compiled: bool
+) -> tuple[Callable[[int], float], dict[str, Callable[[], object]], dict[str, Any]]:
+    """A step; what an epoch spends on drawing its batches, and two evaluations; what compiling did.
+
+    compiled: as ``--compile auto``, kept only where it is faster.
+    """
     made: MMGCN | DRAGON
     options: ModelOptions
     if model == "mmgcn":
@@ -62,6 +66,7 @@ def hasten_step(
     made.train()
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
     step = OptimiserStep(phase, 0, training, how, Share(), CPU)
+    report = compile_step(step, "auto", 0).to_json() if compiled else {}
     rate, steps = RATES[model], phase.steps()
 
     def draw() -> None:
@@ -76,9 +81,11 @@ def hasten_step(
         task = ranking_task(dataset, VALID, EvaluationOptions(mask_history=True), 0)
         for name, metrics in METRICS.items():
             beside[name] = partial(evaluate, cast(Model, made), task, metrics, device=CPU)
-    return lambda index: float(
-        step(phase.plan(0, index // steps, index % steps), rate)["loss"]
-    ), beside
+
+    def one(index: int) -> float:
+        return float(step(phase.plan(0, index // steps, index % steps), rate)["loss"])
+
+    return one, beside, report
 
 
 def plain_step(
@@ -118,6 +125,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--ids", default="trainable", choices=("trainable", "frozen"))
+    parser.add_argument("--compile", action="store_true", help="hasten's side, if it is faster")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     tune_process()
@@ -126,8 +134,10 @@ def main() -> None:
     dataset = modal_dataset(options.data)
     chosen = (options.model, options.batch_size, options.precision, options.ids)
     beside: dict[str, Callable[[], object]] = {}
+    more: dict[str, Any] = {}
     if options.how == "hasten":
-        step, beside = hasten_step(dataset, *chosen)
+        step, beside, report = hasten_step(dataset, *chosen, options.compile)
+        more = {"compile": report} if report else {}
     else:
         step = plain_step(dataset, *chosen)
     clock, losses = Stopwatch(), []
@@ -136,7 +146,6 @@ def main() -> None:
             clock.restart()
         losses.append(step(index))
     wall, cpu = clock.seconds()
-    more: dict[str, Any] = {}
     for name, once in beside.items():
         clock.restart()
         once()
