@@ -15,9 +15,9 @@ and processes add up to the same step, also where neighbourhoods are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from hasten.ops.dtypes import wide
 from hasten.ops.random import Stream, integers, key, permutation
 from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
+Found = TypeVar("Found")
 Mode = Literal["full", "edges", "neighbors"]
 _LINKS, _ANCHORS, _SIMILAR, _CONTRAST, _NODES, _CHOICE = 0, 1, 2, 3, 4, 5
 
@@ -110,6 +111,20 @@ class LinkPhase(SimplePhase):
         np.cumsum(np.bincount(ends, minlength=graph.nodes), out=self._offsets[1:])
         self._linked = np.flatnonzero(np.diff(self._offsets))
         self._order: tuple[tuple[int, int], list[Int64]] | None = None
+        self._anchors: tuple[tuple[int, int], Int64] | None = None
+        #: what was drawn for the step that runs
+        self._step: tuple[int, int, int] | None = None
+        self._drawn: dict[Hashable, Any] = {}
+
+    def _once(self, batch: Batch, what: Hashable, make: Callable[[], Found]) -> Found:
+        """What is made for a step, the first time that it is asked for."""
+        step = (batch.seed, batch.epoch, batch.index)
+        if self._step != step:
+            self._step, self._drawn = step, {}
+        if what not in self._drawn:
+            self._drawn[what] = make()
+        found: Found = self._drawn[what]
+        return found
 
     @property
     def links(self) -> int:
@@ -133,14 +148,18 @@ class LinkPhase(SimplePhase):
         ids = self._by_node(seed, epoch, index) if by_node else self._by_edge(seed, epoch, index)
         chosen = np.empty(0, np.int64)
         if self.contrast is not None:
-            order = permutation(
-                len(self.anchors), key(seed, Stream.PERMUTATION, epoch, _ANCHORS)
-            ).numpy()
+            order = self._anchor_order(seed, epoch)
             size = min(self.contrast.batch, len(order))
             chosen = np.sort(order[(index * size + np.arange(size)) % len(order)])
         counts = {"links": float(len(ids)), "anchors": float(max(1, len(chosen)))}
         both = np.concatenate([ids, self.links + chosen])
         return Batch(torch.from_numpy(both), seed, epoch, index, counts)
+
+    def _anchor_order(self, seed: int, epoch: int) -> Int64:
+        if self._anchors is None or self._anchors[0] != (seed, epoch):
+            base = key(seed, Stream.PERMUTATION, epoch, _ANCHORS)
+            self._anchors = ((seed, epoch), permutation(len(self.anchors), base).numpy())
+        return self._anchors[1]
 
     def _by_edge(self, seed: int, epoch: int, index: int) -> Int64:
         """Some links of every relation: all of them once an epoch, or as many as fit."""
@@ -187,10 +206,14 @@ class LinkPhase(SimplePhase):
 
     def _scored(self, batch: Batch) -> NDArray[np.bool_]:
         """[L] the links of the whole batch."""
-        scored = np.zeros(self.links, bool)
-        ids = batch.ids.numpy()
-        scored[ids[ids < self.links]] = True
-        return scored
+
+        def mark() -> NDArray[np.bool_]:
+            scored = np.zeros(self.links, bool)
+            ids = batch.ids.numpy()
+            scored[ids[ids < self.links]] = True
+            return scored
+
+        return self._once(batch, "scored", mark)
 
     def _others(self, batch: Batch, relation: int, side: int) -> Int64:
         """Other tails (0) or heads (1) of a relation: distinct nodes of the type, ascending."""
@@ -199,9 +222,13 @@ class LinkPhase(SimplePhase):
         first, size = int(types.offsets[kind]), int(types.sizes[kind])
         if size <= self.draws.negatives:
             return np.arange(first, first + size)
-        base = key(batch.seed, Stream.NEGATIVES, batch.epoch, batch.index, relation, side)
-        drawn = integers(size, base, torch.arange(self.draws.negatives)).numpy()
-        return np.unique(first + drawn)
+
+        def draw() -> Int64:
+            base = key(batch.seed, Stream.NEGATIVES, batch.epoch, batch.index, relation, side)
+            drawn = integers(size, base, torch.arange(self.draws.negatives)).numpy()
+            return np.unique(first + drawn)
+
+        return self._once(batch, (relation, side), draw)
 
     def _wanted(self, batch: Batch, rows: Int64) -> Int64:
         """The nodes whose vectors the terms of these rows need, ascending."""
@@ -216,6 +243,9 @@ class LinkPhase(SimplePhase):
 
     def _contrasted(self, batch: Batch, rows: Int64) -> tuple[Int64, Int64, Int64]:
         """Anchors, a similar node of each, and the nodes that all are compared with."""
+        return self._once(batch, rows.tobytes(), lambda: self._draw_contrast(batch, rows))
+
+    def _draw_contrast(self, batch: Batch, rows: Int64) -> tuple[Int64, Int64, Int64]:
         assert self.contrast is not None
         place = self.anchors[rows]
         similar, first = self.contrast.similar, self.contrast.first
@@ -234,8 +264,11 @@ class LinkPhase(SimplePhase):
         """In full mode the vectors that the batch needs; otherwise every share has its own."""
         if self.draws.mode != "full":
             return ()
-        wanted = self._wanted(batch, batch.ids.numpy())
+        wanted = self._all_wanted(batch)
         return (self.model.encode_all(wanted, self._scored(batch), self._draw(batch)),)
+
+    def _all_wanted(self, batch: Batch) -> Int64:
+        return self._once(batch, "wanted", lambda: self._wanted(batch, batch.ids.numpy()))
 
     def _draw(self, batch: Batch) -> int:
         return key(batch.seed, Stream.NEIGHBOURS, batch.epoch, batch.index)
@@ -243,7 +276,7 @@ class LinkPhase(SimplePhase):
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         mine = rows.numpy()
         if encoded:
-            wanted, vectors = self._wanted(batch, batch.ids.numpy()), encoded[0]
+            wanted, vectors = self._all_wanted(batch), encoded[0]
         else:
             wanted = self._wanted(batch, mine)
             vectors = self.model.encode_some(
