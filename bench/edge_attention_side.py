@@ -61,7 +61,9 @@ def ours(x: Tensor, sizes: Any, ends: Any, edges: Any, part: str) -> Callable[[]
 
 
 def pyg(x: Tensor, sizes: Any, offsets: Any, ends: Any, edges: Any, part: str) -> Any:
-    from bench.pyg_hgt import HGTConv, edge_part
+    from torch_geometric.nn import HGTConv
+
+    from bench.pyg_hgt import edge_part
 
     names = [f"t{number}" for number in range(len(sizes))]
     kinds = [(names[s], f"r{r}", names[t]) for r, (s, t) in enumerate(ends.tolist())]
@@ -78,8 +80,8 @@ def pyg(x: Tensor, sizes: Any, offsets: Any, ends: Any, edges: Any, part: str) -
 
     if part == "layer":
         return run
-    tables = [torch.randn(len(x), OUT, requires_grad=True) for _ in range(3)]
-    return lambda: edge_part(conv, *tables, counts, index)
+    query, key, value = (torch.randn(len(x), OUT, requires_grad=True) for _ in range(3))
+    return lambda: edge_part(conv, query, key, value, counts, index)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def fair() -> None:
     """Replace what PyG does without pyg-lib by one product a type."""
 
     def one_product_a_type(self: Any, x: Tensor, type_ptr: Tensor) -> Tensor:
-        parts = x.split(type_ptr.diff().tolist())
+        parts = torch.split(x, type_ptr.diff().tolist())
         products = [part @ weight for part, weight in zip(parts, self.weight, strict=True)]
         return torch.cat(products)
 
@@ -46,7 +46,7 @@ def edge_part(
         dict(
             zip(
                 conv.node_types,
-                table.view(len(table), heads, -1).split(sizes),
+                torch.split(table.view(len(table), heads, -1), sizes),
                 strict=True,
             )
         )
