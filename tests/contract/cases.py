@@ -36,7 +36,7 @@ class ModelCase:
 
     @property
     def data(self) -> dict[str, np.ndarray]:
-        return graph(self.ring) if self.triples else sequences()
+        return graph(ring=self.ring) if self.triples else sequences()
 
     @property
     def metric(self) -> str:
@@ -173,9 +173,9 @@ CASES = (
 )
 
 
-def graph(ring: Mapping[str, tuple[int, ...]] = _RING) -> dict[str, np.ndarray]:
+def graph(entities: int = 30, ring: Mapping[str, tuple[int, ...]] = _RING) -> dict[str, np.ndarray]:
     """A ring of entities: each relation is steps along it, one of them seen in another."""
-    entities, rows = 30, []
+    rows = []
     for i in range(entities):
         for relation, steps in ring.items():
             rows += [(i, relation, (i + step) % entities) for step in steps]
