@@ -39,7 +39,8 @@ test: $(DEVELOPMENT) ## the test suite, without the tests that take minutes
 	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_FLAGS)
 
 test-slow: $(DEVELOPMENT) ## the tests that take minutes
-	@$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+	@$(ONE_THREAD) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-random} \
+	  $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
 check: $(DEVELOPMENT) ## formatting, lint and strict types
 	$(BIN)/ruff format --check .

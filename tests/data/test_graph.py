@@ -273,6 +273,7 @@ def test_bytes_that_are_not_utf8_are_refused(tmp_path):
     ("content", "message"),
     [
         ("a\t0\na\t1\n", "line 2: the label 'a' again"),
+        ("a\t0\nb\u00ad\t1\n", "line 2: the label .* cannot be printed"),
         ("a\t0\nb\t0\n", "line 2: the number '0' again"),
         ("a\t0\nb\n", "line 2: no label and number"),
         ("a\tx\nb\ty\nc\tz\n", "no number"),

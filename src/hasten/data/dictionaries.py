@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hasten.data import text
+from hasten.data.checks import printable
 from hasten.data.names import read_names
 from hasten.data.readers import cells
 from hasten.data.tables import Int64, Vocabulary
@@ -62,7 +63,8 @@ def read_dictionary(path: Path) -> Dictionary:
     """A dictionary: lines ``label<separator>number`` (or the other way round), or JSON.
 
     Raises:
-        DataError: with file, line and text; a label or a number that occurs twice.
+        DataError: with file, line and text; a label or a number that occurs twice, a label that
+            cannot be printed.
     """
     text.require_file(path)
     text.scan(path)
@@ -81,6 +83,12 @@ def read_dictionary(path: Path) -> Dictionary:
             if cell in seen:
                 raise DataError(f"{path}: {where}: the {what} {cell!r} again, as in {seen[cell]}")
             seen[cell] = where
+    for (where, _), label in zip(rows, labels, strict=True):
+        if not label.isprintable():
+            raise DataError(
+                f"{path}: {where}: the label {printable(label)} holds characters that cannot be "
+                "printed: take them out, here and in the triples"
+            )
     order = sorted(range(len(rows)), key=lambda i: int(numbers[i]))
     return Dictionary(path, [labels[i] for i in order], [str(int(numbers[i])) for i in order])
 
