@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import ROOT, commit, describe_machine
-from bench.results import RESULTS
+from bench.results import RESULTS, write_result
 
 #: what the contract suite may take of the nine minutes
 CONTRACT_SECONDS = 240
@@ -58,10 +58,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         compiled=not options.no_compile,
         contract=not options.no_contract,
     )
-    path = results / f"{result['date']}-{result['name']}.json"
-    results.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-    path.with_suffix(".md").write_text(markdown(result))
+    path = write_result(result, markdown(result), results)
     out = os.environ.get("OUT")
     if out:  # where a machine without a way to commit hands its files back
         for file in (path, path.with_suffix(".md")):

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,8 +26,8 @@ from typing import Any
 import torch
 
 from bench.data import GRAPHS, plain_file
-from bench.machine import KEEP_PAGES, commit, describe_machine, load
-from bench.results import RESULTS
+from bench.machine import KEEP_PAGES, load
+from bench.results import RESULTS, circumstances, write_result
 from bench.statistics import spread
 from hasten.training.precision import resolve_precision
 
@@ -51,10 +50,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if options.epochs < 3:
         parser.error("at least three epochs: the first and the last are left out")
     result = measure(options)
-    path = results / f"{result['date']}-{result['name']}.json"
-    results.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-    path.with_suffix(".md").write_text(markdown(result))
+    path = write_result(result, markdown(result), results)
     print(markdown(result))
     print(path)
     return 0
@@ -89,11 +85,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             print(f"round {number + 1}, {name}, {batch}: {took:.2f} s", file=sys.stderr)
     return {
         "name": f"guide-conve-{options.data}-{options.device.partition(':')[0]}",
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "machine": describe_machine(),
-        "load_before": before,
-        "provisional": options.provisional,
+        **circumstances(before, options.provisional),
         "lower_precision": len(rows) > 3,
         "settings": {"data": options.data, "threads": options.threads, "device": options.device},
         "cells": [

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,8 +28,8 @@ import numpy as np
 
 from bench.baby_features import events_of, features_of
 from bench.data import plain_file
-from bench.machine import KEEP_PAGES, commit, describe_machine, load
-from bench.results import RESULTS
+from bench.machine import KEEP_PAGES, load
+from bench.results import RESULTS, circumstances, write_result
 from bench.statistics import spread
 
 #: what the guide starts from, and what it switches
@@ -73,10 +72,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if options.rows and "baseline" not in options.rows:
         parser.error("--rows: every other row is compared with the baseline, so name it too")
     result = measure(options)
-    path = results / f"{result['date']}-{result['name']}.json"
-    results.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-    path.with_suffix(".md").write_text(markdown(result))
+    path = write_result(result, markdown(result), results)
     print(markdown(result))
     print(path)
     return 0
@@ -97,11 +93,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     kind = options.device.partition(":")[0]
     return {
         "name": f"guide-{options.model}-{options.data}-{kind}",
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "machine": describe_machine(),
-        "load_before": before,
-        "provisional": options.provisional,
+        **circumstances(before, options.provisional),
         "settings": {
             name: getattr(options, name)
             for name in ("data", "model", "device", "threads", "epochs", "rounds")

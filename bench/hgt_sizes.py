@@ -3,22 +3,22 @@
     python -m bench.hgt_sizes
     python -m bench.hgt_sizes --only jaccard --provisional
 
-Every line is a fresh process; there is no other side. The result goes to bench/results.
+Every line is a fresh process; there is no other side. The result goes to bench/results; a line that
+fails or takes too long is left out of it, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Side, run_side
-from bench.machine import commit, describe_machine, load
-from bench.results import RESULTS
+from bench.harness import Side, SideFailedError, run_side
+from bench.machine import load
+from bench.results import RESULTS, circumstances, write_result
 
 _PRIMEKG = "python -m bench.hgt_side --graph primekg --warm 0 --steps 1 --threads {threads}"
 LINES = {
@@ -43,17 +43,18 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     before = load()
     found = {}
     for name in options.only:
-        # memory as it comes: pages are not kept
-        found[name] = run_side(LINES[name], options.threads, False, options.timeout)
+        try:  # memory as it comes: pages are not kept
+            found[name] = run_side(LINES[name], options.threads, False, options.timeout)
+        except (SideFailedError, subprocess.TimeoutExpired) as error:
+            print(f"{name}: not measured: {error}", file=sys.stderr)
+            continue
         print(f"{name}: {found[name]['epoch_seconds']:.3g} s", file=sys.stderr)
+    if not found:
+        return 1
     chosen = "" if len(found) == len(LINES) else "-" + "-".join(found)
     result: dict[str, Any] = {
         "name": f"hgt-sizes{chosen}",
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "machine": describe_machine(),
-        "load_before": before,
-        "provisional": options.provisional,
+        **circumstances(before, options.provisional),
         "threads": options.threads,
         "lines": {
             name: {"what": LINES[name].label, "command": LINES[name].command, "report": report}
@@ -61,12 +62,9 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         },
         "repeat": "python -m bench.hgt_sizes " + " ".join(sys.argv[1:]),
     }
-    results.mkdir(parents=True, exist_ok=True)
-    path = results / f"{result['date']}-{result['name']}.json"
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-    path.with_suffix(".md").write_text(markdown(result))
     print(markdown(result))
-    return 0
+    print(write_result(result, markdown(result), results))
+    return int(len(found) < len(options.only))
 
 
 def markdown(result: dict[str, Any]) -> str:

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from bench.machine import commit, describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def write_result(result: Mapping[str, Any], folder: Path = RESULTS) -> Path:
-    """Write ``<date>-<name>.json`` and ``.md``; the path of the first."""
+def circumstances(load_before: float | None, provisional: bool) -> dict[str, Any]:
+    """When, with which commit and on which machine a result was measured."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "machine": describe_machine(),
+        "load_before": load_before,
+        "provisional": provisional,
+    }
+
+
+def write_result(result: Mapping[str, Any], text: str, folder: Path = RESULTS) -> Path:
+    """Write ``<date>-<name>.json`` and, for people, ``.md`` with the text; the first's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['date']}-{result['name']}.json"
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-    path.with_suffix(".md").write_text(markdown(result))
+    path.with_suffix(".md").write_text(text)
     return path
 
 

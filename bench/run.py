@@ -12,7 +12,7 @@ import sys
 
 from bench.entries import ENTRIES
 from bench.harness import MODES, SideFailedError, measure
-from bench.results import write_result
+from bench.results import markdown, write_result
 from bench.table import main as write_tables
 
 
@@ -46,7 +46,7 @@ def main() -> int:
             continue
         result["provisional"] = options.provisional
         result["repeat"] = f'make bench ARGS="{name} --blocks {options.blocks}"'
-        print(write_result(result))
+        print(write_result(result, markdown(result)))
         write_tables([])
     return 1 if failed else 0
 

@@ -20,15 +20,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.data import plain_file
 from bench.facts_split import PARTS
-from bench.machine import KEEP_PAGES, commit, describe_machine, load
-from bench.results import RESULTS
+from bench.machine import KEEP_PAGES, load
+from bench.results import RESULTS, circumstances, write_result
 from bench.statistics import spread
 
 LAUNCHED = "launched"
@@ -53,10 +52,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if options.devices[0] != 1:
         parser.error("the first count is what the others are compared with: 1")
     result = measure(options)
-    path = results / f"{result['date']}-{result['name']}.json"
-    results.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-    path.with_suffix(".md").write_text(markdown(result))
+    path = write_result(result, markdown(result), results)
     print(markdown(result))
     print(path)
     return 0
@@ -78,11 +74,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "name": f"scaling-{options.data}-{options.device}"
         + ("-per-device" if options.per_device else ""),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "machine": describe_machine(),
-        "load_before": before,
-        "provisional": options.provisional,
+        **circumstances(before, options.provisional),
         "settings": {
             "model": MODELS[options.data],
             "batch_size": options.batch_size,

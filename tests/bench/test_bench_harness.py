@@ -56,17 +56,19 @@ def test_ratio_is_taken_inside_the_blocks(result):
 
 
 def test_the_result_names_no_host_and_no_path(result, tmp_path):
-    path = write_result(result, tmp_path)
+    path = write_result(result, markdown(result), tmp_path)
     for text in (path.read_text(), path.with_suffix(".md").read_text()):
         assert str(Path.home()) not in text
         assert str(Path.cwd()) not in text
 
 
 def test_newest_result_of_a_name_reaches_the_table(result, tmp_path):
-    write_result(result | {"date": "2001-01-01", "title": "Old"}, tmp_path)
-    write_result(result | {"date": "2002-02-02", "title": "New"}, tmp_path)
-    write_result(result | {"date": "2002-02-02", "name": "other", "provisional": True}, tmp_path)
-    write_result(result | {"date": "2002-02-02", "name": "setting", "study": True}, tmp_path)
+    write_result(result | {"date": "2001-01-01", "title": "Old"}, "", tmp_path)
+    write_result(result | {"date": "2002-02-02", "title": "New"}, "", tmp_path)
+    write_result(
+        result | {"date": "2002-02-02", "name": "other", "provisional": True}, "", tmp_path
+    )
+    write_result(result | {"date": "2002-02-02", "name": "setting", "study": True}, "", tmp_path)
     (tmp_path / "2003-01-01-gpu.json").write_text(json.dumps({"name": "gpu"}))
     found = newest_results(tmp_path)
     assert [entry["title"] for entry in found] == ["New", "Fake", "Fake"]
@@ -85,7 +87,7 @@ def test_tables_are_written_and_found_stale(result, tmp_path):
     assert write_tables([], tmp_path) == 0
     assert write_tables(["--check"], tmp_path) == 0
     assert "No result yet" in (tmp_path / "README.md").read_text()
-    write_result(result, tmp_path / "bench" / "results")
+    write_result(result, "", tmp_path / "bench" / "results")
     assert write_tables(["--check"], tmp_path) == 1
     assert write_tables([], tmp_path) == 0
     readme = (tmp_path / "README.md").read_text()

@@ -1,6 +1,7 @@
 """The sides of HGT's benchmarks do the same work, and their runner writes what it measured."""
 
 import json
+import subprocess
 import warnings
 
 import numpy as np
@@ -87,3 +88,21 @@ def test_sizes_writes_what_it_measured(tmp_path, monkeypatch):
     (path,) = tmp_path.glob("*.json")
     assert json.loads(path.read_text())["lines"]["jaccard"]["report"] == report
     assert "| similar pairs of 20,000 sets | 2 | 3 | 5 | 1 |" in path.with_suffix(".md").read_text()
+
+
+def test_a_line_that_takes_too_long_loses_no_other(tmp_path, monkeypatch, capsys):
+    report = {"epoch_seconds": 2.0, "epoch_cpu_seconds": 3.0, "peak_memory_bytes": 5 << 20}
+
+    def run_side(side, *_):
+        if "similar" in side.label:
+            return report | {"bytes_above": 1 << 20}
+        raise subprocess.TimeoutExpired(side.command, 7)
+
+    monkeypatch.setattr(hgt_sizes, "run_side", run_side)
+    assert hgt_sizes.main(["--only", "primekg-full", "jaccard"], tmp_path) == 1
+    assert "primekg-full: not measured" in capsys.readouterr().err
+    (path,) = tmp_path.glob("*.json")
+    assert list(json.loads(path.read_text())["lines"]) == ["jaccard"]
+    (tmp_path / "none").mkdir()
+    assert hgt_sizes.main(["--only", "primekg-full"], tmp_path / "none") == 1
+    assert not list((tmp_path / "none").iterdir())
