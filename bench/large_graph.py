@@ -5,8 +5,8 @@
 
 Triples are planted: the tail of (h, r) is h + 1 + r·7919 modulo the number of entities, so that
 every entity and relation has triples. Dense Adam holds four numbers a weight, so that the width
-decides the memory: 2,000,000 entities of width 100 are 3.2 GB. A result with the process's peak,
-the seconds of a step and the seconds of a filtered evaluation of the held-out triples is printed.
+decides the memory: 2,000,000 entities of width 100 are 3.2 GB. The result has the process's peak,
+the examples per second and the filtered figures of held-out triples.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from bench.machine import load
+from bench.results import RESULTS, circumstances, write_result
 
 RELATIONS = 20
 HELD_OUT = 100
@@ -46,7 +51,7 @@ def write_graph(folder: Path, entities: int, triples: int) -> None:
         pq.write_table(table, folder / f"{name}.parquet")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="conve")
     parser.add_argument("--entities", type=int, default=2_000_000)
@@ -56,7 +61,25 @@ def main() -> None:
     parser.add_argument("--loss", default="sampled", choices=("sampled", "1-n", "1vsall"))
     parser.add_argument("--seconds", type=int, default=120, help="of training")
     parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
+    parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
+    options = parser.parse_args(arguments)
+    before = load()
+    chosen = vars(options) | {"relations": RELATIONS}
+    result = {
+        "name": f"large-graph-{options.model}-{options.loss}",
+        **circumstances(before, chosen.pop("provisional")),
+        "settings": chosen,
+        **train(options),
+        "repeat": "python -m bench.large_graph " + " ".join(sys.argv[1:]),
+    }
+    path = write_result(result, markdown(result), results)
+    print(markdown(result))
+    print(path)
+    return 0
+
+
+def train(options: argparse.Namespace) -> dict[str, Any]:
+    """Make the graph, train on it in a fresh process, and give back what that says of itself."""
     with tempfile.TemporaryDirectory() as scratch:
         data, out = Path(scratch) / "graph", Path(scratch) / "run"
         data.mkdir()
@@ -70,22 +93,33 @@ def main() -> None:
         if done.returncode:
             raise SystemExit(done.stdout + done.stderr)
         found = json.loads(done.stdout.splitlines()[-1])
-    print(
-        json.dumps(
-            {
-                "entities": options.entities,
-                "triples": options.triples,
-                "width": options.width,
-                "loss": options.loss,
-                "peak_memory_bytes": found["peak_memory_bytes"],
-                "examples_per_second": found["examples_per_second"],
-                "seconds": found["seconds"],
-                "stopped_by": found["stopped_by"],
-                "test": found["test"],
-            }
-        )
-    )
+    kept = ("peak_memory_bytes", "examples_per_second", "seconds", "stopped_by", "test")
+    return {name: found[name] for name in kept}
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result for people."""
+    chosen, machine = result["settings"], result["machine"]
+    lines = [
+        f"# {result['name']}",
+        "",
+        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
+        f"{chosen['entities']:,} entities, {chosen['triples']:,} triples, width "
+        f"{chosen['width']}, batches of {chosen['batch_size']:,}, {chosen['threads']} thread(s), "
+        f"loss {chosen['loss']}.",
+        "",
+    ]
+    if result["provisional"]:
+        lines += ["**Provisional**: the machine was not quiet, or the run was short.", ""]
+    lines += [
+        f"Peak {result['peak_memory_bytes'] / 2**30:.2f} GiB, "
+        f"{result['examples_per_second']:,.0f} examples a second in {result['seconds']['train']:.0f} s "
+        "of training.",
+        "",
+        f"Repeat: `{result['repeat']}`",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 
 import numpy as np
@@ -53,3 +54,16 @@ def test_the_large_graph_holds_every_entity(tmp_path):
     assert ((head + 1 + 7919 * relation) % 3000 == tail).all()
     with pytest.raises(SystemExit, match="cannot hold all"):
         large_graph.write_graph(tmp_path, 10, 9)
+
+
+def test_a_large_graph_is_trained_and_its_figures_written(tmp_path):
+    arguments = ["--entities", "400", "--triples", "600", "--width", "16", "--batch-size", "64"]
+    arguments += ["--seconds", "20", "--threads", "1", "--provisional"]
+    assert large_graph.main(arguments, tmp_path) == 0
+    (file,) = tmp_path.glob("*-large-graph-conve-sampled.json")
+    result = json.loads(file.read_text())
+    assert result["settings"]["entities"] == 400
+    assert result["stopped_by"] == "epochs"
+    assert result["test"]
+    page = file.with_suffix(".md").read_text()
+    assert f"{result['examples_per_second']:,.0f} examples a second" in page

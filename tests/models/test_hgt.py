@@ -151,17 +151,15 @@ def naive_loss(model, phase, batch):
         total = total + value / len(links)
     anchors = np.array([i - phase.links for i in ids if i >= phase.links])
     if contrast is not None:
-        for a, p, drawn in zip(
-            *phase._contrasted(batch, anchors)[:2],
-            [phase._contrasted(batch, anchors)[2]] * len(anchors),
-            strict=True,
-        ):
-            alike = contrast.similar.row(int(a) - contrast.first) + contrast.first
+        similar = contrast.similar
+        chosen, positives, drawn = contrast.nodes(batch, anchors)
+        for a, p in zip(chosen, positives, strict=True):
+            alike = similar.rows.row(int(a) - similar.first) + similar.first
             assert p in alike
             others = [n for n in drawn.tolist() if n != a and n not in alike]
 
             def c(n, a=a):
-                return F.cosine_similarity(z[a], z[n], dim=0) / contrast.temperature
+                return F.cosine_similarity(z[a], z[n], dim=0) / similar.temperature
 
             logits = torch.stack([c(int(p)), *(c(n) for n in others)])
             value = torch.logsumexp(logits, 0) - logits[0]

@@ -39,7 +39,8 @@ from hasten.ops.dtypes import wide
 from hasten.ops.edge_attention import TypedEdges
 from hasten.ops.random import seed_device
 from hasten.ops.table import FixedTable
-from hasten.training.links import Draws, LinkPhase, Mode, Similar
+from hasten.training.contrast import Similar
+from hasten.training.links import Draws, LinkPhase, Mode
 from hasten.training.phase import Phase
 
 #: nodes that inference computes at a time

@@ -23,6 +23,7 @@ from hasten.models.seam import TripleQueries
 from hasten.ops.group_moments import GroupMoments
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key, permutation
+from hasten.training.orders import Latest
 from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
 
@@ -87,7 +88,7 @@ class CompletionPhase(SimplePhase):
         self.model: CompletionModel = model
         self.data = examples
         self.batch_size = batch_size
-        self._order: tuple[tuple[int, int], Tensor] | None = None
+        self._order: Latest[Tensor] = Latest()
 
     def steps(self) -> int:
         count, size = len(self.data), self.batch_size
@@ -95,12 +96,11 @@ class CompletionPhase(SimplePhase):
         return -(-count // size) - alone
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
-        if self._order is None or self._order[0] != (seed, epoch):
-            order = permutation(len(self.data), key(seed, Stream.PERMUTATION, epoch))
-            self._order = ((seed, epoch), order)
+        base, count = key(seed, Stream.PERMUTATION, epoch), len(self.data)
+        order = self._order.of((seed, epoch), lambda: permutation(count, base))
         last = index == self.steps() - 1
         stop = len(self.data) if last else (index + 1) * self.batch_size
-        ids = self._order[1][index * self.batch_size : stop]
+        ids = order[index * self.batch_size : stop]
         sizes = {"questions": float(len(ids))}
         return Batch(ids, seed, epoch, index, sizes, group=self.model.group)
 

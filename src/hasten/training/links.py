@@ -6,8 +6,7 @@ never passes a message, nor does its reverse. With p(h, r, t) the score of a lin
 - link: ``softplus(-p) + mean over drawn t' of softplus(p(h, r, t')) / 2 + the same of drawn h'``;
   other ends are drawn once a step for each relation and side, of the type that belongs there, and
   count for no link of which they are known in training;
-- contrast (InfoNCE): ``-log(exp(c(a, p)) / (exp(c(a, p)) + sum over drawn n of exp(c(a, n))))``,
-  c the cosine over the temperature, p a node similar to a, n nodes that are not.
+- contrast: similar nodes against others (contrast.py).
 
 Everything drawn is keyed by the step and by what it is drawn for, never by the share: micro-batches
 and processes add up to the same step, also where neighbourhoods are sampled.
@@ -25,33 +24,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.data.tables import Int64, ragged_positions
+from hasten.data.tables import Int64
 from hasten.models.message_graph import MessageGraph
-from hasten.ops.csr import CSR
 from hasten.ops.dtypes import wide
 from hasten.ops.random import Stream, integers, key, permutation
+from hasten.training.contrast import Contrast, Similar
+from hasten.training.orders import Latest
 from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
 Found = TypeVar("Found")
 Mode = Literal["full", "edges", "neighbors"]
-_LINKS, _ANCHORS, _SIMILAR, _CONTRAST, _NODES, _CHOICE = 0, 1, 2, 3, 4, 5
-
-
-@dataclass(frozen=True, eq=False)
-class Similar:
-    """Nodes first..first + N - 1 of one type; similar: [N] rows of places among them."""
-
-    first: int
-    similar: CSR
-    weight: float
-    temperature: float
-    batch: int
-    drawn: int
-
-    @property
-    def anchors(self) -> Int64:
-        """Places of the nodes that are similar to others."""
-        return np.flatnonzero(self.similar.lengths)
+#: keep the draws of a step apart, from those of contrast.py also
+_LINKS, _NODES, _CHOICE = 0, 4, 5
 
 
 @dataclass(frozen=True)
@@ -100,30 +84,27 @@ class LinkPhase(SimplePhase):
         assert isinstance(model, nn.Module)
         self.module: nn.Module = model
         self.model: LinkModel = model
-        self.graph, self.draws, self.contrast = graph, draws, contrast
+        self.graph, self.draws = graph, draws
+        self.contrast = None if contrast is None else Contrast(contrast)
         relations = len(graph.types.source)
         self.bounds = np.searchsorted(graph.kind, np.arange(relations + 1))
         self.known = [_known(graph, turned) for turned in (False, True)]
-        self.anchors = np.empty(0, np.int64) if contrast is None else contrast.anchors
         ends = np.concatenate([graph.head, graph.tail])
         self._incident = np.argsort(ends, kind="stable")
         self._offsets = np.zeros(graph.nodes + 1, np.int64)
         np.cumsum(np.bincount(ends, minlength=graph.nodes), out=self._offsets[1:])
         self._linked = np.flatnonzero(np.diff(self._offsets))
-        self._order: tuple[tuple[int, int], list[Int64]] | None = None
-        self._anchors: tuple[tuple[int, int], Int64] | None = None
+        self._orders: Latest[list[Int64]] = Latest()
+        self._node_order: Latest[Int64] = Latest()
         #: what was drawn for the step that runs
-        self._step: tuple[int, int, int] | None = None
-        self._drawn: dict[Hashable, Any] = {}
+        self._drawn: Latest[dict[Hashable, Any]] = Latest()
 
     def _once(self, batch: Batch, what: Hashable, make: Callable[[], Found]) -> Found:
         """What is made for a step, the first time that it is asked for."""
-        step = (batch.seed, batch.epoch, batch.index)
-        if self._step != step:
-            self._step, self._drawn = step, {}
-        if what not in self._drawn:
-            self._drawn[what] = make()
-        found: Found = self._drawn[what]
+        drawn = self._drawn.of((batch.seed, batch.epoch, batch.index), dict)
+        if what not in drawn:
+            drawn[what] = make()
+        found: Found = drawn[what]
         return found
 
     @property
@@ -148,29 +129,23 @@ class LinkPhase(SimplePhase):
         ids = self._by_node(seed, epoch, index) if by_node else self._by_edge(seed, epoch, index)
         chosen = np.empty(0, np.int64)
         if self.contrast is not None:
-            order = self._anchor_order(seed, epoch)
-            size = min(self.contrast.batch, len(order))
-            chosen = np.sort(order[(index * size + np.arange(size)) % len(order)])
+            chosen = self.contrast.chosen(seed, epoch, index)
         counts = {"links": float(len(ids)), "anchors": float(max(1, len(chosen)))}
         both = np.concatenate([ids, self.links + chosen])
         return Batch(torch.from_numpy(both), seed, epoch, index, counts)
 
-    def _anchor_order(self, seed: int, epoch: int) -> Int64:
-        if self._anchors is None or self._anchors[0] != (seed, epoch):
-            base = key(seed, Stream.PERMUTATION, epoch, _ANCHORS)
-            self._anchors = ((seed, epoch), permutation(len(self.anchors), base).numpy())
-        return self._anchors[1]
-
     def _by_edge(self, seed: int, epoch: int, index: int) -> Int64:
         """Some links of every relation: all of them once an epoch, or as many as fit."""
-        if self._order is None or self._order[0] != (seed, epoch):
-            orders = [
+
+        def draw() -> list[Int64]:
+            return [
                 permutation(int(size), key(seed, Stream.PERMUTATION, epoch, _LINKS, r)).numpy()
                 for r, size in enumerate(np.diff(self.bounds))
             ]
-            self._order = ((seed, epoch), orders)
+
+        orders = self._orders.of((seed, epoch), draw)
         found, steps = [], self.steps()
-        for first, order, each in zip(self.bounds, self._order[1], self._each(), strict=False):
+        for first, order, each in zip(self.bounds, orders, self._each(), strict=False):
             count = len(order)
             if not count:
                 continue
@@ -183,7 +158,8 @@ class LinkPhase(SimplePhase):
 
     def _by_node(self, seed: int, epoch: int, index: int) -> Int64:
         """One link of each of some nodes."""
-        order = permutation(len(self._linked), key(seed, Stream.PERMUTATION, epoch, _NODES)).numpy()
+        base, count = key(seed, Stream.PERMUTATION, epoch, _NODES), len(self._linked)
+        order = self._node_order.of((seed, epoch), lambda: permutation(count, base).numpy())
         size = min(self.draws.batch_size, len(order))
         place = index * size + np.arange(size)
         if self.draws.steps is None:
@@ -238,27 +214,8 @@ class LinkPhase(SimplePhase):
             found += [self._others(batch, relation, side) for side in (0, 1)]
         anchors = rows[rows >= self.links] - self.links
         if self.contrast is not None and len(anchors):
-            found += list(self._contrasted(batch, anchors))
+            found += list(self.contrast.nodes(batch, anchors))
         return np.unique(np.concatenate(found))
-
-    def _contrasted(self, batch: Batch, rows: Int64) -> tuple[Int64, Int64, Int64]:
-        """Anchors, a similar node of each, and the nodes that all are compared with."""
-        return self._once(batch, rows.tobytes(), lambda: self._draw_contrast(batch, rows))
-
-    def _draw_contrast(self, batch: Batch, rows: Int64) -> tuple[Int64, Int64, Int64]:
-        assert self.contrast is not None
-        place = self.anchors[rows]
-        similar, first = self.contrast.similar, self.contrast.first
-        base = key(batch.seed, Stream.POSITIVES, batch.epoch, batch.index, _SIMILAR)
-        pick = integers(torch.from_numpy(similar.lengths[place]), base, torch.from_numpy(place))
-        positive = similar.items[similar.offsets[place] + pick.numpy()]
-        base = key(batch.seed, Stream.NEGATIVES, batch.epoch, batch.index, _CONTRAST)
-        count = len(similar)
-        if count <= self.contrast.drawn:
-            drawn = np.arange(count)
-        else:
-            drawn = np.unique(integers(count, base, torch.arange(self.contrast.drawn)).numpy())
-        return place + first, positive + first, drawn + first
 
     def encode(self, batch: Batch) -> Encoded:
         """In full mode the vectors that the batch needs; otherwise every share has its own."""
@@ -288,7 +245,11 @@ class LinkPhase(SimplePhase):
         ]
         if self.contrast is not None:
             anchors = mine[mine >= self.links] - self.links
-            loss = self.contrast_loss(batch, vectors, wanted, anchors)
+            loss = vectors.new_zeros((), dtype=wide(vectors))
+            if len(anchors):
+                nodes = self.contrast.nodes(batch, anchors)
+                rows_of = (self._rows(vectors, wanted, each).to(loss.dtype) for each in nodes)
+                loss = self.contrast.loss(nodes, *rows_of)
             terms.append(
                 Term("contrast", loss, batch.denominators["anchors"], self.contrast.weight)
             )
@@ -334,33 +295,6 @@ class LinkPhase(SimplePhase):
         free = np.ones((len(given), len(others)), bool)
         free[row[hit], slot[hit]] = False
         return torch.from_numpy(free)
-
-    def contrast_loss(self, batch: Batch, vectors: Tensor, wanted: Int64, rows: Int64) -> Tensor:
-        """The sum over these anchors."""
-        assert self.contrast is not None
-        full = wide(vectors)
-        if not len(rows):
-            return vectors.new_zeros((), dtype=full)
-        nodes = self._contrasted(batch, rows)
-        anchor, positive, drawn = (
-            F.normalize(self._rows(vectors, wanted, each).to(full)) for each in nodes
-        )
-        near = torch.linalg.vecdot(anchor, positive) / self.contrast.temperature
-        far = (anchor @ drawn.T).to(full) / self.contrast.temperature
-        similar, first = self.contrast.similar, self.contrast.first
-        places, offsets = ragged_positions(similar.offsets, nodes[0] - first)
-        others = nodes[2] - first
-        answer = np.concatenate([similar.items[places], nodes[0] - first])
-        row = np.concatenate(
-            [np.repeat(np.arange(len(rows)), np.diff(offsets)), np.arange(len(rows))]
-        )
-        slot = np.minimum(np.searchsorted(others, answer), len(others) - 1)
-        hit = others[slot] == answer
-        hidden = np.zeros((len(rows), len(others)), bool)
-        hidden[row[hit], slot[hit]] = True
-        far = far.masked_fill(torch.from_numpy(hidden).to(far.device), -torch.inf)
-        total: Tensor = (torch.logsumexp(torch.cat([near[:, None], far], 1), 1) - near).sum()
-        return total
 
 
 def _known(graph: MessageGraph, turned: bool) -> tuple[Int64, Int64]:

@@ -21,6 +21,7 @@ from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions
 from hasten.ops.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key, permutation
+from hasten.training.orders import Latest
 from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
 
@@ -92,16 +93,15 @@ class NextItemPhase(SimplePhase):
                 )
             rows = np.repeat(np.arange(len(histories)), histories.lengths)
             self.known = KnownItems.build(rows, histories.items, len(histories), items)
-        self._order: tuple[tuple[int, int], Int64] | None = None
+        self._order: Latest[Int64] = Latest()
 
     def steps(self) -> int:
         return -(-len(self.users) // self.batch_size)
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
-        if self._order is None or self._order[0] != (seed, epoch):
-            order = permutation(len(self.users), key(seed, Stream.PERMUTATION, epoch))
-            self._order = ((seed, epoch), order.numpy())
-        ids = self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
+        base, count = key(seed, Stream.PERMUTATION, epoch), len(self.users)
+        order = self._order.of((seed, epoch), lambda: permutation(count, base).numpy())
+        ids = order[index * self.batch_size : (index + 1) * self.batch_size]
         ids = ids[np.argsort(-self.targets[ids], kind="stable")]
         total = float(self.targets[ids].sum())
         return Batch(torch.from_numpy(ids), seed, epoch, index, {"targets": total})

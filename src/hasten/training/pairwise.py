@@ -20,7 +20,8 @@ from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.ops.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
-from hasten.ops.random import Stream, integers, key, permutation
+from hasten.ops.random import Stream, integers, key
+from hasten.training.orders import Turns
 from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
 Sampling = Literal["users", "interactions"]
@@ -84,7 +85,7 @@ class PairwisePhase(SimplePhase):
         self.offsets = torch.from_numpy(known.offsets)
         self.items, self.users = torch.from_numpy(known.items), torch.from_numpy(known.rows)
         self.active = torch.from_numpy(np.flatnonzero(known.lengths > 0))
-        self._order: tuple[tuple[int, int, int], Tensor] | None = None
+        self._turns = Turns(len(self.items if sampling == "interactions" else self.active))
 
     def steps(self) -> int:
         return -(-len(self.items) // self.batch_size)
@@ -98,34 +99,16 @@ class PairwisePhase(SimplePhase):
         """What the examples of these numbers are."""
         seed, epoch = batch.seed, batch.epoch
         if self.sampling == "interactions":
-            chosen = self._in_order(seed, epoch, 0, len(self.items))[ids]
+            chosen = self._turns.at(seed, epoch, ids)
             user, positive = self.users[chosen], self.items[chosen]
         else:
-            user = self._users(seed, epoch, ids)
+            user = self.active[self._turns.at(seed, epoch, ids)]
             begin, stop = self.offsets[user], self.offsets[user + 1]
             positive = self.items[
                 begin + integers(stop - begin, key(seed, Stream.POSITIVES, epoch), ids)
             ]
         base = key(seed, Stream.NEGATIVES, epoch)
         return Pairs(user, positive, negatives(self.known, user, base, ids))
-
-    def _users(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
-        """The users of these examples: permutations of all of them, one after the other."""
-        count = len(self.active)
-        rounds = torch.div(ids, count, rounding_mode="floor")
-        user = torch.empty_like(ids)
-        for number in torch.unique(rounds).tolist():
-            mine = rounds == number
-            order = self._in_order(seed, epoch, number, count)
-            user[mine] = self.active[order[ids[mine] - number * count]]
-        return user
-
-    def _in_order(self, seed: int, epoch: int, number: int, count: int) -> Tensor:
-        name = (seed, epoch, number)
-        if self._order is None or self._order[0] != name:
-            order = permutation(count, key(seed, Stream.PERMUTATION, epoch, number))
-            self._order = (name, order)
-        return self._order[1]
 
     def encode(self, batch: Batch) -> Encoded:
         draw = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from hasten.models.collaborative import CollaborativeGraph
 from hasten.ops.negatives import KnownItems, negatives
-from hasten.ops.random import Stream, integers, key, permutation
+from hasten.ops.random import Stream, integers, key
+from hasten.training.orders import Latest, Turns
 from hasten.training.phase import Batch, Encoded, SimplePhase, TableRows, Term
 
-_Name = tuple[int, int, int]
 #: keeps its draws apart from those of the pairs
 _DRAWS = 1
 
@@ -82,8 +82,8 @@ class TranslationPhase(SimplePhase):
         self.offsets = torch.cat([first, torch.tensor([len(graph)])])
         self.count = len(graph)
         self.table = TableRows(self._parameters[0], self.read, 3 * min(batch_size, self.count))
-        self._drawn: tuple[_Name, tuple[TranslationBatch, Tensor, Tensor]] | None = None
-        self._order: tuple[_Name, Tensor] | None = None
+        self._turns = Turns(len(self.heads), _DRAWS)
+        self._drawn: Latest[tuple[TranslationBatch, Tensor, Tensor]] = Latest()
 
     def steps(self) -> int:
         return -(-self.count // self.batch_size)
@@ -102,17 +102,18 @@ class TranslationPhase(SimplePhase):
 
         Drawn once for those who ask in turn.
         """
-        name = (of.seed, of.epoch, of.index)
-        if self._drawn is None or self._drawn[0] != name:
+
+        def draw() -> tuple[TranslationBatch, Tensor, Tensor]:
             drawn = self.batch(of, of.ids)
             read, place = torch.unique(drawn.nodes, return_inverse=True)
-            self._drawn = (name, (drawn, read, place))
-        return self._drawn[1]
+            return drawn, read, place
+
+        return self._drawn.of((of.seed, of.epoch, of.index), draw)
 
     def batch(self, of: Batch, ids: Tensor) -> TranslationBatch:
         """What the examples of these numbers are, in the order of their relations."""
         seed, epoch = of.seed, of.epoch
-        place = self._heads(seed, epoch, ids)
+        place = self._turns.at(seed, epoch, ids)
         begin = self.offsets[place]
         draw = key(seed, Stream.POSITIVES, epoch, _DRAWS)
         edge = begin + integers(self.offsets[place + 1] - begin, draw, ids)
@@ -123,20 +124,6 @@ class TranslationPhase(SimplePhase):
         order = torch.argsort(relation, stable=True)
         sizes = torch.bincount(relation, minlength=self.relations).tolist()
         return TranslationBatch(relation[order], nodes[order].view(-1), sizes)
-
-    def _heads(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
-        """Places of the heads of these examples: permutations of all heads in turn."""
-        count = len(self.heads)
-        rounds = torch.div(ids, count, rounding_mode="floor")
-        place = torch.empty_like(ids)
-        for number in torch.unique(rounds).tolist():
-            name = (seed, epoch, number)
-            if self._order is None or self._order[0] != name:
-                order = permutation(count, key(seed, Stream.PERMUTATION, epoch, number, _DRAWS))
-                self._order = (name, order)
-            mine = rounds == number
-            place[mine] = self._order[1][ids[mine] - number * count]
-        return place
 
     def encode(self, batch: Batch) -> Encoded:
         """[S, D] the rows of the nodes that the batch reads."""
