@@ -111,10 +111,10 @@ def markdown(result: dict[str, Any]) -> str:
     ]
     if result["provisional"]:
         lines += ["**Provisional**: the machine was not quiet, or the run was short.", ""]
+    rate, seconds = result["examples_per_second"], result["seconds"]["train"]
     lines += [
         f"Peak {result['peak_memory_bytes'] / 2**30:.2f} GiB, "
-        f"{result['examples_per_second']:,.0f} examples a second in {result['seconds']['train']:.0f} s "
-        "of training.",
+        f"{rate:,.0f} examples a second in {seconds:.0f} s of training.",
         "",
         f"Repeat: `{result['repeat']}`",
     ]
