@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -111,9 +112,9 @@ def train(folder: Path, parts: Parts, options: Sequence[str], seed: int) -> dict
     return found
 
 
-def options_of(given: argparse.Namespace) -> list[str]:
+def options_of(given: argparse.Namespace, checkpoints: int = 10) -> list[str]:
     """What ``hasten train`` is given: no selection, so that all runs train alike."""
-    every = max(1, given.epochs // 10)
+    every = max(1, given.epochs // checkpoints)
     return [
         *("--epochs", str(given.epochs), "--eval-every", str(every)),
         *("--set", f"checkpoint.every={every}", "--set", "checkpoint.keep=100"),
@@ -179,8 +180,8 @@ def score_of(run: Path, triple: Row) -> float:
 def removed(given: argparse.Namespace) -> dict[str, Any]:
     """How far predictions fall without their proponents, and without random triples."""
     name = f"removed-{given.data}-{given.epochs}-seed{given.seed}"
-    folder, parts, options = RUNS / name, read_parts(given.data), options_of(given)
-    whole = train(folder / "whole", parts, options, given.seed)
+    folder, parts = RUNS / name, read_parts(given.data)
+    whole = train(folder / "whole", parts, options_of(given), given.seed)
     run = folder / "whole" / "run"
     generator = np.random.default_rng(given.seed)
     order = generator.permutation(len(parts["test"])).tolist()
@@ -191,8 +192,8 @@ def removed(given: argparse.Namespace) -> dict[str, Any]:
     for number, triple in enumerate(chosen):
         kept = folder / f"case-{number}.json"
         if not kept.exists():
-            cases_of = _case(given, folder / f"case-{number}", parts, options, run, triple)
-            write_record(kept, cases_of)
+            last = options_of(given, checkpoints=1)
+            write_record(kept, _case(given, folder / f"case-{number}", parts, last, run, triple))
         cases.append(json.loads(kept.read_text()))
         case = cases[-1]
         say(f"case {number}: whole {case['whole']:.3f}, without proponents "
@@ -232,6 +233,7 @@ def _case(
     for name, rows in without.items():
         train(folder / name, {**parts, "train": rows}, options, given.seed)
         case[name] = score_of(folder / name / "run", triple)
+    shutil.rmtree(folder)  # twice the weights and their checkpoints a case
     return {**case, "proponents_removed": len(best)}
 
 
