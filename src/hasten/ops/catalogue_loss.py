@@ -137,7 +137,7 @@ def _by_rows(
             if index == 0:
                 grad_x[start : start + rows] = part @ table
             else:
-                grad_x[start : start + rows] += part @ table
+                grad_x[start : start + rows].add_(part @ table)
     return loss, [grad_x, grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
 
 

@@ -240,8 +240,8 @@ class _IntervalAttention(torch.autograd.Function):
                 slopes = _bins(slope, len(of_keys), pairs).to(dtype)
                 slope, low = slope.to(dtype), dropped.to(dtype)
                 head.of(grad_query)[:, part] = torch.matmul(slopes, of_keys).baddbmm_(slope, keys)
-                grad_key_table[:, head.columns] += _outer(slopes, asked)
-                grad_value_table[:, head.columns] += _outer(bins.to(dtype), upper)
+                grad_key_table[:, head.columns].add_(_outer(slopes, asked))
+                grad_value_table[:, head.columns].add_(_outer(bins.to(dtype), upper))
                 new_key = torch.bmm(slope.transpose(1, 2), asked)
                 new_value = torch.bmm(low.transpose(1, 2), upper)
                 # the chunk that sees all keys comes first and begins their gradients
@@ -249,8 +249,8 @@ class _IntervalAttention(torch.autograd.Function):
                     head.of(grad_key).copy_(new_key)
                     head.of(grad_value).copy_(new_value)
                 else:
-                    head.of(grad_key)[:, : part.stop] += new_key
-                    head.of(grad_value)[:, : part.stop] += new_value
+                    head.of(grad_key)[:, : part.stop].add_(new_key)
+                    head.of(grad_value)[:, : part.stop].add_(new_value)
         grad_query.mul_(ctx.scale)
         of_tables = grad_key_table.to(ctx.dtypes[0]), grad_value_table.to(ctx.dtypes[1])
         return grad_query, grad_key, grad_value, *of_tables, None, None, None

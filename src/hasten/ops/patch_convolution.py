@@ -30,11 +30,12 @@ def patches_of(images: Tensor, kernel: int) -> Tensor:
 def images_of(patches: Tensor, height: int, width: int, kernel: int) -> Tensor:
     """[B, H, W] windows [B, k² + 1, L] added to where they came from: patches_of backwards."""
     rows, columns = height - kernel + 1, width - kernel + 1
-    taps = patches.view(len(patches), kernel**2 + 1, rows, columns)
+    taps = patches.view(len(patches), kernel**2 + 1, rows, columns).unbind(1)
     images = patches.new_zeros(len(patches), height, width)
     for i in range(kernel):
+        below = images.narrow(1, i, rows)
         for j in range(kernel):
-            images[:, i : i + rows, j : j + columns] += taps[:, kernel * i + j]
+            below.narrow(2, j, columns).add_(taps[kernel * i + j])
     return images
 
 
@@ -87,10 +88,9 @@ class _Patches(torch.autograd.Function):
         batch, height, width = images.shape
         rows, columns = height - kernel + 1, width - kernel + 1
         patches = images.new_empty(batch, kernel**2 + 1, rows, columns)
-        for i in range(kernel):
-            for j in range(kernel):
-                patches[:, kernel * i + j] = images[:, i : i + rows, j : j + columns]
-        patches[:, -1] = 1.0
+        windows = images.unfold(1, kernel, 1).unfold(2, kernel, 1).permute(0, 3, 4, 1, 2)
+        patches[:, :-1].view(windows.shape).copy_(windows)
+        patches[:, -1].fill_(1.0)
         return patches.flatten(2)
 
     @staticmethod

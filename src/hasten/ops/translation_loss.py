@@ -82,9 +82,9 @@ class _TranslationLoss(torch.autograd.Function):
         grad_y = (y * of_norms).view(len(relation), 3, y.shape[1])
         moved = near - far
         grad_relation = torch.add(moved, relation * of_norms)
-        grad_y[:, 0] += moved
-        grad_y[:, 1] -= near
-        grad_y[:, 2] += far
+        grad_y[:, 0].add_(moved)
+        grad_y[:, 1].sub_(near)
+        grad_y[:, 2].add_(far)
         grad = grad_y.view(-1, y.shape[1]).to(x.dtype)
         grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(low)
         kinds, parts = _kinds(ctx.sizes)
