@@ -45,9 +45,14 @@ def newest_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
     return [newest[name] for name in sorted(newest)]
 
 
+def digits(value: float) -> str:
+    """Three digits, or all before the point: 0.0684, 11.8, 1,711."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def with_interval(spread: Mapping[str, Any], scale: float = 1.0) -> str:
     """``median (low-high)`` to three digits."""
-    median, low, high = (f"{spread[key] * scale:.3g}" for key in ("median", "low", "high"))
+    median, low, high = (digits(spread[key] * scale) for key in ("median", "low", "high"))
     return median if low == high else f"{median} ({low}-{high})"
 
 

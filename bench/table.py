@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import ROOT
-from bench.results import newest_results, with_interval
+from bench.results import digits, newest_results, with_interval
 
 BEGIN = "<!-- benchmarks: written by make docs -->"
 END = "<!-- end of benchmarks -->"
@@ -87,7 +87,7 @@ def _pair(summary: Mapping[str, Any], mode: str, scale: float) -> str:
     if mode not in summary:
         return ""
     sides = (summary[mode][side]["median"] * scale for side in ("baseline", "candidate"))
-    return " → ".join(f"{value:.3g}" for value in sides)
+    return " → ".join(digits(value) for value in sides)
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
