@@ -242,11 +242,15 @@ def _typed() -> Iterable[Experiment]:
         "hetionet": "--set data.symmetric=CrC,DrD,GcG,GiG",
         "redda-k": f"{redda} --set data.symmetric=pathway_pathway,disease_disease",
     }
-    common = "--metrics mrr,hits --topk 10"
+    common = "--metrics mrr,hits --topk 10 --eval-every 5"
+    falling = "--lr 3e-3 --set training.schedule=cosine --epochs 30"
+    # the guide's 512 dimensions from narrower layers: REDDA-K, validation MRR after 10 epochs .170,
+    # where 256 wide ones had .164 after 5 at three times the cost
+    narrow = f"{falling} --set model.hidden=64"
+    drawn = f"{falling} --set model.loss=sampled --set training.batch_size=4096"
     for name, files in sets.items():
-        long = f"{common} {files} --epochs 100 --eval-every 5 --patience 4"
-        yield from seeds(f"hgt-{name}", "hgt", name, long)
-        yield from seeds(f"distmult-{name}", "distmult", name, long)
+        yield from seeds(f"hgt-{name}", "hgt", name, f"{common} {files} {narrow}")
+        yield from seeds(f"distmult-{name}", "distmult", name, f"{common} {files} {drawn}")
         yield from seeds(f"degree-{name}", "degree", name, f"{common} {files}", count=1)
 
 
