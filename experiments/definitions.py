@@ -12,7 +12,8 @@ from dataclasses import dataclass
 class Experiment:
     """One run: ``options`` go to ``hasten train`` as they are; ``data`` is a name of bench.data.
 
-    also: options of ``hasten evaluate``, one text a further judgement of the finished run.
+    also: options of ``hasten evaluate``, one text a further judgement of the finished run;
+    embeddings: judge it by ``hasten check-embeddings`` too.
     """
 
     group: str
@@ -21,6 +22,7 @@ class Experiment:
     options: tuple[str, ...]
     seed: int
     also: tuple[str, ...] = ()
+    embeddings: bool = False
 
     @property
     def name(self) -> str:
@@ -34,11 +36,19 @@ class Experiment:
 
 
 def seeds(
-    group: str, model: str, data: str, options: str, *, count: int = 3, also: tuple[str, ...] = ()
+    group: str,
+    model: str,
+    data: str,
+    options: str,
+    *,
+    count: int = 3,
+    also: tuple[str, ...] = (),
+    embeddings: bool = False,
 ) -> tuple[Experiment, ...]:
     """The same experiment with seeds 0, 1, ..."""
     return tuple(
-        Experiment(group, model, data, tuple(options.split()), seed, also) for seed in range(count)
+        Experiment(group, model, data, tuple(options.split()), seed, also, embeddings)
+        for seed in range(count)
     )
 
 
@@ -233,10 +243,7 @@ _REDDA = {
 
 
 def _typed() -> Iterable[Experiment]:
-    """Typed graphs: HGT beside DistMult and degrees, on the same held-out links.
-
-    ``hasten check-embeddings`` on a finished run gives AUROC and AP.
-    """
+    """Typed graphs: HGT beside DistMult and degrees, on the same held-out links."""
     redda = " ".join(f"--set data.edges.{name}={file}" for name, file in _REDDA.items())
     sets = {
         "hetionet": "--set data.symmetric=CrC,DrD,GcG,GiG",
@@ -249,9 +256,15 @@ def _typed() -> Iterable[Experiment]:
     narrow = f"{falling} --set model.hidden=64"
     drawn = f"{falling} --set model.loss=sampled --set training.batch_size=4096"
     for name, files in sets.items():
-        yield from seeds(f"hgt-{name}", "hgt", name, f"{common} {files} {narrow}")
-        yield from seeds(f"distmult-{name}", "distmult", name, f"{common} {files} {drawn}")
-        yield from seeds(f"degree-{name}", "degree", name, f"{common} {files}", count=1)
+        for model, options in (("hgt", narrow), ("distmult", drawn), ("degree", "")):
+            yield from seeds(
+                f"{model}-{name}",
+                model,
+                name,
+                f"{common} {files} {options}",
+                count=1 if model == "degree" else 3,
+                embeddings=True,
+            )
 
 
 EXPERIMENTS = (*EXPERIMENTS, *_typed(), *_graphs(), *_facts(), *_features())

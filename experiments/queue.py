@@ -132,6 +132,20 @@ def judge_also(queue: Queue, experiment: Experiment) -> list[dict[str, Any]]:
     return found
 
 
+def judgements(queue: Queue, experiment: Experiment) -> dict[str, Any]:
+    """What the finished run is judged by beside its own figures."""
+    found: dict[str, Any] = {"also": judge_also(queue, experiment)}
+    if experiment.embeddings:
+        command = [*queue.command, "check-embeddings", str(queue.folder(experiment)), "--json"]
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        if done.returncode not in (0, 1):  # 1: a criterion is not met, which is a result too
+            raise subprocess.CalledProcessError(done.returncode, command)
+        checked = json.loads(done.stdout.splitlines()[-1])
+        kept = ("health", "random", "links", "problems", "warning")
+        found["embeddings"] = {name: checked[name] for name in kept}
+    return found
+
+
 def run_queue(
     queue: Queue,
     experiments: Sequence[Experiment],
@@ -153,7 +167,7 @@ def run_queue(
             if result is not None:
                 path = queue.result(experiment)
                 record = make_record(experiment, result, queue.folder(experiment))
-                write_record(path, {**record, "also": judge_also(queue, experiment)})
+                write_record(path, {**record, **judgements(queue, experiment)})
                 say(f"{experiment.name}: test {result['test']}")
                 written = [path, *summary.write_pages(queue.results, queue.docs)]
                 if commit:
@@ -176,7 +190,7 @@ def judge_again(queue: Queue, experiments: Sequence[Experiment]) -> int:
                 continue
             say(f"{experiment.name}: {len(experiment.also)} further protocols")
             record = json.loads(path.read_text())
-            write_record(path, {**record, "also": judge_also(queue, experiment)})
+            write_record(path, {**record, **judgements(queue, experiment)})
         summary.write_pages(queue.results, queue.docs)
     return 0
 

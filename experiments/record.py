@@ -64,7 +64,8 @@ def curve(path: Path) -> list[dict[str, float]]:
         if record["kind"] == "train":
             # of several phases the first one's
             losses = [record[name] for name in record if name.split(".")[-1] == "loss"]
-            entry["loss"] = _short(losses[0])
+            if losses:  # what counts has none
+                entry["loss"] = _short(losses[0])
             entry["seconds"] = _short(record["seconds"])
         elif record["kind"] == "valid":
             entry |= {

@@ -19,6 +19,10 @@ value = lambda name: arguments[arguments.index(name) + 1]
 if arguments[0] == "evaluate":
     print(json.dumps({"protocol": " ".join(arguments[2:-1]), "test": {"ndcg@10": 0.3}}))
     sys.exit()
+if arguments[0] == "check-embeddings":
+    print(json.dumps({"what": arguments[1], "health": None, "random": None, "warning": None,
+                      "problems": ["collapsed"], "links": {"auroc": 0.8, "ap": 0.7}}))
+    sys.exit(1)
 out, seed = pathlib.Path(value("--out")), int(value("--seed"))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 resumed = out.exists()
@@ -34,7 +38,8 @@ data = arguments[2]
 (out / "config.yaml").write_text(f"data: {{path: {data}}}\\nout: {out}\\nseed: {seed}\\n")
 records = []
 for epoch in (1, 2):
-    records.append({"kind": "train", "epoch": epoch, "loss": 1 / epoch, "seconds": 2.0})
+    loss = {} if "--counts" in arguments else {"loss": 1 / epoch}
+    records.append({"kind": "train", "epoch": epoch, **loss, "seconds": 2.0})
     records.append({"kind": "valid", "epoch": epoch, "ndcg@10": 0.1 * epoch, "seconds": 0.1})
 (out / "metrics.jsonl").write_text("\\n".join(map(json.dumps, records)))
 print("a line before")
@@ -85,6 +90,16 @@ def test_finished_runs_are_judged_by_protocols_that_came_later(queue):
     assert [also["protocol"] for also in judged["also"]] == ["--set a=1", "--set b=2"]
     assert {**judged, "also": []} == trained
     assert not queue.result(waiting).exists()
+
+
+def test_what_has_no_loss_and_what_embeddings_are_worth_are_recorded(queue):
+    (one,) = seeds("toy", "degree", "beauty", "--counts", count=1, embeddings=True)
+    assert run_queue(queue, [one]) == 0
+    record = json.loads(queue.result(one).read_text())
+    assert record["embeddings"]["links"] == {"auroc": 0.8, "ap": 0.7}
+    assert record["embeddings"]["problems"] == ["collapsed"]
+    assert "what" not in record["embeddings"]  # a path
+    assert [sorted(entry) for entry in record["curve"]] == [["epoch", "ndcg@10", "seconds"]] * 2
 
 
 def test_protocols_that_not_every_seed_was_judged_by_say_so(queue, tmp_path):
