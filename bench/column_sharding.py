@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from bench.book_graph import book_graph
 from bench.kgat_side import dataset_of
 from bench.machine import load
-from bench.results import RESULTS, circumstances, with_interval, write_result
+from bench.results import RESULTS, circumstances, page, with_interval, write_result
 from bench.statistics import spread
 from hasten.models.collaborative import CollaborativeGraph
 from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm
@@ -181,18 +181,12 @@ def launch(options: argparse.Namespace) -> dict[str, Any]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The result for people."""
-    chosen, machine, seconds = result["settings"], result["machine"], result["seconds"]
-    lines = [
-        f"# {result['name']}",
-        "",
-        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
+    chosen, seconds = result["settings"], result["seconds"]
+    about = (
         f"{chosen['nodes']:,} nodes, {chosen['edges']:,} edges, width {chosen['width']}, "
-        f"{chosen['threads']} thread(s) a process.",
-        "",
-    ]
-    if result["provisional"]:
-        lines += ["**Provisional**: the machine was not quiet, or the run was short.", ""]
-    lines += [
+        f"{chosen['threads']} thread(s) a process."
+    )
+    lines = [
         "| a layer, forward and backward | s |",
         "| --- | --- |",
         f"| repeated on every process | {with_interval(seconds['repeated'])} |",
@@ -200,10 +194,8 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"{with_interval(result['ratio'])} times as fast; largest difference "
         f"{chosen['differ']:.1e} of the largest number.",
-        "",
-        f"Repeat: `{result['repeat']}`",
     ]
-    return "\n".join(lines) + "\n"
+    return page(result, about, lines)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import torch
 
 from bench.data import GRAPHS, plain_file
 from bench.machine import KEEP_PAGES, load
-from bench.results import RESULTS, circumstances, write_result
+from bench.results import RESULTS, circumstances, page, write_result
 from bench.statistics import spread
 from hasten.training.precision import resolve_precision
 
@@ -129,16 +129,9 @@ def run_once(extra: Sequence[str], batch: int, options: argparse.Namespace) -> t
 
 def markdown(result: dict[str, Any]) -> str:
     """The result for people."""
-    chosen, machine = result["settings"], result["machine"]
-    lines = [
-        f"# {result['name']}",
-        "",
-        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
-        f"ConvE, D 200, {chosen['data']}, {chosen['device']}, {chosen['threads']} thread(s).",
-        "",
-    ]
-    if result["provisional"]:
-        lines += ["**Provisional**: the machine was not quiet, or the run was short.", ""]
+    chosen = result["settings"]
+    about = f"ConvE, D 200, {chosen['data']}, {chosen['device']}, {chosen['threads']} thread(s)."
+    lines = []
     if not result["lower_precision"]:
         lines += ["Without mixed precision: this device has no fast lower precision.", ""]
     lines += ["| configuration | batch | s an epoch | peak MiB |", "| --- | --- | --- | --- |"]
@@ -148,7 +141,7 @@ def markdown(result: dict[str, Any]) -> str:
             f"| {cell['configuration']} | {cell['batch_size']} | {took['median']:.3g} "
             f"({took['low']:.3g}-{took['high']:.3g}) | {peak['median'] / 2**20:,.0f} |"
         )
-    return "\n".join([*lines, "", f"Repeat: `{result['repeat']}`"]) + "\n"
+    return page(result, about, lines)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import numpy as np
 from bench.baby_features import events_of, features_of
 from bench.data import plain_file
 from bench.machine import KEEP_PAGES, load
-from bench.results import RESULTS, circumstances, write_result
+from bench.results import RESULTS, circumstances, page, write_result
 from bench.statistics import spread
 
 #: what the guide starts from, and what it switches
@@ -192,17 +192,12 @@ def output_of(command: Sequence[str], threads: int) -> str:
 
 def markdown(result: dict[str, Any]) -> str:
     """The result for people."""
-    chosen, machine = result["settings"], result["machine"]
-    lines = [
-        f"# {result['name']}",
-        "",
-        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
+    chosen = result["settings"]
+    about = (
         f"{chosen['model'].upper()}, {chosen['data']}, {chosen['device']}, "
-        f"{chosen['threads']} thread(s), {chosen['epochs']} epochs, {chosen['rounds']} round(s).",
-        "",
-    ]
-    if result["provisional"]:
-        lines += ["**Provisional**: the machine was not quiet, or the run was short.", ""]
+        f"{chosen['threads']} thread(s), {chosen['epochs']} epochs, {chosen['rounds']} round(s)."
+    )
+    lines = []
     if result["plain_epoch_seconds"] is not None:
         lines += [
             f"Plain PyTorch, steps alone: {result['plain_epoch_seconds']:.3g} s an epoch.",
@@ -225,7 +220,7 @@ def markdown(result: dict[str, Any]) -> str:
             f"{row['valid']['ndcg@20']:.4f}",
         )
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"Repeat: `{result['repeat']}`"]) + "\n"
+    return page(result, about, lines)
 
 
 if __name__ == "__main__":

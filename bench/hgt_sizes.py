@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.harness import Side, SideFailedError, run_side
 from bench.machine import load
-from bench.results import RESULTS, circumstances, write_result
+from bench.results import RESULTS, circumstances, page, write_result
 
 _PRIMEKG = "python -m bench.hgt_side --graph primekg --warm 0 --steps 1 --threads {threads}"
 LINES = {
@@ -69,18 +69,11 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 
 def markdown(result: dict[str, Any]) -> str:
     """The result for people."""
-    machine = result["machine"]
+    about = (
+        f"{result['machine']['memory_gib']} GiB, {result['threads']} thread(s), load before "
+        f"{result['load_before']}."
+    )
     lines = [
-        f"# {result['name']}",
-        "",
-        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, {result['threads']} thread(s), load before "
-        f"{result['load_before']}.",
-        "",
-    ]
-    if result["provisional"]:
-        lines += ["**Provisional**: the machine was not quiet.", ""]
-    lines += [
         "| what | s | CPU s | peak MiB | of it above what was there before |",
         "| --- " * 5 + "|",
     ]
@@ -93,7 +86,7 @@ def markdown(result: dict[str, Any]) -> str:
         )
     lines += ["", "What was there before: the graph, the weights and Adam's moments."]
     lines += [f"- `{each['command']}`" for each in result["lines"].values()]
-    return "\n".join([*lines, "", f"Repeat: `{result['repeat'].strip()}`"]) + "\n"
+    return page(result, about, lines)
 
 
 if __name__ == "__main__":

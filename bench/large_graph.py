@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.machine import load
-from bench.results import RESULTS, circumstances, write_result
+from bench.results import RESULTS, circumstances, page, write_result
 
 RELATIONS = 20
 HELD_OUT = 100
@@ -99,26 +99,18 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The result for people."""
-    chosen, machine = result["settings"], result["machine"]
-    lines = [
-        f"# {result['name']}",
-        "",
-        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
+    chosen = result["settings"]
+    about = (
         f"{chosen['entities']:,} entities, {chosen['triples']:,} triples, width "
         f"{chosen['width']}, batches of {chosen['batch_size']:,}, {chosen['threads']} thread(s), "
-        f"loss {chosen['loss']}.",
-        "",
-    ]
-    if result["provisional"]:
-        lines += ["**Provisional**: the machine was not quiet, or the run was short.", ""]
+        f"loss {chosen['loss']}."
+    )
     rate, seconds = result["examples_per_second"], result["seconds"]["train"]
-    lines += [
+    lines = [
         f"Peak {result['peak_memory_bytes'] / 2**30:.2f} GiB, "
         f"{rate:,.0f} examples a second in {seconds:.0f} s of training.",
-        "",
-        f"Repeat: `{result['repeat']}`",
     ]
-    return "\n".join(lines) + "\n"
+    return page(result, about, lines)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,21 @@ def write_result(result: Mapping[str, Any], text: str, folder: Path = RESULTS) -
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
     path.with_suffix(".md").write_text(text)
     return path
+
+
+def page(result: Mapping[str, Any], about: str, body: Sequence[str]) -> str:
+    """A result for people: name, date and machine, what was measured, the lines, how to repeat."""
+    machine = result["machine"]
+    lines = [
+        f"# {result['name']}",
+        "",
+        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
+        f"{about}",
+        "",
+    ]
+    if result["provisional"]:
+        lines += ["**Provisional**: the machine was not quiet, or the run was short.", ""]
+    return "\n".join([*lines, *body, "", f"Repeat: `{result['repeat'].strip()}`"]) + "\n"
 
 
 def newest_results(folder: Path = RESULTS) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from typing import Any
 from bench.data import plain_file
 from bench.facts_split import PARTS
 from bench.machine import KEEP_PAGES, load
-from bench.results import RESULTS, circumstances, write_result
+from bench.results import RESULTS, circumstances, page, write_result
 from bench.statistics import spread
 
 LAUNCHED = "launched"
@@ -141,20 +141,14 @@ def run_once(side: int | str, options: argparse.Namespace) -> float:
 
 def markdown(result: dict[str, Any]) -> str:
     """The result for people."""
-    chosen, machine = result["settings"], result["machine"]
-    lines = [
-        f"# {result['name']}",
-        "",
-        f"{result['date']}, commit {result['commit']}, {machine['cpu']}, {machine['cores']} cores. "
+    chosen = result["settings"]
+    about = (
         f"{chosen['model']}, batch size {chosen['batch_size']} "
         f"{'for each process' if chosen['per_device'] else 'over all processes'}, "
         f"{chosen['threads']} "
-        f"thread(s) a process, {', '.join(chosen['sets'])}.",
-        "",
-    ]
-    if result["provisional"]:
-        lines += ["**Provisional**: the machine was not quiet.", ""]
-    lines += ["| processes | examples/s | against 1 |", "| --- | --- | --- |"]
+        f"thread(s) a process, {', '.join(chosen['sets'])}."
+    )
+    lines = ["| processes | examples/s | against 1 |", "| --- | --- | --- |"]
     for name, rate in result["examples_per_second"].items():
         label = "1 under torchrun" if name == LAUNCHED else name
         ratio = result["against_one"][name]
@@ -162,7 +156,7 @@ def markdown(result: dict[str, Any]) -> str:
             f"| {label} | {rate['median']:,.0f} ({rate['low']:,.0f}-{rate['high']:,.0f}) "
             f"| {ratio['median']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f}) |"
         )
-    return "\n".join([*lines, "", f"Repeat: `{result['repeat']}`"]) + "\n"
+    return page(result, about, lines)
 
 
 if __name__ == "__main__":
