@@ -79,3 +79,24 @@ def test_facts_help_where_events_do_not_tell(tmp_path):
     assert found["kgat"] > 1.3 * found["bprmf"]
     line = json.loads((tmp_path / "kgat" / "metrics.jsonl").read_text().splitlines()[0])
     assert np.isfinite(line["translation.loss"])
+
+
+@pytest.mark.parametrize("sampling", ["users", "interactions"])
+def test_a_step_draws_its_pairs_once_and_shares_are_parts_of_them(tmp_path, monkeypatch, sampling):
+    dataset = load_recommendation(DataOptions(path=str(write_layout(tmp_path))), 0, facts=False)
+    chosen = BPRMFOptions(width=5, sampling=sampling)
+    config = RunConfig(model=chosen, training=TrainingOptions(batch_size=9))
+    (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, config)
+    batch = phase.plan(1, 0, 1)
+    expected = [phase.pairs(batch, batch.rows(part, 2)) for part in range(2)]
+    asked = []
+    draw = phase.pairs
+    monkeypatch.setattr(phase, "pairs", lambda *given: asked.append(given) or draw(*given))
+    encoded = phase.encode(batch)
+    for part, one in enumerate(expected):
+        rows = batch.rows(part, 2)
+        phase.terms(encoded, batch, rows)
+        found = phase.share(batch, rows)
+        for name in ("user", "positive", "negative"):
+            assert torch.equal(getattr(found, name), getattr(one, name))
+    assert len(asked) == 1

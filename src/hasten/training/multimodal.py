@@ -88,7 +88,7 @@ class MultimodalPhase(PairwisePhase):
         return super().encode(batch)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        pairs = self.pairs(batch, rows)
+        pairs = self.share(batch, rows)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
         count = batch.denominators["pairs"]
         loss = bpr_loss(user, positive, negative).sum()

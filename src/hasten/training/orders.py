@@ -38,9 +38,14 @@ class Turns:
 
     def at(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
         """int64 [B] what stands at these places of the permutations laid end to end."""
+        if not len(ids):
+            return ids
+        first, last = (int(end) // self.count for end in ids.aminmax())
+        if first == last:  # nearly always: a batch is small beside a permutation
+            return self._of(seed, epoch, first)[ids - first * self.count]
         rounds = torch.div(ids, self.count, rounding_mode="floor")
         found = torch.empty_like(ids)
-        for number in torch.unique(rounds).tolist():
+        for number in range(first, last + 1):
             mine = rounds == number
             found[mine] = self._of(seed, epoch, number)[ids[mine] - number * self.count]
         return found

@@ -21,7 +21,7 @@ from hasten.errors import DataError
 from hasten.ops.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key
-from hasten.training.orders import Turns
+from hasten.training.orders import Latest, Turns
 from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
 Sampling = Literal["users", "interactions"]
@@ -85,6 +85,7 @@ class PairwisePhase(SimplePhase):
         self.offsets = torch.from_numpy(known.offsets)
         self.items, self.users = torch.from_numpy(known.items), torch.from_numpy(known.rows)
         self.active = torch.from_numpy(np.flatnonzero(known.lengths > 0))
+        self._drawn: Latest[Pairs] = Latest()
         self._turns = Turns(len(self.items if sampling == "interactions" else self.active))
 
     def steps(self) -> int:
@@ -110,12 +111,21 @@ class PairwisePhase(SimplePhase):
         base = key(seed, Stream.NEGATIVES, epoch)
         return Pairs(user, positive, negatives(self.known, user, base, ids))
 
+    def share(self, batch: Batch, rows: Tensor) -> Pairs:
+        """The pairs of a share of the batch, of one drawing a step for all who ask."""
+        name = (batch.seed, batch.epoch, batch.index)
+        whole = self._drawn.of(name, lambda: self.pairs(batch, batch.ids))
+        if rows is batch.ids:
+            return whole
+        place = rows - batch.ids[0]  # the numbers of a batch follow each other
+        return Pairs(whole.user[place], whole.positive[place], whole.negative[place])
+
     def encode(self, batch: Batch) -> Encoded:
         draw = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
-        return self.model.encode_pairs(self.pairs(batch, batch.ids), draw)
+        return self.model.encode_pairs(self.share(batch, batch.ids), draw)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        pairs = self.pairs(batch, rows)
+        pairs = self.share(batch, rows)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
         margin = (user * (negative - positive)).sum(1)
         penalised = getattr(self.model, "penalised", None)
