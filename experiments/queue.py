@@ -138,7 +138,8 @@ def judgements(queue: Queue, experiment: Experiment) -> dict[str, Any]:
     if experiment.embeddings:
         command = [*queue.command, "check-embeddings", str(queue.folder(experiment)), "--json"]
         done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-        if done.returncode not in (0, 1):  # 1: a criterion is not met, which is a result too
+        # 1 with a result: a criterion is not met
+        if done.returncode not in (0, 1) or not done.stdout:
             raise subprocess.CalledProcessError(done.returncode, command)
         checked = json.loads(done.stdout.splitlines()[-1])
         kept = ("health", "random", "links", "problems", "warning")
