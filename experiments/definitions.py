@@ -185,24 +185,23 @@ def _graphs() -> Iterable[Experiment]:
 
 
 def _facts() -> Iterable[Experiment]:
-    """Events with facts: KGAT, what it begins from, and the same with every pair once an epoch."""
-    common = "--lr 1e-3 --set training.batch_size=2048 --patience 8"
-    slow = f"{common} --eval-every 3 --epochs 150"
-    # the fixed parts that RecBole is compared on
+    """Events with facts: KGAT on the fixed parts that RecBole is compared on, and without facts.
+
+    KGAT's learning rate by seed 0, NDCG@20 on validation: 1e-3 .259 after 72 epochs and still
+    rising, 2e-3 .273 after 63, 5e-3 .248 after 24 and then falling.
+    """
     parts = [f"data.{part}=ml-100k-facts.{part}.inter" for part in ("train", "valid", "test")]
-    files = [*parts, "data.kg=ml-100k-facts.kg", "data.links=ml-100k-facts.link"]
-    fixed = " ".join(f"--set {each}" for each in files) + " --metrics ndcg,recall --topk 20"
-    yield from seeds(
-        "kgat-ml-100k-fixed", "kgat", "ml-100k-facts", f"{slow} {fixed} --set model.layers=64"
-    )
-    yield from seeds(
-        "lightgcn-ml-100k", "lightgcn", "ml-100k", f"{common} --eval-every 5 --epochs 400"
-    )
-    yield from seeds("bprmf-ml-100k", "bprmf", "ml-100k", f"{common} --eval-every 5 --epochs 400")
-    yield from seeds("kgat-ml-100k", "kgat", "ml-100k", f"{slow} --set model.layers=64")
-    yield from seeds("kgat-ml-100k-layers", "kgat", "ml-100k", slow)
-    every = f"{slow} --set model.layers=64 --set model.sampling=interactions"
-    yield from seeds("kgat-ml-100k-interactions", "kgat", "ml-100k", every)
+    facts = ["data.kg=ml-100k-facts.kg", "data.links=ml-100k-facts.link", "model.layers=64"]
+    events = " ".join(f"--set {each}" for each in parts)
+    common = "--set training.batch_size=2048 --patience 8 --metrics ndcg,recall --topk 20"
+    slow = f"{common} --lr 2e-3 --eval-every 3 --epochs 150 {events} "
+    slow += " ".join(f"--set {each}" for each in facts)
+    yield from seeds("kgat-ml-100k-fixed", "kgat", "ml-100k-facts", slow)
+    every = f"{slow} --set model.sampling=interactions"
+    yield from seeds("kgat-ml-100k-fixed-interactions", "kgat", "ml-100k-facts", every, count=1)
+    for model, rate in (("lightgcn", "5e-3"), ("bprmf", "1e-3")):
+        some = f"{common} --lr {rate} --eval-every 5 --epochs 400 {events}"
+        yield from seeds(f"{model}-ml-100k-fixed", model, "ml-100k-facts", some)
     # its training part is not at hand: the published test part is divided
     thinned = "--set data.train=test.txt --set training.batch_size=8192 --lr 3e-3"
     thinned += " --epochs 40 --eval-every 4 --patience 3"

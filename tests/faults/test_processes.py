@@ -322,6 +322,9 @@ def test_doctor_tests_the_exchange():
     assert (found["ok"], found["world"], found["backend"]) == (True, 2, "gloo")
     assert [each["rank"] for each in found["processes"]] == [0, 1]
     assert all(row["gb_per_second"] > 0 for row in found["sums"])
+    if sys.platform == "linux":
+        through = ["gloo", "gloo", "memory", "memory"]
+        assert [row["through"] for row in found["sums"]] == through
 
 
 @pytest.mark.slow

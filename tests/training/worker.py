@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +23,7 @@ from hasten.configuration.build import build_config
 from hasten.data.load import load_table
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.rank_all import Ranks
-from hasten.training import row_adam
+from hasten.training import row_adam, summed_buffer
 from hasten.training.checkpoint import Checkpoint
 from hasten.training.distributed import Processes
 from hasten.training.precision import Precision
@@ -34,6 +35,7 @@ from hasten.training.replicas import (
     shared_checkpoint,
 )
 from hasten.training.step import OptimiserStep, Share
+from hasten.training.summed_buffer import SummedBuffer
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
@@ -161,6 +163,35 @@ def collectives(processes: Processes) -> dict[str, Any]:
     }
 
 
+def summed(processes: Processes) -> dict[str, Any]:
+    """Sums through shared memory, as many as do not divide, and what happens without it."""
+    found: dict[str, Any] = {}
+    last = processes.rank == processes.world - 1
+    sharing: dict[str, Any] = {
+        "shared": {"FEWEST_BYTES": 0},
+        "small": {},
+        "none to reserve": {"FEWEST_BYTES": 0, "_reserve": lambda *_: None},
+        "not for all": {"FEWEST_BYTES": 0, **({"_map": lambda *_: None} if last else {})},
+    }
+    for name, replaced in sharing.items():
+        for dtype, count in ((torch.float32, 1), (torch.float32, 200_003), (torch.float64, 70_001)):
+            with patch.multiple(summed_buffer, **replaced) if replaced else nullcontext():
+                buffer = SummedBuffer(processes, count + 5, dtype, CPU)
+            for repeat in (1, 2):
+                buffer.values.copy_(torch.arange(count + 5) * (processes.rank + repeat))
+                buffer.sum_(count, "a sum of numbers")
+                total = sum(rank + repeat for rank in range(processes.world))
+                right = torch.arange(count, dtype=dtype) * total
+                own = torch.arange(count, count + 5, dtype=dtype) * (processes.rank + repeat)
+                assert torch.equal(buffer.values[:count], right)
+                assert torch.equal(buffer.values[count:], own)
+        found[name] = bool(buffer.slots)
+    handles = [Path(f"/proc/self/fd/{number}") for number in range(256)]
+    files = [str(each.readlink()) for each in handles if each.is_symlink()]
+    found["files"] = [each for each in files if "hasten-sums" in each]
+    return found
+
+
 def checkpoint(processes: Processes) -> dict[str, Any]:
     """A checkpoint that only the first has, on all."""
     tensors = {
@@ -254,10 +285,14 @@ def main(out: Path) -> None:
             "checkpoint": checkpoint(processes),
             "poisoned": poisoned(processes),
             "wishes": wishes(processes),
+            "summed": summed(processes) if sys.platform == "linux" else None,
             "training": {},
         }
-        for name in MODELS:
-            model, losses, seen = train(name, processes)
+        for number, name in enumerate(MODELS):
+            # every other one through shared memory, for which they are too small by themselves
+            fewest = 0 if number % 2 == 0 else summed_buffer.FEWEST_BYTES
+            with patch.object(summed_buffer, "FEWEST_BYTES", fewest):
+                model, losses, seen = train(name, processes)
             save_file(model.state_dict(), out / f"{name}-{processes.rank}.safetensors")
             found["training"][name] = {"losses": losses, "seen": seen}
         model, losses, _ = train("sasrec-ce", processes, FEWER_STEPS, accumulate=3)

@@ -14,13 +14,14 @@ import torch
 from hasten.config import DistributedOptions
 from hasten.training.device import prepare_threads
 from hasten.training.distributed import Processes
+from hasten.training.summed_buffer import SummedBuffer
 
 #: bytes of the summed tensors, and how often each is measured
 SIZES = ((8, 100), (1 << 16, 50), (1 << 20, 30), (1 << 24, 8))
 
 
 def examine_processes(device: str, options: DistributedOptions) -> dict[str, Any]:
-    """Sum and broadcast between the processes: right or not, latency and bandwidth.
+    """Sum and broadcast between the processes: right or not, latency and bandwidth of a step's sum.
 
     ``bus_gb_per_second`` counts what each link of a ring carries, 2(n-1)/n of the tensor, and so
     compares between numbers of processes.
@@ -69,11 +70,13 @@ def _is_right(processes: Processes) -> bool:
 
 
 def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
-    tensor = torch.zeros(max(1, size // 4), device=processes.device)
+    numbers = max(1, size // 4)
+    buffer = SummedBuffer(processes, numbers, torch.float32, processes.device)
+    buffer.values.zero_()
     seconds = []
     for repeat in range(count + 3):
         begin = time.perf_counter()
-        processes.sum_(tensor, "a measured sum")
+        buffer.sum_(numbers, "a measured sum")
         if processes.device.type == "cuda":
             torch.cuda.synchronize(processes.device)
         if repeat >= 3:
@@ -82,6 +85,7 @@ def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
     rate = size / typical / 1e9
     return {
         "bytes": size,
+        "through": "memory" if buffer.slots else processes.backend,
         "median_microseconds": typical * 1e6,
         "slowest_microseconds": max(seconds) * 1e6,
         "gb_per_second": rate,
@@ -99,11 +103,13 @@ def lines(found: dict[str, Any]) -> list[str]:
             f"{variables}"
         )
     text.append("")
-    text.append(f"{'bytes':>12} {'median us':>11} {'slowest us':>11} {'GB/s':>8} {'bus GB/s':>9}")
+    text.append(
+        f"{'bytes':>12} {'median us':>11} {'slowest us':>11} {'GB/s':>8} {'bus GB/s':>9}  through"
+    )
     text += [
         f"{row['bytes']:>12,} {row['median_microseconds']:>11.0f} "
         f"{row['slowest_microseconds']:>11.0f} {row['gb_per_second']:>8.3f} "
-        f"{row['bus_gb_per_second']:>9.3f}"
+        f"{row['bus_gb_per_second']:>9.3f}  {row['through']}"
         for row in found["sums"]
     ]
     wrong = ", ".join(map(str, found["wrong_ranks"]))

@@ -113,6 +113,11 @@ class Processes:
         """How many of the processes run on this machine."""
         return 1 if self.launch is None else self.launch.local_world
 
+    @property
+    def one_machine(self) -> bool:
+        """Whether all processes run on this machine."""
+        return self.launch is None or self.launch.one_node
+
     def describe(self) -> list[str]:
         """A line for the log, where there are several."""
         if self.launch is None:
@@ -125,9 +130,15 @@ class Processes:
 
     def sum_(self, tensor: Tensor, what: str) -> Tensor:
         """Replace a tensor by its sum over all processes, the same bytes on each."""
-        if self.joined:
+        if self.world > 1:
             self._run(what, lambda: dist.all_reduce(tensor, async_op=True), tensor)
+        else:
+            self._raise_if_lost()
         return tensor
+
+    def meet(self, what: str) -> None:
+        """Go on when all processes have come here."""
+        self.sum_(torch.zeros(1), what)
 
     def broadcast_(self, tensor: Tensor, what: str) -> Tensor:
         """Replace a tensor by that of the first process."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hasten.training.distributed import Processes
+from hasten.training.summed_buffer import SummedBuffer
 
 
 class GradientExchange:
@@ -22,7 +23,9 @@ class GradientExchange:
         self.processes = processes
         self._names: list[str] | None = None
         self._shapes: list[torch.Size] = []
-        self._store = self._flat = self._tail = torch.empty(0)
+        self._buffer: SummedBuffer | None = None
+        self._count = 0
+        self._tail = torch.empty(0)
         self._views: list[Tensor] = []
         self._sums: list[Tensor] = []
 
@@ -59,7 +62,8 @@ class GradientExchange:
         values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
         tail[: len(names)].copy_(torch.stack(values))
         tail[len(names) :].copy_(torch.tensor(wishes, dtype=tail.dtype), non_blocking=True)
-        self.processes.sum_(self._flat, "the sum of gradients")
+        assert self._buffer is not None
+        self._buffer.sum_(self._count, "the sum of gradients")
         for parameter, view in zip(parameters, self._views, strict=True):
             parameter.grad = view
         for own, view in zip(sums, self._sums, strict=True):
@@ -79,12 +83,14 @@ class GradientExchange:
             return
         self._shapes = shapes
         sizes = [*(tensor.numel() for tensor in held), tail]
-        if sum(sizes) > len(self._store):
+        self._count = sum(sizes)
+        if self._buffer is None or self._count > len(self._buffer.values):
             kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients]}
             assert len(kinds) == 1, "one dtype and device a phase"
             ((dtype, device),) = kinds
-            self._store = torch.empty(sum(sizes), dtype=dtype, device=device)
-        self._flat = self._store[: sum(sizes)]
-        *pieces, self._tail = torch.split(self._flat, sizes)
+            # rows that a batch reads differ in number: a first growth should be the last
+            spare = 0 if self._buffer is None else self._count // 4
+            self._buffer = SummedBuffer(self.processes, self._count + spare, dtype, device)
+        *pieces, self._tail = torch.split(self._buffer.values[: self._count], sizes)
         views = [piece.view_as(tensor) for piece, tensor in zip(pieces, held, strict=True)]
         self._views, self._sums = views[:gradients], views[gradients:]
