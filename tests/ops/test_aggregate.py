@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
 from hasten.ops import aggregate as module
+from hasten.ops import spmm as spmm_module
 from hasten.ops.aggregate import aggregate, mix
 from hasten.ops.random import seed_device
 from hasten.ops.spmm import SparseGraph, spmm, spmm_reference, spmm_rows, with_neighbours
@@ -127,6 +130,29 @@ def test_bfloat16_follows_float32():
     assert found[1][0].dtype == torch.bfloat16
     for full, low in zip(*found, strict=True):
         assert (low.float() - full).norm() < 0.03 * full.norm()
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("restricted", [False, True])
+def test_few_rows_and_many_spread_the_same_gradient(share, restricted):
+    """One sorts the entries of the rows, the other finds them in the transpose."""
+    made = graph(rows=200, columns=200, entries=3000)
+    weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
+    rows = torch.randperm(200)[: int(200 * share)]
+    among = with_neighbours(made, rows) if restricted else None
+    x = torch.randn(200, 5, dtype=torch.float64)
+    some = (x if among is None else x[among]).clone().requires_grad_()
+    probe = torch.randn(2, len(rows), 5, dtype=torch.float64)
+    found = []
+    for many in (False, True):
+        with patch.object(spmm_module, "many_rows", lambda *_, many=many: many):
+            own, sums = spmm_rows(made, weights, some, rows, among=among)
+            found += torch.autograd.grad((own * probe[0] + sums * probe[1]).sum(), some)
+    torch.testing.assert_close(found[0], found[1])
+    x.requires_grad_()
+    whole = x[rows] * probe[0] + spmm(made, weights, x)[rows] * probe[1]
+    (expected,) = torch.autograd.grad(whole.sum(), x)
+    torch.testing.assert_close(found[1], expected if among is None else expected[among])
 
 
 def test_rows_alone_are_the_rows_of_the_whole():

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from hasten.data.tables import ragged_positions
 from hasten.ops.dtypes import autocast_dtype
-from hasten.ops.spmm import EdgeWeights, SparseGraph, product, spread_rows
+from hasten.ops.spmm import (
+    EdgeWeights,
+    SparseGraph,
+    many_rows,
+    pick,
+    product,
+    spread_many_rows,
+    spread_rows,
+)
 
 
 def layer_mean(
@@ -32,8 +40,7 @@ def layer_mean(
     positions, offsets = ragged_positions(graph.bounds, rows.numpy())
     place = torch.from_numpy(positions).to(x.device)
     chosen = torch.from_numpy(offsets.astype(np.int32)).to(x.device)
-    columns = graph.columns.index_select(0, place)
-    values = weights.values.index_select(0, place)
+    columns, values = pick(graph.columns, place), pick(weights.values, place)
     found: tuple[Tensor, Tensor] = _LayerMean.apply(  # type: ignore[no-untyped-call]
         graph, weights, layers, autocast_dtype(x), rows.to(x.device), chosen, columns, values, x
     )
@@ -83,7 +90,10 @@ class _LayerMean(torch.autograd.Function):
         rows, offsets, columns, values = ctx.saved_tensors
         graph, dtype = ctx.graph, ctx.dtype
         grad = (grad / (ctx.layers + 1)).to(ctx.kind)
-        found = spread_rows(grad, offsets, columns, values, ctx.count)
+        if many_rows(graph, columns):
+            found = spread_many_rows(graph, ctx.weights, rows, grad)
+        else:
+            found = spread_rows(grad, offsets, columns, values, ctx.count)
         transposed = ctx.weights.transposed.to(dtype)
         for _ in range(ctx.layers - 1):
             found.index_add_(0, rows, grad)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.models.collaborative import CollaborativeGraph
+from hasten.ops.distinct_rows import distinct_rows
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key
 from hasten.training.orders import Latest, Turns
@@ -80,7 +81,7 @@ class TranslationPhase(SimplePhase):
         self.tail = torch.from_numpy(graph.tail.astype(np.int32))
         self.heads, first = (torch.from_numpy(a) for a in np.unique(graph.head, return_index=True))
         self.offsets = torch.cat([first, torch.tensor([len(graph)])])
-        self.count = len(graph)
+        self.count, self.nodes = len(graph), graph.nodes
         self.table = TableRows(self._parameters[0], self.read, 3 * min(batch_size, self.count))
         self._turns = Turns(len(self.heads), _DRAWS)
         self._drawn: Latest[tuple[TranslationBatch, Tensor, Tensor]] = Latest()
@@ -105,8 +106,7 @@ class TranslationPhase(SimplePhase):
 
         def draw() -> tuple[TranslationBatch, Tensor, Tensor]:
             drawn = self.batch(of, of.ids)
-            read, place = torch.unique(drawn.nodes, return_inverse=True)
-            return drawn, read, place
+            return drawn, *distinct_rows(drawn.nodes, self.nodes)
 
         return self._drawn.of((of.seed, of.epoch, of.index), draw)
 
