@@ -30,8 +30,11 @@ from bench.machine import ROOT
 from experiments import summary
 from experiments.definitions import EXPERIMENTS, Experiment, select
 from experiments.record import make_record, write_record
+from hasten.training.machine import cpu_computes_bf16
 
 HASTEN = (sys.executable, "-m", "hasten")
+#: the same where bf16 is asked for and the CPU has none
+ROUNDED = (sys.executable, "-m", "experiments.rounded")
 #: how a run ends that a signal stopped after saving: 128 + SIGINT or SIGTERM
 INTERRUPTED = (130, 143)
 
@@ -64,10 +67,15 @@ class Queue:
             return "started" if self.folder(experiment).exists() else "changed"
         return "started" if self.folder(experiment).exists() else "waiting"
 
+    def rounds(self, experiment: Experiment) -> bool:
+        """Whether bf16 products are taken in fp32 of rounded numbers: the CPU has no others."""
+        asked = "bf16" in experiment.options and self.command == HASTEN
+        return asked and not cpu_computes_bf16()
+
     def arguments(self, experiment: Experiment) -> list[str]:
         """The command line of a run."""
         return [
-            *self.command,
+            *(ROUNDED if self.rounds(experiment) else self.command),
             "train",
             experiment.model,
             str(plain_file(experiment.data)),
@@ -168,6 +176,8 @@ def run_queue(
             if result is not None:
                 path = queue.result(experiment)
                 record = make_record(experiment, result, queue.folder(experiment))
+                if queue.rounds(experiment):
+                    record["bf16"] = "products in fp32 of rounded numbers"
                 write_record(path, {**record, **judgements(queue, experiment)})
                 say(f"{experiment.name}: test {result['test']}")
                 written = [path, *summary.write_pages(queue.results, queue.docs)]
