@@ -199,6 +199,10 @@ def _facts() -> Iterable[Experiment]:
     yield from seeds("kgat-ml-100k-fixed", "kgat", "ml-100k-facts", slow)
     every = f"{slow} --set model.sampling=interactions"
     yield from seeds("kgat-ml-100k-fixed-interactions", "kgat", "ml-100k-facts", every, count=1)
+    # one propagation for two and four times as many pairs
+    for size in (4096, 8192):
+        larger = slow.replace("batch_size=2048", f"batch_size={size}")
+        yield from seeds(f"kgat-ml-100k-fixed-{size}", "kgat", "ml-100k-facts", larger, count=1)
     for model, rate in (("lightgcn", "5e-3"), ("bprmf", "1e-3")):
         some = f"{common} --lr {rate} --eval-every 5 --epochs 400 {events}"
         yield from seeds(f"{model}-ml-100k-fixed", model, "ml-100k-facts", some)
