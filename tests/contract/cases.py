@@ -163,6 +163,13 @@ CASES = (
         _NO_DROPOUT,
         triples=True,
     ),
+    ModelCase(
+        "distmult-softmax",
+        "distmult",
+        {**_TRIPLES, "model.loss": "1-n-softmax"},
+        _NO_DROPOUT,
+        triples=True,
+    ),
     ModelCase("degree", "degree", trains=False, triples=True),
     _hgt("hgt", {"model.layers": 2}),
     _hgt("hgt-edges", {"model.mode": "edges", "model.fan_out": 2}),

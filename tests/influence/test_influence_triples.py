@@ -106,7 +106,8 @@ CASES = [(name, "1-n") for name in MODELS] + [("distmult", "1vsall"), ("complex"
 @pytest.mark.parametrize("layers", ["all", "last"])
 @pytest.mark.parametrize("loss", ["training", "positive"])
 @pytest.mark.parametrize(
-    ("name", "trained"), [*CASES, ("conve", "1vsall"), ("distmult", "sampled")]
+    ("name", "trained"),
+    [*CASES, ("conve", "1vsall"), ("distmult", "1-n-softmax"), ("distmult", "sampled")],
 )
 def test_influences_are_products_of_gradients(name, trained, loss, layers, graph):
     if loss == "training" and trained == "sampled":

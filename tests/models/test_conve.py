@@ -165,6 +165,26 @@ def test_rows_hold_all_answers_and_a_last_row_alone_joins(graph):
     assert found == tails | heads
 
 
+@pytest.mark.parametrize("kind", [ConvE, DistMult, ComplEx])
+def test_all_answers_at_once_are_the_answers_one_by_one(kind, graph):
+    """The loss of 1-n-softmax over all questions is that of 1vsall over all triples."""
+    plain = PLAIN if kind is ConvE else {"dropout": 0.0}
+    total, gradients = [], []
+    for loss, examples in (("1-n-softmax", Rows(graph)), ("1vsall", SingleTriples(graph))):
+        torch.manual_seed(0)
+        options = kind.Options(width=20, loss=loss, **plain)
+        sizes = Sizes(entities=len(graph.entities), relations=len(graph.relations))
+        model = kind(options, sizes).double().eval()  # one BatchNorm for both
+        phase = CompletionPhase(model, examples, len(examples))
+        batch = phase.plan(0, 0, 0)
+        (term,) = phase.terms(phase.encode(batch), batch, batch.ids)
+        total.append(term.sum * len(examples))
+        gradients.append(torch.autograd.grad(total[-1], list(model.parameters())))
+    torch.testing.assert_close(*total)
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_drawn_entities_are_no_answers(graph):
     examples = SingleTriples(graph, 5)
     phase = CompletionPhase(DistMult(DistMultOptions(), Sizes.of(graph)), examples, 64)

@@ -17,10 +17,10 @@ def _case(t, n, d, shards, bias, dtype=torch.float64):
     return x, blocks, torch.randint(0, n, (t,)), b
 
 
-def _compare(x, blocks, targets, bias, chunk_bytes, tolerance):
+def _compare(x, blocks, targets, bias, chunk_bytes, tolerance, of=None):
     leaves = [x, *blocks, *([bias] if bias is not None else [])]
-    loss = catalogue_cross_entropy(x, blocks, targets, bias, chunk_bytes)
-    reference = catalogue_cross_entropy_reference(x, blocks, targets, bias)
+    loss = catalogue_cross_entropy(x, blocks, targets, bias, chunk_bytes, of)
+    reference = catalogue_cross_entropy_reference(x, blocks, targets, bias, of)
     torch.testing.assert_close(loss, reference, rtol=tolerance, atol=tolerance)
     ours = torch.autograd.grad(loss * 0.37, leaves)
     expected = torch.autograd.grad(reference * 0.37, leaves)
@@ -38,6 +38,23 @@ def _compare(x, blocks, targets, bias, chunk_bytes, tolerance):
 )
 def test_equals_the_reference(t, n, shards, bias, chunk_bytes):
     _compare(*_case(t, n, 5, min(shards, n), bias), chunk_bytes, 1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(1, 100),
+    st.integers(2, 60),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from([64, 4 * 60 * 64, 1 << 20]),
+    st.integers(0, 3),
+)
+def test_several_targets_a_row_equal_the_reference(t, n, shards, bias, chunk_bytes, seed):
+    """Rows with many targets, with one, and with none."""
+    x, blocks, _, b = _case(t, n, 5, min(shards, n), bias)
+    torch.manual_seed(seed)
+    of, targets = (torch.rand(t, n) < 0.2 * torch.rand(t, 1)).nonzero().unbind(1)
+    _compare(x, blocks, targets, b, chunk_bytes, 1e-6, of)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 12, 1 << 17, 1 << 24])

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hasten.models.seam import Sizes
-from hasten.models.triples import METRICS, Share, TripleModel, TripleOptions
+from hasten.models.triples import LOSSES, METRICS, Loss, Share, TripleModel, TripleOptions
 from hasten.ops.dropout import dropout
 
 
@@ -20,9 +20,7 @@ class DistMultOptions(TripleOptions):
     """Options of DistMult."""
 
     name: Literal["distmult"] = "distmult"
-    loss: Literal["1-n", "1vsall", "sampled"] = Field(
-        "1vsall", description="all answers of a question at once, one among all, among drawn ones"
-    )
+    loss: Loss = Field("1vsall", description=LOSSES)
     dropout: Share = Field(0.3, description="of the products")
 
 

@@ -8,6 +8,8 @@ of a batch and divided by their number:
   positives and smoothed labels (Dettmers et al. 2018);
 - ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018), a training
   triple and direction at a time;
+- ``1-n-softmax``: the same cross-entropies, but all answers of (h, r) in training together: over an
+  epoch the loss of ``1vsall``, with one q(h, r) a question instead of one an answer;
 - ``sampled``: binary cross-entropy of one answer and k drawn entities that are not known as
   answers; its cost does not depend on the number of entities.
 """
@@ -43,15 +45,18 @@ from hasten.training.phase import Phase
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 _SMOOTHING, _NEGATIVES = 0.1, 128
 Share = Annotated[float, Field(ge=0, lt=1)]
+Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled"]
+LOSSES = (
+    "binary over all entities, all answers of a question at once; softmax, all answers at once; "
+    "softmax, one answer; one answer among drawn entities"
+)
 
 
 class TripleOptions(ModelOptions):
     """Options that models of knowledge graphs share."""
 
     width: int = Field(200, ge=1, description="D, the width of entities and relations")
-    loss: Literal["1-n", "1vsall", "sampled"] = Field(
-        "1-n", description="all answers of a question at once, one among all, one among drawn ones"
-    )
+    loss: Loss = Field("1-n", description=LOSSES)
     label_smoothing: Share | None = Field(None, description="of 1-n: labels (1-s) y + s/N (0.1)")
     negatives: int | None = Field(
         None, ge=1, description="of sampled: entities drawn for each answer (128)"
@@ -100,7 +105,7 @@ class TripleModel(nn.Module, ABC):
         """One phase: rows with all their answers, or single triples in both directions."""
         options = self.loss
         examples: Rows | SingleTriples
-        if options.loss == "1-n":
+        if options.loss in ("1-n", "1-n-softmax"):
             examples = Rows(dataset)
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
@@ -115,6 +120,9 @@ class TripleModel(nn.Module, ABC):
             head_BD, table = tied_rows(self.entities.weight, batch.entity)
         x_BD = self.vectors(head_BD, batch.relation)
         if batch.row is not None and batch.item is not None:
+            if self.loss.loss == "1-n-softmax":
+                total = catalogue_cross_entropy(x_BD, [table], batch.item, self.bias, of=batch.row)
+                return batch.scale * total
             smoothing, pairs = self.loss.smoothing, (batch.row, batch.item)
             return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
         assert batch.target is not None

@@ -1,6 +1,7 @@
 """Full-catalogue cross-entropy without the T×N matrix of logits.
 
 ``sum_t [ logsumexp_j(x_t · e_j + b_j) - (x_t · e_target + b_target) ]`` over all N catalogue rows.
+A row of x may have several targets, whose terms share its scores.
 Forward and backward are computed together, a chunk of rows at a time while the chunk is in cache:
 logits, softmax, and from it both gradients, so that the work is three matrix products and nothing
 is computed twice. The gradients wait for the backward pass, which only scales them.
@@ -13,6 +14,7 @@ Sums and softmax are float32; under bf16 the products are taken in bf16, as auto
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,11 +35,13 @@ def catalogue_cross_entropy(
     targets: Tensor,
     bias: Tensor | None = None,
     chunk_bytes: int | None = None,
+    of: Tensor | None = None,
 ) -> Tensor:
     """Sum of cross-entropies of ``x`` [T, D] against the stacked blocks [N_i, D]: a scalar.
 
-    targets: int64 [T] rows of the stacked catalogue; bias: [N] or None; chunk_bytes: logits held
-    at once (None: by device). One block is the whole table; several are its shards.
+    targets: int64 [T] rows of the stacked catalogue, or [P] with ``of``, int64 [P] ascending: which
+    row of x each target is of, a pair at most once; bias: [N] or None; chunk_bytes: logits held at
+    once (None: by device). One block is the whole table; several are its shards.
     """
     if chunk_bytes is None:
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
@@ -45,19 +49,53 @@ def catalogue_cross_entropy(
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        x, targets, bias, chunk_bytes, dtype, *blocks
+        x, _Targets.build(targets, of, len(x)), bias, chunk_bytes, dtype, *blocks
     )
     return result
 
 
 def catalogue_cross_entropy_reference(
-    x: Tensor, blocks: Sequence[Tensor], targets: Tensor, bias: Tensor | None = None
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    targets: Tensor,
+    bias: Tensor | None = None,
+    of: Tensor | None = None,
 ) -> Tensor:
     """The same, with all logits at once."""
     logits = x @ torch.cat(list(blocks)).T
     if bias is not None:
         logits = logits + bias
+    if of is not None:
+        logits = logits[of]
     return F.cross_entropy(logits.to(wide(logits)), targets, reduction="sum")
+
+
+@dataclass(frozen=True, eq=False)
+class _Targets:
+    """item, of: int64 [P]; counts: [T] targets of each row, None where each has one, in order."""
+
+    item: Tensor
+    of: Tensor
+    counts: Tensor | None
+
+    @classmethod
+    def build(cls, targets: Tensor, of: Tensor | None, rows: int) -> _Targets:
+        if of is None:
+            return cls(targets, torch.arange(rows, device=targets.device), None)
+        return cls(targets, of, torch.bincount(of, minlength=rows))
+
+    def within(self, start: int, stop: int) -> slice:
+        """Those of the rows from ``start`` to before ``stop``."""
+        if self.counts is None:
+            return slice(start, stop)
+        edges = torch.tensor([start, stop], device=self.of.device)
+        return slice(*torch.searchsorted(self.of, edges).tolist())
+
+    def times_(self, residual: Tensor, start: int) -> Tensor:
+        """The softmaxes of rows from ``start`` on, each once a target."""
+        if self.counts is not None:
+            residual *= self.counts[start : start + len(residual), None]
+        return residual
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -65,7 +103,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        targets: Tensor,
+        targets: _Targets,
         bias: Tensor | None,
         chunk_bytes: int,
         dtype: torch.dtype,
@@ -98,7 +136,7 @@ def _offsets(blocks: Sequence[Tensor]) -> list[int]:
 
 def _by_rows(
     x: Tensor,
-    targets: Tensor,
+    targets: _Targets,
     bias: Tensor | None,
     blocks: Sequence[Tensor],
     rows: int,
@@ -115,8 +153,10 @@ def _by_rows(
     rows = max(1, min(rows, len(x)))
     logits = torch.empty(rows, starts[-1], dtype=wide(x), device=x.device)
     for start in range(0, len(x), rows):
-        chunk, target = low[start : start + rows], targets[start : start + rows, None]
+        chunk = low[start : start + rows]
         scores = logits[: len(chunk)]
+        some = targets.within(start, start + len(chunk))
+        place = (targets.of[some] - start) * starts[-1] + targets.item[some]
         for table, begin, end in zip(tables, starts, starts[1:], strict=False):
             if dtype == scores.dtype:
                 torch.mm(chunk, table.T, out=scores[:, begin:end])
@@ -125,9 +165,10 @@ def _by_rows(
         if bias is not None:
             scores += bias
         torch.log_softmax(scores, dim=1, out=scores)
-        loss -= scores.gather(1, target).sum()
-        residual = scores.exp_()
-        residual.scatter_add_(1, target, residual.new_full(target.shape, -1.0))
+        flat = scores.view(-1)
+        loss -= flat[place].sum()
+        residual = targets.times_(scores.exp_(), start)
+        flat[place] -= 1.0
         if bias is not None:
             grad_bias += residual.sum(0)
         low_residual = residual.to(dtype)
@@ -143,7 +184,7 @@ def _by_rows(
 
 def _by_columns(
     x: Tensor,
-    targets: Tensor,
+    targets: _Targets,
     bias: Tensor | None,
     blocks: Sequence[Tensor],
     chunk_bytes: int,
@@ -155,7 +196,7 @@ def _by_columns(
     low = x.to(dtype)
     kind = wide(x)
     lse = torch.full((len(x),), -torch.inf, dtype=kind, device=x.device)
-    picked = torch.zeros(len(x), dtype=kind, device=x.device)
+    loss = torch.zeros((), dtype=kind, device=x.device)
 
     def chunks() -> list[tuple[int, int, int]]:
         """(block, first row within it, last row) of every chunk of columns."""
@@ -171,29 +212,30 @@ def _by_columns(
             scores = scores + bias[starts[index] + begin : starts[index] + end]
         return scores
 
+    def placed(index: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Which targets are in a chunk, and where in its scores, for others some place."""
+        local = targets.item - (starts[index] + begin)
+        inside = (local >= 0) & (local < end - begin)
+        return inside, targets.of * (end - begin) + local.clamp(0, end - begin - 1)
+
     for index, begin, end in chunks():
         scores = scores_of(index, begin, end)
         lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
-        local = targets - (starts[index] + begin)
-        inside = (local >= 0) & (local < end - begin)
-        value = scores.gather(1, local.clamp(0, end - begin - 1)[:, None])[:, 0]
-        picked = torch.where(inside, value, picked)
+        inside, place = placed(index, begin, end)
+        loss -= torch.where(inside, scores.view(-1)[place], 0.0).sum()
     grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
     grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
     grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
     for index, begin, end in chunks():
-        residual = (scores_of(index, begin, end) - lse[:, None]).exp_()
-        local = targets - (starts[index] + begin)
-        inside = (local >= 0) & (local < end - begin)
-        residual.scatter_add_(
-            1, local.clamp(0, end - begin - 1)[:, None], -inside.to(kind)[:, None]
-        )
+        residual = targets.times_((scores_of(index, begin, end) - lse[:, None]).exp_(), 0)
+        inside, place = placed(index, begin, end)
+        residual.view(-1).index_add_(0, place, -inside.to(kind))
         if bias is not None:
             grad_bias[starts[index] + begin : starts[index] + end] = residual.sum(0)
         part = residual.to(dtype)
         grads[index][begin:end] = part.T @ low
         grad_x += part @ blocks[index][begin:end].to(dtype)
-    loss = (lse - picked).sum()
+    loss += (lse if targets.counts is None else lse * targets.counts).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
     return loss, [grad_x.to(x.dtype), grad_bias, *shaped]
 
