@@ -196,7 +196,7 @@ def _by_columns(
     low = x.to(dtype)
     kind = wide(x)
     lse = torch.full((len(x),), -torch.inf, dtype=kind, device=x.device)
-    loss = torch.zeros((), dtype=kind, device=x.device)
+    picked = torch.zeros(len(x), dtype=kind, device=x.device)
 
     def chunks() -> list[tuple[int, int, int]]:
         """(block, first row within it, last row) of every chunk of columns."""
@@ -222,7 +222,7 @@ def _by_columns(
         scores = scores_of(index, begin, end)
         lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
         inside, place = placed(index, begin, end)
-        loss -= torch.where(inside, scores.view(-1)[place], 0.0).sum()
+        picked.index_add_(0, targets.of, torch.where(inside, scores.view(-1)[place], 0.0))
     grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
     grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
     grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
@@ -235,7 +235,7 @@ def _by_columns(
         part = residual.to(dtype)
         grads[index][begin:end] = part.T @ low
         grad_x += part @ blocks[index][begin:end].to(dtype)
-    loss += (lse if targets.counts is None else lse * targets.counts).sum()
+    loss = (targets.times_(lse[:, None], 0)[:, 0] - picked).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
     return loss, [grad_x.to(x.dtype), grad_bias, *shaped]
 

@@ -89,13 +89,15 @@ def _reserve(size: int, token: str) -> int | None:
     """A file without a name whose memory is really there; None where that cannot be had."""
     if not hasattr(os, "memfd_create"):
         return None
-    handle = os.memfd_create("hasten-sums")
+    handle = None
     try:
+        handle = os.memfd_create("hasten-sums")
         os.posix_fallocate(handle, 0, size)
-    except OSError:  # no memory to spare
-        os.close(handle)
+        os.write(handle, token.encode())
+    except OSError:  # no memory to spare, or the system does not let us
+        if handle is not None:
+            os.close(handle)
         return None
-    os.write(handle, token.encode())
     return handle
 
 
