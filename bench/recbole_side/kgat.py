@@ -69,6 +69,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     sys.argv = sys.argv[:1]  # RecBole reads it too
+    # RecBole 1.2.1 loads its checkpoints, made here a moment before, as torch did before 2.6
+    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
 
     import torch
     from recbole.config import Config
@@ -106,6 +108,7 @@ def main() -> None:
 
             trainer._train_epoch = timed
             best, found = trainer.fit(train, valid, show_progress=False)
+            print(f"best on validation: {dict(found)}", file=sys.stderr)
             judged = trainer.evaluate(test, load_best_model=True)
             quality = {"valid": dict(found), "test": dict(judged), "epochs": epochs}
             loss = float(best)
