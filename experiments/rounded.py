@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasten.cli.main import main as command
+
 _KEPT: list[Any] = []
 
 
@@ -62,8 +64,6 @@ def _baddbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) 
 
 
 def main(arguments: list[str]) -> int:
-    from hasten.cli.main import main as command
-
     round_products()
     return command(arguments)
 

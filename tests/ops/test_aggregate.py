@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 import pytest
 import torch
 
 from hasten.ops import aggregate as module
-from hasten.ops import spmm as spmm_module
 from hasten.ops.aggregate import aggregate, mix
 from hasten.ops.random import seed_device
-from hasten.ops.spmm import SparseGraph, spmm, spmm_reference, spmm_rows, with_neighbours
+from hasten.ops.spmm import (
+    RowEntries,
+    SparseGraph,
+    spmm,
+    spmm_reference,
+    spmm_rows,
+    with_neighbours,
+)
 from tests.ops.test_spmm import graph
 
 AGGREGATORS = ["bi-interaction", "gcn", "graphsage"]
@@ -134,25 +138,18 @@ def test_bfloat16_follows_float32():
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
 @pytest.mark.parametrize("restricted", [False, True])
-def test_few_rows_and_many_spread_the_same_gradient(share, restricted):
-    """One sorts the entries of the rows, the other finds them in the transpose."""
+@pytest.mark.parametrize("way", ["spread_added", "spread_sorted", "spread_found", "spread"])
+def test_rows_spread_the_gradient_of_the_whole(way, share, restricted):
+    """Message by message, sorted, or found in the transpose; and what is chosen."""
     made = graph(rows=200, columns=200, entries=3000)
     weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
     rows = torch.randperm(200)[: int(200 * share)]
     among = with_neighbours(made, rows) if restricted else None
-    x = torch.randn(200, 5, dtype=torch.float64)
-    some = (x if among is None else x[among]).clone().requires_grad_()
-    probe = torch.randn(2, len(rows), 5, dtype=torch.float64)
-    found = []
-    for many in (False, True):
-        with patch.object(spmm_module, "many_rows", lambda *_, many=many: many):
-            own, sums = spmm_rows(made, weights, some, rows, among=among)
-            found += torch.autograd.grad((own * probe[0] + sums * probe[1]).sum(), some)
-    torch.testing.assert_close(found[0], found[1])
-    x.requires_grad_()
-    whole = x[rows] * probe[0] + spmm(made, weights, x)[rows] * probe[1]
-    (expected,) = torch.autograd.grad(whole.sum(), x)
-    torch.testing.assert_close(found[1], expected if among is None else expected[among])
+    x = torch.randn(200, 5, dtype=torch.float64, requires_grad=True)
+    probe = torch.randn(len(rows), 5, dtype=torch.float64)
+    (expected,) = torch.autograd.grad((spmm(made, weights, x)[rows] * probe).sum(), x)
+    found = getattr(RowEntries.of(made, weights, rows, among), way)(probe)
+    torch.testing.assert_close(found, expected if among is None else expected[among])
 
 
 def test_rows_alone_are_the_rows_of_the_whole():

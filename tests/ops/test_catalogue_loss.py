@@ -28,6 +28,7 @@ def _compare(x, blocks, targets, bias, chunk_bytes, tolerance, of=None):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("several", [False, True])
 @settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 200),
@@ -36,24 +37,12 @@ def _compare(x, blocks, targets, bias, chunk_bytes, tolerance, of=None):
     st.booleans(),
     st.sampled_from([64, 4 * 60 * 64, 1 << 20]),
 )
-def test_equals_the_reference(t, n, shards, bias, chunk_bytes):
-    _compare(*_case(t, n, 5, min(shards, n), bias), chunk_bytes, 1e-6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.integers(1, 100),
-    st.integers(2, 60),
-    st.integers(1, 4),
-    st.booleans(),
-    st.sampled_from([64, 4 * 60 * 64, 1 << 20]),
-    st.integers(0, 3),
-)
-def test_several_targets_a_row_equal_the_reference(t, n, shards, bias, chunk_bytes, seed):
-    """Rows with many targets, with one, and with none."""
-    x, blocks, _, b = _case(t, n, 5, min(shards, n), bias)
-    torch.manual_seed(seed)
-    of, targets = (torch.rand(t, n) < 0.2 * torch.rand(t, 1)).nonzero().unbind(1)
+def test_equals_the_reference(several, t, n, shards, bias, chunk_bytes):
+    """A target a row; several: rows with many, with one, and with none."""
+    x, blocks, targets, b = _case(t, n, 5, min(shards, n), bias)
+    of = None
+    if several:
+        of, targets = (torch.rand(t, n) < 0.2 * torch.rand(t, 1)).nonzero().unbind(1)
     _compare(x, blocks, targets, b, chunk_bytes, 1e-6, of)
 
 

@@ -1,8 +1,8 @@
 """The distinct rows that a batch reads, ascending, and where each of its rows is among them.
 
-As ``torch.unique(rows, return_inverse=True)``, which sorts. Here rows are marked in a table of all,
-which takes a fifth of the time where a batch of 12,288 reads a table three times as long, and as long
-where that is a hundred times as long.
+As ``torch.unique(rows, return_inverse=True)``, which sorts. Here rows are marked in a table of all:
+a fifth of the time where the table is three times as long as the batch, the same where it is a
+hundred times as long.
 """
 
 from __future__ import annotations

@@ -12,21 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.data.tables import ragged_positions
 from hasten.ops.dtypes import autocast_dtype
-from hasten.ops.spmm import (
-    EdgeWeights,
-    SparseGraph,
-    many_rows,
-    pick,
-    product,
-    spread_many_rows,
-    spread_rows,
-)
+from hasten.ops.spmm import EdgeWeights, RowEntries, SparseGraph, product
 
 
 def layer_mean(
@@ -37,12 +27,8 @@ def layer_mean(
     x: [N, D]; rows: int64 [S] on the host, distinct; layers: K, at least 1. Sums are in bf16 where
     autocast says so. Both together, because their gradients are added up in one table.
     """
-    positions, offsets = ragged_positions(graph.bounds, rows.numpy())
-    place = torch.from_numpy(positions).to(x.device)
-    chosen = torch.from_numpy(offsets.astype(np.int32)).to(x.device)
-    columns, values = pick(graph.columns, place), pick(weights.values, place)
     found: tuple[Tensor, Tensor] = _LayerMean.apply(  # type: ignore[no-untyped-call]
-        graph, weights, layers, autocast_dtype(x), rows.to(x.device), chosen, columns, values, x
+        RowEntries.of(graph, weights, rows), layers, autocast_dtype(x), x
     )
     return found
 
@@ -64,40 +50,31 @@ class _LayerMean(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        graph: SparseGraph,
-        weights: EdgeWeights,
+        entries: RowEntries,
         layers: int,
         dtype: torch.dtype,
-        rows: Tensor,
-        offsets: Tensor,
-        columns: Tensor,
-        values: Tensor,
         x: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        own = x.index_select(0, rows)
+        graph, values = entries.graph, entries.weights.values.to(dtype)
+        own = x.index_select(0, entries.own)
         total, layer = own.clone(), x.to(dtype)
         for _ in range(layers - 1):
-            layer = product(graph.offsets, graph.columns, weights.values.to(dtype), layer)
-            total += layer.index_select(0, rows)
-        total += product(offsets, columns, values.to(dtype), layer)
-        ctx.graph, ctx.weights, ctx.layers, ctx.dtype = graph, weights, layers, dtype
-        ctx.kind, ctx.count = x.dtype, len(x)
-        ctx.save_for_backward(rows, offsets, columns, values)
+            layer = product(graph.offsets, graph.columns, values, layer)
+            total += layer.index_select(0, entries.own)
+        total += product(entries.offsets, entries.columns, entries.values.to(dtype), layer)
+        ctx.entries, ctx.layers, ctx.dtype, ctx.kind = entries, layers, dtype, x.dtype
         return own, total.div_(layers + 1)
 
     @staticmethod
     def backward(ctx: Any, grad_own: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, offsets, columns, values = ctx.saved_tensors
-        graph, dtype = ctx.graph, ctx.dtype
+        entries: RowEntries = ctx.entries
+        graph, rows, dtype = entries.graph, entries.own, ctx.dtype
         grad = (grad / (ctx.layers + 1)).to(ctx.kind)
-        if many_rows(graph, columns):
-            found = spread_many_rows(graph, ctx.weights, rows, grad)
-        else:
-            found = spread_rows(grad, offsets, columns, values, ctx.count)
-        transposed = ctx.weights.transposed.to(dtype)
+        found = entries.spread(grad)
+        transposed = entries.weights.transposed.to(dtype)
         for _ in range(ctx.layers - 1):
             found.index_add_(0, rows, grad)
             found = product(graph.offsets_t, graph.columns_t, transposed, found.to(dtype))
             found = found.to(ctx.kind)
         found.index_add_(0, rows, grad + grad_own.to(ctx.kind))
-        return None, None, None, None, None, None, None, None, found
+        return None, None, None, found

@@ -146,17 +146,9 @@ def spmm_rows(
     on the host, distinct; among: int64 [R] ascending, with the rows and all their neighbours in it.
     Both together, because their gradients are added up in one table.
     """
-    positions, offsets = ragged_positions(graph.bounds, rows.numpy())
-    place = torch.from_numpy(positions).to(x.device)
-    chosen = torch.from_numpy(offsets.astype(np.int32)).to(x.device)
-    columns, values = pick(graph.columns, place), pick(weights.values, place)
-    own = rows.to(x.device)
-    if among is not None:
-        place = places(among, len(graph.offsets) - 1)
-        own = place.gather(0, own).long()
-        columns = place.gather(0, columns.long())
+    entries = RowEntries.of(graph, weights, rows, among)
     found: tuple[Tensor, Tensor] = _SpmmRows.apply(  # type: ignore[no-untyped-call]
-        graph, weights, among, own, rows, chosen, columns, path, autocast_dtype(x), x, values
+        entries, path, autocast_dtype(x), x
     )
     return found
 
@@ -219,34 +211,21 @@ class _SpmmRows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        graph: SparseGraph,
-        weights: EdgeWeights,
-        among: Tensor | None,
-        own: Tensor,
-        rows: Tensor,
-        offsets: Tensor,
-        columns: Tensor,
+        entries: RowEntries,
         path: Path | None,
         dtype: torch.dtype,
         x: Tensor,
-        values: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(own, rows, offsets, columns, values)
-        ctx.graph, ctx.weights, ctx.among = graph, weights, among
-        ctx.kind, ctx.count = x.dtype, len(x)
-        sums = product(offsets, columns, values.to(dtype), x.to(dtype), path)
-        return x.index_select(0, own), sums
+        ctx.entries, ctx.kind = entries, x.dtype
+        values = entries.values.to(dtype)
+        sums = product(entries.offsets, entries.columns, values, x.to(dtype), path)
+        return x.index_select(0, entries.own), sums
 
     @staticmethod
     def backward(ctx: Any, grad_own: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-        own, rows, offsets, columns, values = ctx.saved_tensors
-        grad = grad.to(ctx.kind)
-        if many_rows(ctx.graph, columns):
-            grad_x = spread_many_rows(ctx.graph, ctx.weights, rows, grad, ctx.among)
-        else:
-            grad_x = spread_rows(grad, offsets, columns, values, ctx.count)
-        grad_x.index_add_(0, own, grad_own.to(ctx.kind))
-        return *[None] * 9, grad_x, None
+        grad_x = ctx.entries.spread(grad.to(ctx.kind))
+        grad_x.index_add_(0, ctx.entries.own, grad_own.to(ctx.kind))
+        return None, None, None, grad_x
 
 
 def product(
@@ -286,46 +265,85 @@ def places(rows: Tensor, count: int) -> Tensor:
     return place
 
 
-def spread_rows(
-    grad: Tensor, offsets: Tensor, columns: Tensor, values: Tensor, count: int
-) -> Tensor:
-    """[N, D] the transpose of a few rows' entries times ``grad`` [S, D]; count: N."""
-    rows, values = rows_of(offsets, len(columns)), values.to(grad.dtype)
-    if grad.device.type != "cpu":
-        messages = grad.index_select(0, rows).mul_(values[:, None])
-        return messages.new_zeros(count, grad.shape[1]).index_add_(0, columns, messages)
-    # sorting them costs a fifth of adding them one after the other
-    order = torch.from_numpy(stable_order(columns.numpy().astype(np.int64), count))
-    bounds = torch.zeros(count + 1, dtype=torch.int32)
-    torch.cumsum(torch.bincount(columns, minlength=count), 0, out=bounds[1:])
-    return product(bounds, pick(rows.to(torch.int32), order), pick(values, order), grad)
+@dataclass(frozen=True, eq=False)
+class RowEntries:
+    """The entries of some rows of a graph: for a product, and its transpose in the backward pass.
 
-
-def many_rows(graph: SparseGraph, columns: Tensor) -> bool:
-    """Whether rows have so many of the entries that these are found in the transpose, not sorted.
-
-    On a CPU a look at an entry costs about a quarter of its place in a sorted list.
+    rows: int64 [S] on the host, distinct; own: the same on the device; offsets: int32 [S + 1],
+    columns: [E'] and values: [E'], their entries as in :class:`SparseGraph`. With ``among``, int64
+    [R] ascending, own and columns are places among these.
     """
-    return columns.device.type == "cpu" and 4 * len(columns) > len(graph)
 
+    graph: SparseGraph
+    weights: EdgeWeights
+    among: Tensor | None
+    rows: Tensor
+    own: Tensor
+    offsets: Tensor
+    columns: Tensor
+    values: Tensor
 
-def spread_many_rows(
-    graph: SparseGraph,
-    weights: EdgeWeights,
-    rows: Tensor,
-    grad: Tensor,
-    among: Tensor | None = None,
-) -> Tensor:
-    """As :func:`spread_rows`, [N, D] or the rows ``among`` these; rows: int64 [S], distinct."""
-    row = pick(places(rows, graph.shape[0]), graph.columns_t)
-    kept = row.numpy() < len(rows)
-    before = np.zeros(len(graph) + 1, np.int32)
-    np.cumsum(kept.view(np.int8), dtype=np.int32, out=before[1:])
-    bounds = pick(torch.from_numpy(before), graph.offsets_t)
-    if among is not None:  # no other has an entry of these rows
-        bounds = torch.cat([pick(bounds, among), bounds[-1:]])
-    place = torch.from_numpy(np.flatnonzero(kept))
-    return product(bounds, pick(row, place), pick(weights.transposed, place).to(grad.dtype), grad)
+    @classmethod
+    def of(
+        cls, graph: SparseGraph, weights: EdgeWeights, rows: Tensor, among: Tensor | None = None
+    ) -> RowEntries:
+        positions, offsets = ragged_positions(graph.bounds, rows.numpy())
+        position = torch.from_numpy(positions).to(graph.columns.device)
+        chosen = torch.from_numpy(offsets.astype(np.int32)).to(position.device)
+        columns, own = pick(graph.columns, position), rows.to(position.device)
+        if among is not None:
+            place = places(among, graph.shape[1])
+            own = place.gather(0, own).long()
+            columns = place.gather(0, columns.long())
+        values = pick(weights.values, position)
+        return cls(graph, weights, among, rows, own, chosen, columns, values)
+
+    @property
+    def count(self) -> int:
+        """N, or R where there is ``among``."""
+        return self.graph.shape[1] if self.among is None else len(self.among)
+
+    def spread(self, grad: Tensor) -> Tensor:
+        """[N, D] the transpose times ``grad`` [S, D]; [R, D] where there is ``among``.
+
+        On a CPU entries are found in the graph's transpose where they are many, else sorted: a look
+        at one costs about a quarter of its place in a sorted list.
+        """
+        if self.columns.device.type != "cpu":
+            return self.spread_added(grad)
+        if 4 * len(self.columns) > len(self.graph):
+            return self.spread_found(grad)
+        return self.spread_sorted(grad)
+
+    def spread_added(self, grad: Tensor) -> Tensor:
+        """One message after the other."""
+        rows = rows_of(self.offsets, len(self.columns))
+        messages = grad.index_select(0, rows).mul_(self.values.to(grad.dtype)[:, None])
+        out = messages.new_zeros(self.count, grad.shape[1])
+        return out.index_add_(0, self.columns, messages)
+
+    def spread_sorted(self, grad: Tensor) -> Tensor:
+        """By columns in order; sorting costs a fifth of adding one message after the other."""
+        columns = self.columns
+        rows = rows_of(self.offsets, len(columns)).to(torch.int32)
+        order = torch.from_numpy(stable_order(columns.numpy().astype(np.int64), self.count))
+        bounds = torch.zeros(self.count + 1, dtype=torch.int32)
+        torch.cumsum(torch.bincount(columns, minlength=self.count), 0, out=bounds[1:])
+        return product(bounds, pick(rows, order), pick(self.values.to(grad.dtype), order), grad)
+
+    def spread_found(self, grad: Tensor) -> Tensor:
+        """By the graph's transpose, from which the entries of other rows are left out."""
+        graph, among = self.graph, self.among
+        row = pick(places(self.rows, graph.shape[0]), graph.columns_t)
+        kept = row.numpy() < len(self.rows)
+        before = np.zeros(len(graph) + 1, np.int32)
+        np.cumsum(kept.view(np.int8), dtype=np.int32, out=before[1:])
+        bounds = pick(torch.from_numpy(before), graph.offsets_t)
+        if among is not None:  # no other has an entry of these rows
+            bounds = torch.cat([pick(bounds, among), bounds[-1:]])
+        place = torch.from_numpy(np.flatnonzero(kept))
+        values = pick(self.weights.transposed, place).to(grad.dtype)
+        return product(bounds, pick(row, place), values, grad)
 
 
 def edge_products(graph: SparseGraph, a: Tensor, b: Tensor) -> Tensor:

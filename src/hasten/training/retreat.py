@@ -16,7 +16,7 @@ _SIGNS = ("out of memory", "mps", "metal", "not implemented for", "not supported
 
 def failed_on_device(error: BaseException) -> bool:
     """Whether an error is that of a device, not of what was asked of it."""
-    if isinstance(error, NotImplementedError):
+    if isinstance(error, NotImplementedError):  # torch's word for an operation a device lacks
         return True
     return isinstance(error, RuntimeError) and any(s in str(error).lower() for s in _SIGNS)
 
@@ -54,7 +54,7 @@ def with_retreat(
     """
     try:
         return attempt(device), device
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:  # NotImplementedError is one
         if chosen or device == "cpu" or not failed_on_device(error):
             raise
         say(
