@@ -200,6 +200,18 @@ def test_events_or_triples(lines, kind, tmp_path):
     assert holds_triples(options) == (kind == "triples")
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("ml-1m", "sasrec"), ("umls", "conve"), ("fb15k-237", "conve"), ("last-fm", "kgat")],
+)
+def test_fetch_names_a_model_that_reads_the_set(name, model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("hasten.data.fetch.fetch", lambda *_, **__: tmp_path)
+    code, found, said = run(capsys, "fetch", name)
+    assert code == 0
+    assert found["files"] == []
+    assert f"next: hasten train {model} {name}\n" in said
+
+
 def test_make_families(tmp_path, capsys):
     """The built-in knowledge graph, of any size; its names are found beside it."""
     arguments = ["make", "families", "--out", str(tmp_path / "set"), "--families", "6"]

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
 
+#: the model that is named as the next step, by what a set holds
+_FIRST_MODEL = {
+    "interactions": "sasrec",
+    "triples": "conve",
+    "typed": "hgt",
+    "facts": "kgat",
+    "features": "mmgcn",
+}
+
 PathArgument = Annotated[
     str | None, typer.Argument(metavar="PATH", help="A file, a folder or a registered name.")
 ]
@@ -219,12 +228,11 @@ def fetch(
             report=report,
         )
     files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
-    model = "kgat" if getattr(entry, "kind", "") == "facts" else "sasrec"
-    known = isinstance(entry, Fetched)
     output.say(f"in {folder}: {len(files)} files")
-    output.say(
-        f"next: hasten train {model} {name}" if known else f"next: hasten data inspect {folder}"
-    )
+    if isinstance(entry, Fetched):
+        output.say(f"next: hasten train {_FIRST_MODEL[entry.kind]} {name}")
+    else:
+        output.say(f"next: hasten data inspect {folder}")
     if json:
         output.write_json(
             {
@@ -279,6 +287,8 @@ def make(
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Make a data set with planted structure, of any size: a CSV file and the items' names."""
+    from hasten.data.catalogue import CATALOGUE  # noqa: PLC0415 - slow to import
+
     graphs = {"families": families, "medicine": genes}
     if kind in graphs and (users, items, events) != (None, None, None):
         name = "families" if kind == "families" else "genes"
@@ -287,48 +297,33 @@ def make(
         raise UsageError(f"--families is the size of families, and has no effect on {kind}")
     if genes is not None and kind != "medicine":
         raise UsageError(f"--genes is the size of medicine, and has no effect on {kind}")
-    if kind == "families":
-        _make_families(out, families, seed, json)
-        return
-    if kind == "medicine":
-        _make_medicine(out, genes, seed, json)
-        return
-    from hasten.data.samples import write_sample  # noqa: PLC0415 - slow to import
-
-    written = write_sample(kind, out, users, items, events, seed)
-    output.say(
-        f"{written['data']}: {written['users']:,} users, {written['items']:,} items, "
-        f"{written['events']:,} events\n{written['names']}: the items' names"
-    )
-    model = {"sittings": "tisasrec", "library": "kgat", "gallery": "mmgcn"}.get(kind, "sasrec")
+    written, said = _written(kind, out, (users, items, events), graphs.get(kind), seed)
+    output.say(said)
+    model = "tisasrec" if kind == "sittings" else _FIRST_MODEL[CATALOGUE[kind].kind]
     output.say(f"next: hasten train {model} {written['data']}")
     if json:
         output.write_json(written)
 
 
-def _make_families(out: Path, families: int | None, seed: int, json: bool) -> None:
-    """Make the built-in knowledge graph, of any size."""
-    from hasten.data.graph_sample import write_families  # noqa: PLC0415 - slow to import
+def _written(
+    kind: str, out: Path, sizes: tuple[int | None, ...], size: int | None, seed: int
+) -> tuple[dict[str, Any], str]:
+    """Write a sample: what was written, and what is said of it."""
+    if kind == "families":
+        from hasten.data.graph_sample import write_families  # noqa: PLC0415 - slow to import
 
-    written = write_families(out, families, seed)
-    output.say(
-        f"{written['data']}: {written['entities']:,} entities, {written['relations']:,} relations, "
-        f"{written['triples']:,} triples\n{written['names']}: the entities' names"
-    )
-    output.say(f"next: hasten train conve {written['data']}")
-    if json:
-        output.write_json(written)
+        found = write_families(out, size, seed)
+        counts = ("entities", "relations", "triples")
+    elif kind == "medicine":
+        from hasten.data.typed_sample import write_medicine  # noqa: PLC0415
 
+        found = write_medicine(out, size, seed)
+        counts = ("nodes", "types", "edges", "relations")
+    else:
+        from hasten.data.samples import write_sample  # noqa: PLC0415
 
-def _make_medicine(out: Path, genes: int | None, seed: int, json: bool) -> None:
-    """Make the built-in typed graph, of any size."""
-    from hasten.data.typed_sample import write_medicine  # noqa: PLC0415 - slow to import
-
-    written = write_medicine(out, genes, seed)
-    output.say(
-        f"{written['data']}: {written['nodes']:,} nodes of {written['types']:,} types, "
-        f"{written['edges']:,} edges of {written['relations']:,} relations, in both directions"
-    )
-    output.say(f"next: hasten train hgt {written['data']}")
-    if json:
-        output.write_json(written)
+        found = write_sample(kind, out, *sizes, seed)
+        counts = ("users", "items", "events")
+    said = f"{found['data']}: " + ", ".join(f"{found[name]:,} {name}" for name in counts)
+    names = found.get("names")
+    return found, f"{said}\n{names}: the names" if names else said
