@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
 
+#: users, items and events of a sample; none: its own number
+Sizes = tuple[int | None, int | None, int | None]
+
 #: the model that is named as the next step, by what a set holds
 _FIRST_MODEL = {
     "interactions": "sasrec",
@@ -306,9 +309,10 @@ def make(
 
 
 def _written(
-    kind: str, out: Path, sizes: tuple[int | None, ...], size: int | None, seed: int
+    kind: str, out: Path, sizes: Sizes, size: int | None, seed: int
 ) -> tuple[dict[str, Any], str]:
     """Write a sample: what was written, and what is said of it."""
+    counts: tuple[str, ...] = ("users", "items", "events")
     if kind == "families":
         from hasten.data.graph_sample import write_families  # noqa: PLC0415 - slow to import
 
@@ -323,7 +327,6 @@ def _written(
         from hasten.data.samples import write_sample  # noqa: PLC0415
 
         found = write_sample(kind, out, *sizes, seed)
-        counts = ("users", "items", "events")
     said = f"{found['data']}: " + ", ".join(f"{found[name]:,} {name}" for name in counts)
     names = found.get("names")
     return found, f"{said}\n{names}: the names" if names else said
