@@ -88,7 +88,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     )  # fmt: skip
     chosen = HGTOptions(mode=options.mode, fan_out=options.fan_out, contrastive_weight=0.0)
     training = TrainingOptions(
-        batch_size=SAMPLE, accumulate=options.accumulate, recompute=options.recompute
+        batch_size=options.sample, accumulate=options.accumulate, recompute=options.recompute
     )
     model = HGT(chosen, Sizes.of(graph))
     (phase,) = model.phases(graph, RunConfig(model=chosen, training=training))
@@ -101,7 +101,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     return take, sum(p.nbytes for p in model.parameters())
 
 
-def pyg_step(made: MadeGraph, passes: int) -> tuple[Callable[[int], float], int]:
+def pyg_step(made: MadeGraph, passes: int, sample: int) -> tuple[Callable[[int], float], int]:
     from bench.pyg_hgt import GuideModel, fair, guide_step
 
     fair()
@@ -117,7 +117,7 @@ def pyg_step(made: MadeGraph, passes: int) -> tuple[Callable[[int], float], int]
     optimiser = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
 
     def take(_: int) -> float:
-        return guide_step(model, optimiser, SAMPLE, passes)
+        return guide_step(model, optimiser, sample, passes)
 
     return take, sum(p.nbytes for p in model.parameters())
 
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--fan-out", type=int)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="links of a relation a step")
     parser.add_argument("--passes", type=int, default=4, help="of PyG's step")
     parser.add_argument("--warm", type=int, default=1, help="steps before those that are measured")
     parser.add_argument("--steps", type=int, default=2, help="steps that are measured")
@@ -153,7 +154,7 @@ def main() -> None:
     if options.how == "hasten":
         made_step = hasten_step(made, options)
     else:
-        made_step = pyg_step(made, options.passes)
+        made_step = pyg_step(made, options.passes, options.sample)
     take, parameters = made_step
     before = forget_peak()
     for index in range(options.warm):
@@ -167,7 +168,7 @@ def main() -> None:
         cpu=cpu,
         steps=options.steps,
         steps_per_epoch=1,
-        examples_per_epoch=min(SAMPLE, links // relations) * relations,
+        examples_per_epoch=min(options.sample, links // relations) * relations,
         versions={"torch": torch.__version__},
         threads=options.threads,
         loss=loss,

@@ -29,6 +29,10 @@ LINES = {
         "the same in four micro-batches of neighbourhoods, one message a node and relation",
         f"{_PRIMEKG} --mode edges --fan-out 1 --accumulate 4 --recompute",
     ),
+    "primekg-edges-1250": Side(
+        "the same with 1,250 links of each relation instead of 5,000",
+        f"{_PRIMEKG} --mode edges --fan-out 1 --accumulate 4 --recompute --sample 1250",
+    ),
     "jaccard": Side("similar pairs of 20,000 sets", "python -m bench.jaccard_side"),
 }
 
