@@ -26,11 +26,11 @@ LINES = {
         "a step at PrimeKG's size, one pass, recompute", f"{_PRIMEKG} --mode full --recompute"
     ),
     "primekg-edges": Side(
-        "the same in four micro-batches of neighbourhoods, one message a node and relation",
+        "a step there in four micro-batches of neighbourhoods, one message a node and relation",
         f"{_PRIMEKG} --mode edges --fan-out 1 --accumulate 4 --recompute",
     ),
     "primekg-edges-1250": Side(
-        "the same with 1,250 links of each relation instead of 5,000",
+        "the micro-batches with 1,250 links of each relation instead of 5,000",
         f"{_PRIMEKG} --mode edges --fan-out 1 --accumulate 4 --recompute --sample 1250",
     ),
     "jaccard": Side("similar pairs of 20,000 sets", "python -m bench.jaccard_side"),

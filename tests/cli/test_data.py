@@ -179,7 +179,10 @@ def test_make_writes_what_train_reads(tmp_path, capsys):
 def test_what_make_writes_is_recognised(command, kind, tmp_path, capsys):
     """Three columns of numbers under a header are events, not triples."""
     out = tmp_path / "made.csv"
-    assert run(capsys, "make", kind, "--out", str(out))[0] == 0
+    code, _, said = run(capsys, "make", kind, "--out", str(out))
+    assert code == 0
+    models = {"sequences": "sasrec", "sittings": "tisasrec", "library": "kgat", "gallery": "mmgcn"}
+    assert f"next: hasten train {models[kind]} {out}\n" in said
     code, found, said = run(capsys, command, str(out))
     assert code == 0, said
     assert found["counts"]["users"] > 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
 
 #: users, items and events of a sample; none: its own number
-Sizes = tuple[int | None, int | None, int | None]
+_Sizes = tuple[int | None, int | None, int | None]
 
 #: the model that is named as the next step, by what a set holds
 _FIRST_MODEL = {
@@ -309,7 +309,7 @@ def make(
 
 
 def _written(
-    kind: str, out: Path, sizes: Sizes, size: int | None, seed: int
+    kind: str, out: Path, sizes: _Sizes, size: int | None, seed: int
 ) -> tuple[dict[str, Any], str]:
     """Write a sample: what was written, and what is said of it."""
     counts: tuple[str, ...] = ("users", "items", "events")
