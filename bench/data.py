@@ -132,6 +132,10 @@ def plain_file(name: str) -> Path:
         from bench.facts_split import facts_split
 
         return facts_split()
+    if name.startswith("tiktok-"):
+        from bench.control_features import control_features
+
+        return control_features(name)
     if name in FACTS:
         return data_folder() / FACTS[name]
     if name in FEATURES:

@@ -244,6 +244,11 @@ def _features() -> Iterable[Experiment]:
         if model in ("bprmf", "lightgcn"):
             options += " --set model.sampling=interactions"
         yield from seeds(f"{model}-tiktok", model, "tiktok", options)
+    # what DRAGON has of the features, and what of a vector of an item's own in their place
+    paper = f"{common} --lr {rates['dragon']} --epochs 1000 {stop}"
+    yield from seeds("dragon-tiktok-shuffled", "dragon", "tiktok-shuffled", paper, count=1)
+    own = f"{paper} --set model.modalities=own --set model.neighbours=1"
+    yield from seeds("dragon-tiktok-drawn", "dragon", "tiktok-drawn", own, count=1)
     frozen = f"{common} --lr 1e-3 --epochs 1000 {stop} --set model.ids=frozen"
     yield from seeds("mmgcn-frozen-tiktok", "mmgcn", "tiktok", frozen)
 
