@@ -284,6 +284,7 @@ def _typed() -> Iterable[Experiment]:
     drawn += " --set model.loss=sampled --set model.negatives=32 --set training.batch_size=4096"
     models = {
         "hgt": ("hgt", narrow),
+        "hgt-softmax": ("hgt", f"{narrow} --set model.loss=softmax --set model.negatives=256"),
         "distmult": ("distmult", softmax),
         "distmult-drawn": ("distmult", drawn),
         "degree": ("degree", ""),

@@ -19,6 +19,7 @@ from hasten.models.seam import Sizes, TripleQueries
 from hasten.ops.csr import CSR
 from hasten.ops.edge_attention import edge_attention_reference
 from hasten.ops.jaccard import jaccard_pairs, jaccard_pairs_reference
+from hasten.training.links import _against_drawn
 
 SMALL = {"width": 6, "hidden": 8, "heads": 2, "negatives": 5, "contrastive_batch": 4}
 
@@ -141,13 +142,17 @@ def naive_loss(model, phase, batch):
     total = 0.0
     for link in links:
         h, r, t = int(graph.head[link]), int(graph.kind[link]), int(graph.tail[link])
-        value = F.softplus(-score(h, r, t))
         tails = [o for o in phase._others(batch, r, 0).tolist() if (h, r, o) not in triples]
         heads = [o for o in phase._others(batch, r, 1).tolist() if (o, r, t) not in triples]
-        if tails:
-            value = value + sum(F.softplus(score(h, r, o)) for o in tails) / len(tails) / 2
-        if heads:
-            value = value + sum(F.softplus(score(o, r, t)) for o in heads) / len(heads) / 2
+        own, drawn = score(h, r, t), ([(h, o) for o in tails], [(o, t) for o in heads])
+        logistic = phase.draws.loss == "logistic"
+        value = F.softplus(-own) if logistic else 0.0
+        for pairs in drawn:
+            others = [score(a, r, b) for a, b in pairs]
+            if logistic and others:
+                value = value + sum(F.softplus(each) for each in others) / len(others) / 2
+            if not logistic:
+                value = value - torch.log_softmax(torch.stack([own, *others]), 0)[0] / 2
         total = total + value / len(links)
     anchors = np.array([i - phase.links for i in ids if i >= phase.links])
     if contrast is not None:
@@ -174,6 +179,7 @@ def naive_loss(model, phase, batch):
         {},
         {"decoder": "dot", "norm": False, "activation": "relu", "layers": 1},
         {"inputs": "constant", "contrastive_weight": 0, "layers": 3},
+        {"loss": "softmax", "negatives": 3},
     ],
 )
 def test_loss_and_gradients_are_those_of_the_equations(mode, options):
@@ -295,6 +301,20 @@ def test_drawn_ends_are_of_the_right_type_and_never_known():
                 if types.symmetric[relation]:
                     known |= set(ends[side][ends[1 - side] == node].tolist())
                 assert set(others[~free[row]].tolist()) == known
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_known_drawn_ends_count_for_nothing_and_their_gradient_is_zero(loss):
+    own = torch.tensor([0.5, -0.2], dtype=torch.float64)
+    scores = torch.tensor([[3.0, 1.0], [2.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    free = torch.tensor([[False, False], [True, False]])
+    found = _against_drawn(loss, own, scores, free)
+    found.backward()
+    alone = {"logistic": F.softplus(scores[1, 0]), "softmax": F.softplus(scores[1, 0] - own[1])}
+    torch.testing.assert_close(found.detach(), alone[loss].detach())
+    assert scores.grad[0].tolist() == [0.0, 0.0]
+    assert scores.grad[1, 0] > 0
+    assert scores.grad[1, 1] == 0.0
 
 
 def test_inference_in_blocks_is_the_whole_pass():

@@ -40,7 +40,7 @@ from hasten.ops.edge_attention import TypedEdges
 from hasten.ops.random import seed_device
 from hasten.ops.table import FixedTable
 from hasten.training.contrast import Similar
-from hasten.training.links import Draws, LinkPhase, Mode
+from hasten.training.links import Draws, LinkLoss, LinkPhase, Mode
 from hasten.training.phase import Phase
 
 #: nodes that inference computes at a time
@@ -76,6 +76,9 @@ class HGTOptions(ModelOptions):
     )
     steps_per_epoch: int | None = Field(
         None, ge=1, description="none: until every link (or node) had its turn [1]"
+    )
+    loss: LinkLoss = Field(
+        "logistic", description="of a link beside drawn ends: each alone, or all by a softmax"
     )
     negatives: int = Field(64, ge=1, description="other ends a step, relation and side")
     fan_out: int | None = Field(
@@ -182,6 +185,7 @@ class HGT(nn.Module):
             options.steps_per_epoch,
             options.negatives,
             fan_out,
+            options.loss,
         )
         contrast = None
         if options.contrastive_weight:

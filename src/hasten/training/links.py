@@ -3,8 +3,9 @@
 A step scores some links of every relation and lets messages pass along the others: what is scored
 never passes a message, nor does its reverse. With p(h, r, t) the score of a link:
 
-- link: ``softplus(-p) + mean over drawn t' of softplus(p(h, r, t')) / 2 + the same of drawn h'``;
-  other ends are drawn once a step for each relation and side, of the type that belongs there, and
+- link, logistic: ``softplus(-p) + mean over drawn t' of softplus(p(h, r, t')) / 2 + the same of
+  drawn h'``; softmax: ``(log(exp p + sum over drawn t' of exp p(h, r, t')) - p) / 2 + the same``.
+  Other ends are drawn once a step for each relation and side, of the type that belongs there, and
   count for no link of which they are known in training;
 - contrast: similar nodes against others (contrast.py).
 
@@ -34,6 +35,7 @@ from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
 Found = TypeVar("Found")
 Mode = Literal["full", "edges", "neighbors"]
+LinkLoss = Literal["logistic", "softmax"]
 #: keep the draws of a step apart, from those of contrast.py also
 _LINKS, _NODES, _CHOICE = 0, 4, 5
 
@@ -44,7 +46,7 @@ class Draws:
 
     batch_size: links of each relation (of neighbors: nodes); share: at most this share of a
     relation's links; steps: an epoch, None: until every link was scored; negatives: other ends
-    for each relation and side.
+    for each relation and side; loss: against each drawn end alone, or against all at once.
     """
 
     mode: Mode
@@ -53,6 +55,7 @@ class Draws:
     steps: int | None
     negatives: int
     fan_out: int | None
+    loss: LinkLoss
 
 
 class LinkModel(Protocol):
@@ -264,16 +267,16 @@ class LinkPhase(SimplePhase):
             left, right = (self._rows(vectors, wanted, nodes) for nodes in ends)
             queries, bias = self.model.queries(left, kind)
             own = torch.linalg.vecdot(queries.to(total.dtype), right.to(total.dtype)) + bias
-            total = total + F.softplus(-own).sum()
+            if self.draws.loss == "logistic":
+                total = total + F.softplus(-own).sum()
             # the product with the relation is the same from either side
             given = (queries, self.model.queries(right, kind)[0])
             for side in (0, 1):
                 others = self._others(batch, kind, side)
                 table = self._rows(vectors, wanted, others)
                 scores = (given[side] @ table.T).to(total.dtype) + bias
-                free = self._free(kind, side, ends[side], others).to(scores.device, scores.dtype)
-                weight = free / free.sum(1, keepdim=True).clamp(min=1)
-                total = total + (F.softplus(scores) * weight).sum() / 2
+                free = self._free(kind, side, ends[side], others).to(scores.device)
+                total = total + _against_drawn(self.draws.loss, own, scores, free) / 2
         return total
 
     def _rows(self, vectors: Tensor, wanted: Int64, nodes: Int64) -> Tensor:
@@ -295,6 +298,15 @@ class LinkPhase(SimplePhase):
         free = np.ones((len(given), len(others)), bool)
         free[row[hit], slot[hit]] = False
         return torch.from_numpy(free)
+
+
+def _against_drawn(loss: LinkLoss, own: Tensor, scores: Tensor, free: Tensor) -> Tensor:
+    """What links of scores own [B] lose to drawn ends of scores [B, M], of which some are free."""
+    if loss == "softmax":
+        others = scores.masked_fill(~free, float("-inf"))
+        return (torch.cat([own[:, None], others], dim=1).logsumexp(1) - own).sum()
+    weight = free.to(scores.dtype) / free.sum(1, keepdim=True).clamp(min=1)
+    return (F.softplus(scores) * weight).sum()
 
 
 def _known(graph: MessageGraph, turned: bool) -> tuple[Int64, Int64]:
