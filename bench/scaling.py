@@ -7,7 +7,8 @@
 Every measurement is a fresh ``hasten train`` of the same global batch (with ``--per-device`` of the
 same batch for each process) with a fixed number of threads a process; rounds alternate between the
 counts. "launched" is one process under torchrun, which makes a process group and exchanges with
-nobody: its cost against none is the overhead.
+nobody: its cost against none is the overhead. "apart" is as many trainings as the largest count at
+once, each alone with its share of the batch: what the machine has for processes that share nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from bench.machine import KEEP_PAGES, load
 from bench.results import RESULTS, circumstances, page, write_result
 from bench.statistics import spread
 
-LAUNCHED = "launched"
+LAUNCHED, APART = "launched", "apart"
+LABELS = {LAUNCHED: "1 under torchrun", APART: "as many, each a training of its own"}
 MODELS = {"ml-1m": "sasrec", "beauty": "sasrec", "ml-100k-facts": "kgat"}
 
 
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    sides: list[int | str] = [*options.devices, LAUNCHED]
+    sides: list[int | str] = [*options.devices, LAUNCHED, APART]
     rates: dict[str, list[float]] = {str(side): [] for side in sides}
     before = load()
     for number in range(options.rounds):
@@ -101,7 +103,39 @@ def settings(options: argparse.Namespace) -> list[str]:
 
 
 def run_once(side: int | str, options: argparse.Namespace) -> float:
-    """The median examples per second over the epochs that count."""
+    """The median examples per second over the epochs that count, added up over trainings apart."""
+    many = max(options.devices) if side == APART else 1
+    shares = many if side == APART and not options.per_device else 1
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = [Path(scratch) / f"run-{number}" for number in range(many)]
+        commands = [command_of(side, options, folder, shares) for folder in folders]
+        environment = os.environ | KEEP_PAGES | {"OMP_NUM_THREADS": str(options.threads)}
+        running = [
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for command in commands
+        ]
+        try:
+            for command, process in zip(commands, running, strict=True):
+                said, _ = process.communicate()
+                if process.returncode:
+                    raise SystemExit(f"{' '.join(command)}\n{said}")
+        finally:
+            for process in running:
+                process.kill()  # nothing where it has ended
+        return sum(_rate(folder) for folder in folders)
+
+
+def command_of(
+    side: int | str, options: argparse.Namespace, out: Path, shares: int = 1
+) -> list[str]:
+    """A training of this side; shares: how many divide the batch between them."""
     count = str(options.epochs)
     program = [sys.executable, "-m", "hasten"]
     if side == LAUNCHED:
@@ -109,32 +143,22 @@ def run_once(side: int | str, options: argparse.Namespace) -> float:
             port = free.getsockname()[1]
         program = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
         program += ["--master-port", str(port), "-m", "hasten"]
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "run"
-        command = [*program, "train", MODELS[options.data], str(plain_file(options.data))]
-        command += ["--out", str(out)]
-        command += ["--epochs", count, "--eval-every", count, "--device", options.device]
-        size = f"training.batch_size_per_device={options.batch_size}"
-        command += (
-            ["--set", size] if options.per_device else ["--batch-size", f"{options.batch_size}"]
-        )
-        command += ["--threads", str(options.threads)]
-        command += ["--set", f"checkpoint.every={count}", "--quiet"]
-        command += [] if side == LAUNCHED else ["--devices", str(side)]
-        for each in settings(options):
-            command += ["--set", each]
-        threads = {"OMP_NUM_THREADS": str(options.threads)}
-        done = subprocess.run(
-            command,
-            env=os.environ | KEEP_PAGES | threads,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
-        lines = (out / "metrics.jsonl").read_text().splitlines()
+    command = [*program, "train", MODELS[options.data], str(plain_file(options.data))]
+    command += ["--out", str(out)]
+    command += ["--epochs", count, "--eval-every", count, "--device", options.device]
+    size = f"training.batch_size_per_device={options.batch_size}"
+    whole = ["--batch-size", f"{options.batch_size // shares}"]
+    command += ["--set", size] if options.per_device else whole
+    command += ["--threads", str(options.threads)]
+    command += ["--set", f"checkpoint.every={count}", "--quiet"]
+    command += ["--devices", str(side)] if isinstance(side, int) else []
+    for each in settings(options):
+        command += ["--set", each]
+    return command
+
+
+def _rate(run: Path) -> float:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
     epochs = [record for record in map(json.loads, lines) if record["kind"] == "train"]
     return float(median(record["examples_per_second"] for record in epochs[1:-1]))
 
@@ -150,7 +174,7 @@ def markdown(result: dict[str, Any]) -> str:
     )
     lines = ["| processes | examples/s | against 1 |", "| --- | --- | --- |"]
     for name, rate in result["examples_per_second"].items():
-        label = "1 under torchrun" if name == LAUNCHED else name
+        label = LABELS.get(name, name)
         ratio = result["against_one"][name]
         lines.append(
             f"| {label} | {rate['median']:,.0f} ({rate['low']:,.0f}-{rate['high']:,.0f}) "
