@@ -20,7 +20,7 @@ from bench.harness import Side, SideFailedError, run_side
 from bench.machine import load
 from bench.results import RESULTS, circumstances, page, write_result
 
-_PRIMEKG = "python -m bench.hgt_side --graph primekg --warm 0 --steps 1 --threads {threads}"
+_PRIMEKG = "python -m bench.hgt_side --graph primekg --warm 1 --steps 1 --threads {threads}"
 LINES = {
     "primekg-full": Side(
         "a step at PrimeKG's size, one pass, recompute", f"{_PRIMEKG} --mode full --recompute"
@@ -32,6 +32,10 @@ LINES = {
     "primekg-edges-1250": Side(
         "the micro-batches with 1,250 links of each relation instead of 5,000",
         f"{_PRIMEKG} --mode edges --fan-out 1 --accumulate 4 --recompute --sample 1250",
+    ),
+    "primekg-edges-320": Side(
+        "the micro-batches with 320 links of each relation",
+        f"{_PRIMEKG} --mode edges --fan-out 1 --accumulate 4 --recompute --sample 320",
     ),
     "jaccard": Side("similar pairs of 20,000 sets", "python -m bench.jaccard_side"),
 }

@@ -233,7 +233,12 @@ def test_messages_are_the_training_edges_both_ways():
     graph, types = phase.graph, NodeTypes.of(dataset)
     relations = len(dataset.relations)
     messages = list(
-        zip(graph.source.tolist(), graph.relation.tolist(), graph.target.tolist(), strict=True)
+        zip(
+            graph.source.tolist(),
+            graph.relation_of(np.arange(len(graph.source))).tolist(),
+            graph.target.tolist(),
+            strict=True,
+        )
     )
     expected = []
     train = dataset.of(TRAIN)
@@ -354,7 +359,9 @@ def test_constant_inputs_collapse_and_the_health_says_so():
     mixes = {}
     for node in range(graph.nodes):
         mine = graph.target == node
-        counts = np.bincount(graph.relation[mine], minlength=2 * len(graph.types.source))
+        counts = np.bincount(
+            graph.relation_of(np.flatnonzero(mine)), minlength=2 * len(graph.types.source)
+        )
         mixes.setdefault((graph.types.code[node], tuple(counts)), []).append(node)
     groups = [nodes for nodes in mixes.values() if len(nodes) > 1]
     assert groups

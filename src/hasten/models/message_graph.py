@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from hasten.data.node_types import NodeTypes
 from hasten.data.tables import TRAIN, Int64, ragged_positions
 from hasten.ops.edge_attention import TypedEdges
 from hasten.ops.random import bits, key
+
+IntArray = NDArray[np.int32] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +42,18 @@ class Hop:
 class MessageGraph:
     """Messages by relation, destination and source; links by relation.
 
-    source, relation, target, link: int64 [E] of messages; by_target: int64 [E], the messages by
-    destination; offsets: int64 [N + 1], those of each. head, kind, tail: int64 [L] of links.
+    source, target, link: int32 [E] of messages, as there may be many (int64 where a number does not
+    fit); bounds: int64 [2R + 1], where a relation's messages begin; by_target: int32 [E], the
+    messages by destination; offsets: int64 [N + 1], those of each. head, kind, tail: int64 [L] of
+    links.
     """
 
     types: NodeTypes
-    source: Int64
-    relation: Int64
-    target: Int64
-    link: Int64
-    by_target: Int64
+    source: IntArray
+    target: IntArray
+    link: IntArray
+    bounds: Int64
+    by_target: IntArray
     offsets: Int64
     head: Int64
     kind: Int64
@@ -72,11 +77,11 @@ class MessageGraph:
         target = np.concatenate([tail, head[proper]])
         link = np.concatenate([number, number[proper]])
         order = np.lexsort((source, target, relation))
-        source, relation, target, link = (c[order] for c in (source, relation, target, link))
-        by_target = np.argsort(target, kind="stable")
-        offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(np.bincount(target, minlength=count), out=offsets[1:])
-        return cls(types, source, relation, target, link, by_target, offsets, head, kind, tail)
+        source, target = (_narrow(ends[order], count) for ends in (source, target))
+        link = _narrow(link[order], len(codes))
+        by_target = _narrow(np.argsort(target, kind="stable"), len(target))
+        bounds, offsets = _bounds(relation, 2 * relations), _bounds(target, count)
+        return cls(types, source, target, link, bounds, by_target, offsets, head, kind, tail)
 
     @property
     def nodes(self) -> int:
@@ -84,8 +89,13 @@ class MessageGraph:
 
     def whole(self) -> TypedEdges:
         """All messages."""
-        shape = (self.nodes, self.nodes)
-        return TypedEdges.build(self.source, self.relation, self.target, shape, in_order=True)
+        source, target = (each.astype(np.int64) for each in (self.source, self.target))
+        relation = np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
+        return TypedEdges.build(source, relation, target, (self.nodes,) * 2, in_order=True)
+
+    def relation_of(self, messages: IntArray) -> Int64:
+        """The relation of each of these messages."""
+        return np.searchsorted(self.bounds, messages, "right") - 1
 
     def sizes(self, nodes: Int64) -> tuple[int, ...]:
         """How many of the nodes (ascending) are of each type."""
@@ -106,18 +116,12 @@ class MessageGraph:
         into a node, drawn by the key ``draw`` and the message alone, so that it does not matter
         what else is asked for. everything: the sources are all nodes.
         """
-        places, _ = ragged_positions(self.offsets, targets)
-        chosen = self.by_target[places]
-        if scored is not None:
-            chosen = chosen[~scored[self.link[chosen]]]
-        chosen = np.sort(chosen)
-        if fan_out is not None:
-            chosen = chosen[self._first(chosen, fan_out, draw)]
+        chosen = self._into(targets, scored, fan_out, draw)
         source, target = self.source[chosen], self.target[chosen]
         sources = np.arange(self.nodes) if everything else _union(source, targets, self.nodes)
         edges = TypedEdges.build(
             np.searchsorted(sources, source),
-            self.relation[chosen],
+            self.relation_of(chosen),
             np.searchsorted(targets, target),
             (len(targets), len(sources)),
             in_order=True,
@@ -125,17 +129,31 @@ class MessageGraph:
         own = np.searchsorted(sources, targets)
         return Hop(edges, sources, own, self.sizes(sources), self.sizes(targets))
 
-    def _first(self, chosen: Int64, fan_out: int, draw: int) -> NDArray[np.bool_]:
-        """Which of the messages (by relation and destination) are among the drawn."""
-        group = self.relation[chosen] * self.nodes + self.target[chosen]
-        begin = np.flatnonzero(np.diff(group, prepend=-1))
-        lengths = np.diff(np.append(begin, len(group)))
-        if not len(group) or lengths.max() <= fan_out:
-            return np.ones(len(group), bool)
-        chance = bits(key(draw), torch.from_numpy(chosen)).numpy()
-        order = np.lexsort((chance, group))
-        rank = np.arange(len(group)) - np.repeat(begin, lengths)
-        keep = np.zeros(len(group), bool)
+    def _into(
+        self, targets: Int64, scored: NDArray[np.bool_] | None, fan_out: int | None, draw: int
+    ) -> IntArray:
+        """The messages of :meth:`hop`, ascending; drawn by relation, so that little is held."""
+        chosen = self.by_target[ragged_positions(self.offsets, targets)[0]]
+        if scored is not None:
+            chosen = chosen[~scored[self.link[chosen]]]
+        chosen.sort()
+        if fan_out is None:
+            return chosen
+        cuts = np.searchsorted(chosen, self.bounds).tolist()
+        parts = [chosen[first:last] for first, last in pairwise(cuts)]
+        return np.concatenate([part[self._first(part, fan_out, draw)] for part in parts])
+
+    def _first(self, chosen: IntArray, fan_out: int, draw: int) -> NDArray[np.bool_]:
+        """Which of a relation's messages (by destination) are among the drawn."""
+        target = self.target[chosen]
+        begin = np.flatnonzero(np.diff(target, prepend=-1))
+        lengths = np.diff(np.append(begin, len(target)))
+        if not len(target) or lengths.max() <= fan_out:
+            return np.ones(len(target), bool)
+        chance = bits(key(draw), torch.from_numpy(chosen.astype(np.int64))).numpy()
+        order = np.lexsort((chance, target))
+        rank = np.arange(len(target)) - np.repeat(begin, lengths)
+        keep = np.zeros(len(target), bool)
         keep[order[rank < fan_out]] = True
         return keep
 
@@ -157,7 +175,17 @@ class MessageGraph:
         return found[::-1]
 
 
-def _union(some: Int64, others: Int64, count: int) -> Int64:
+def _narrow(numbers: Int64, bound: int) -> IntArray:
+    return numbers.astype(np.int32) if bound <= np.iinfo(np.int32).max else numbers
+
+
+def _bounds(numbers: IntArray, count: int) -> Int64:
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(numbers, minlength=count), out=offsets[1:])
+    return offsets
+
+
+def _union(some: IntArray, others: Int64, count: int) -> Int64:
     """The distinct nodes of both, ascending."""
     seen = np.zeros(count, bool)
     seen[some] = True

@@ -36,8 +36,11 @@ def similar_nodes(
     first, last = int(types.offsets[number]), int(types.offsets[number + 1])
     mine = (graph.target >= first) & (graph.target < last)
     if relations is not None:
-        mine &= np.isin(graph.relation % len(types.source), _relations(dataset, relations))
-    target, source = graph.target[mine] - first, graph.source[mine]
+        every = np.arange(len(graph.bounds) - 1) % len(types.source)
+        asked = np.isin(every, _relations(dataset, relations))
+        mine &= np.repeat(asked, np.diff(graph.bounds))
+    target, source = (ends[mine].astype(np.int64) for ends in (graph.target, graph.source))
+    target -= first
     sets = _sets(target, source, last - first, graph.nodes)
     found = jaccard_pairs(sets, graph.nodes, threshold)
     if not len(found.items):

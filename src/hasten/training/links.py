@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -92,15 +93,21 @@ class LinkPhase(SimplePhase):
         relations = len(graph.types.source)
         self.bounds = np.searchsorted(graph.kind, np.arange(relations + 1))
         self.known = [_known(graph, turned) for turned in (False, True)]
-        ends = np.concatenate([graph.head, graph.tail])
-        self._incident = np.argsort(ends, kind="stable")
-        self._offsets = np.zeros(graph.nodes + 1, np.int64)
-        np.cumsum(np.bincount(ends, minlength=graph.nodes), out=self._offsets[1:])
-        self._linked = np.flatnonzero(np.diff(self._offsets))
         self._orders: Latest[list[Int64]] = Latest()
         self._node_order: Latest[Int64] = Latest()
         #: what was drawn for the step that runs
         self._drawn: Latest[dict[Hashable, Any]] = Latest()
+
+    @cached_property
+    def _incident(self) -> tuple[Int64, Int64, Int64]:
+        """For steps by nodes: the ends of links by node, where each begins, and nodes with links.
+
+        An end is its link as a head, and that and the number of links as a tail.
+        """
+        ends = np.concatenate([self.graph.head, self.graph.tail])
+        offsets = np.zeros(self.graph.nodes + 1, np.int64)
+        np.cumsum(np.bincount(ends, minlength=self.graph.nodes), out=offsets[1:])
+        return np.argsort(ends, kind="stable"), offsets, np.flatnonzero(np.diff(offsets))
 
     def _once(self, batch: Batch, what: Hashable, make: Callable[[], Found]) -> Found:
         """What is made for a step, the first time that it is asked for."""
@@ -124,7 +131,7 @@ class LinkPhase(SimplePhase):
         if self.draws.steps is not None:
             return self.draws.steps
         if self.draws.mode == "neighbors":
-            return -(-len(self._linked) // self.draws.batch_size)
+            return -(-len(self._incident[2]) // self.draws.batch_size)
         return int(np.max(-(-np.diff(self.bounds) // self._each())))
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
@@ -161,17 +168,18 @@ class LinkPhase(SimplePhase):
 
     def _by_node(self, seed: int, epoch: int, index: int) -> Int64:
         """One link of each of some nodes."""
-        base, count = key(seed, Stream.PERMUTATION, epoch, _NODES), len(self._linked)
+        incident, offsets, linked = self._incident
+        base, count = key(seed, Stream.PERMUTATION, epoch, _NODES), len(linked)
         order = self._node_order.of((seed, epoch), lambda: permutation(count, base).numpy())
         size = min(self.draws.batch_size, len(order))
         place = index * size + np.arange(size)
         if self.draws.steps is None:
             place = place[place < len(order)]
-        nodes = self._linked[order[place % len(order)]]
+        nodes = linked[order[place % len(order)]]
         base = key(seed, Stream.POSITIVES, epoch, index, _CHOICE)
-        degree = torch.from_numpy(self._offsets[nodes + 1] - self._offsets[nodes])
+        degree = torch.from_numpy(offsets[nodes + 1] - offsets[nodes])
         drawn = integers(degree, base, torch.from_numpy(nodes)).numpy()
-        return np.unique(self._incident[self._offsets[nodes] + drawn] % self.links)
+        return np.unique(incident[offsets[nodes] + drawn] % self.links)
 
     def examples(self, batch: Batch) -> int:
         return int(batch.denominators["links"])
