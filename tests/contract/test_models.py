@@ -18,13 +18,17 @@ from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import merge_ranks, per_query, rank_queries
 from hasten.registry import load_model
+from hasten.training import trainer
 from hasten.training.checkpoint import read_checkpoint
+from hasten.training.compile import compile_step
 from tests.contract.cases import CASES, ModelCase, sequences
 
 #: the suite runs on another device where this names one (make gpu-check)
 DEVICE = os.environ.get("HASTEN_TEST_DEVICE", "cpu")
 TRAINED = [case for case in CASES if case.trains]
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+FIRST = {case.model: case for case in reversed(TRAINED)}
+each_model = pytest.mark.parametrize("case", FIRST.values(), ids=FIRST.keys())
 each_trained = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case.label)
 
 
@@ -210,6 +214,52 @@ def test_recompute_changes_no_number(case, tmp_path):
     train(case, tmp_path / "plain")
     train(case, tmp_path / "recomputed", training__recompute=True)
     assert fingerprint(tmp_path / "plain") == fingerprint(tmp_path / "recomputed")
+
+
+@pytest.mark.filterwarnings("default")
+@each_model
+def test_compiles_what_is_called(case, monkeypatch, tmp_path):
+    """Traced and differentiated as for a real compiler, whose code alone is left out."""
+    compile_function = torch.compile
+
+    def traced(function, **_):
+        return compile_function(function, backend="aot_eager", dynamic=True)
+
+    monkeypatch.setattr(torch, "compile", traced)
+    result = train(case, tmp_path / "run", training__epochs=1, training__compile="default")
+    reports = result.summary.effective["compile"]
+    assert reports
+    for report in reports:
+        assert report["in_effect"] == ("nothing to compile" not in report["note"])
+        assert report["in_effect"] == (report["graphs"] > 0)
+
+
+@each_trained
+def test_what_was_compiled_is_put_back_where_it_does_not_pay(case, monkeypatch, tmp_path):
+    """With a compiler that makes nothing: it is called in the probe, and never again."""
+    calls, probed = [], []
+
+    def compiler(function, **_):
+        def called(*arguments, **names):
+            calls.append(function)
+            return function(*arguments, **names)
+
+        return called
+
+    def probe(*arguments):
+        report = compile_step(*arguments)
+        probed.append((report, len(calls)))
+        return report
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr(trainer, "compile_step", probe)
+    train(case, tmp_path / "run", training__epochs=1, training__compile="auto")
+    for report, _ in probed:
+        assert not report.in_effect
+        assert ("nothing to compile" in report.note) == (report.compiled_ms is None)
+    compiles = any(report.compiled_ms is not None for report, _ in probed)
+    assert compiles == (len(calls) > 0)
+    assert len(calls) == probed[-1][1]
 
 
 @each_trained

@@ -59,3 +59,24 @@ def test_keeps_the_dtype():
 def test_refuses_a_probability_of_one():
     with pytest.raises(ValueError, match="dropout probability"):
         keep_mask(torch.Size([4]), 1.0)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("probability", [0.5, 0.2])
+def test_compiles_without_a_break_to_masks_that_differ(probability):
+    """Two masks of one shape stay two, and the same seed draws the same ones."""
+
+    def twice(x):
+        return dropout(x, probability, True), dropout(x, probability, True)
+
+    compiled = torch.compile(twice, backend="aot_eager", fullgraph=True, dynamic=True)
+    found = []
+    for _ in range(3):
+        x = torch.ones(50, 7, requires_grad=True)
+        torch.manual_seed(1)
+        one, other = compiled(x)
+        (one + 2 * other).sum().backward()
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(x.grad, (one + 2 * other).detach())
+        found.append((one, other))
+    torch.testing.assert_close(found[1], found[2])

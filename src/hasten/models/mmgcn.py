@@ -244,7 +244,7 @@ class MMGCN(ScoresByVectors, nn.Module):
                 x, summed = spmm_rows(whole.graph, whole.weights, x, wanted)
                 ids = self.ids.index_select(0, wanted.to(x.device))
                 return mix_layer(F.linear(summed, layer.spread), x, ids, layer)
-            x = self._mix(F.linear(self.graph.whole @ x, layer.spread), x, self.ids, layer)
+            x = self._mixed(F.linear(self.graph.whole @ x, layer.spread), x, self.ids, layer)
         if len(layers) == 1 and wanted is not None:
             return x.index_select(0, wanted.to(x.device))
         return x
@@ -267,10 +267,15 @@ class MMGCN(ScoresByVectors, nn.Module):
         for_items = self._sums(graph.to_items, users, layer, constant[1], f"{name} to items")
         return torch.cat(
             [
-                self._mix(for_items, items, self.ids[:count], layer),
-                self._mix(for_users, users, self.ids[count:], layer),
+                self._mixed(for_items, items, self.ids[:count], layer),
+                self._mixed(for_users, users, self.ids[count:], layer),
             ]
         )
+
+    def _mixed(self, summed: Tensor, x: Tensor, ids: Tensor, layer: Layer) -> Tensor:
+        """As a step does it; the one pass of an evaluation is not worth graphs of its own."""
+        mix = self._mix if torch.is_grad_enabled() else mix_layer
+        return mix(summed, x, ids, layer)
 
     def _features(self, channel: Channel) -> Tensor:
         """[N, d0] normalised, in the precision of products."""

@@ -137,7 +137,8 @@ class TripleModel(nn.Module, ABC):
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> None:
         """Compile what a step calls: the vectors of the questions."""
-        self.vectors = wrap(self.vectors)  # type: ignore[method-assign]
+        plain = type(self).vectors.__get__(self)  # not what an earlier call put in its place
+        self.vectors = wrap(plain)  # type: ignore[method-assign]
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         """``q · e_t + b_t`` for all entities t."""

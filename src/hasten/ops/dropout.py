@@ -48,13 +48,33 @@ def keep_bytes(count: int, probability: float) -> Tensor:
 
     What a step keeps of a mask for its backward pass: a bit an element.
     """
+    if torch.compiler.is_compiling():
+        # a compiler can follow neither such draws nor the view, and takes two calls with the same
+        # arguments for one: each has a seed of its own, which it does draw twice
+        drawn: Tensor = _drawn(torch.randint(2**62, (1,)), count, probability)
+        return drawn
+    return _draw(count, probability, None)
+
+
+def _draw(count: int, probability: float, generator: torch.Generator | None) -> Tensor:
     kept = round(256 / kept_scale(probability))
     lowest = (kept & -kept).bit_length() - 1
-    words = torch.empty(8 - lowest, (count + 63) // 64, dtype=torch.int64).random_(-(2**63), None)
+    words = torch.empty(8 - lowest, (count + 63) // 64, dtype=torch.int64)
+    words.random_(-(2**63), None, generator=generator)
     chosen = words[0]
     for digit, word in enumerate(words[1:], start=lowest + 1):
         chosen = word | chosen if kept >> digit & 1 else word & chosen
     return chosen.view(torch.uint8)[: (count + 7) // 8]
+
+
+@torch.library.custom_op("hasten::dropout_bits", mutates_args=())
+def _drawn(seed: Tensor, count: int, probability: float) -> Tensor:
+    return _draw(count, probability, torch.Generator().manual_seed(int(seed))).clone()
+
+
+@_drawn.register_fake
+def _(seed: Tensor, count: int, probability: float) -> Tensor:  # noqa: ARG001 - only its size
+    return torch.empty((count + 7) // 8, dtype=torch.uint8)
 
 
 def mask_of(bits: Tensor, shape: torch.Size, probability: float) -> Tensor:
