@@ -43,6 +43,15 @@ ENTRIES = (
         candidate=Side("hasten", HASTEN),
     ),
     Entry(
+        name="conve-fb15k-237-512",
+        title="ConvE, FB15k-237, fp32, batches of 512",
+        work=f"{WORK.replace('128', '512').replace('60 steps', '15 steps')} fp32.",
+        baseline=Side(
+            "plain PyTorch", f"{PLAIN.replace('--steps 60', '--steps 15')} --batch-size 512"
+        ),
+        candidate=Side("hasten", f"{HASTEN} --set training.batch_size=512 --set model.group=512"),
+    ),
+    Entry(
         name="conve-fb15k-237-bf16",
         title="ConvE, FB15k-237, bf16",
         work=f"{WORK} bf16 by autocast on both sides.",
