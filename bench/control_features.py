@@ -24,6 +24,8 @@ _WIDTH = 512
 
 def control_features(name: str, build: Path = ROOT / "build" / "bench-data") -> Path:
     """The folder: the pairs as they are, the features as above; made once."""
+    if name not in NAMES:
+        raise ValueError(f"{name}: there are only {' and '.join(NAMES)}")
     folder = build / name
     if folder.exists():
         return folder

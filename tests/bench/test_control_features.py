@@ -49,3 +49,8 @@ def test_made_once(source: Path, tmp_path: Path):
     assert not (
         controls.control_features("tiktok-drawn", tmp_path / "build") / "own_feat.npy"
     ).exists()
+
+
+def test_no_other_controls(source: Path, tmp_path: Path):
+    with pytest.raises(ValueError, match="tiktok-shuffled and tiktok-drawn"):
+        controls.control_features("tiktok-other", tmp_path / "build")
