@@ -93,6 +93,13 @@ class Histories:
         return Histories(offsets, self.items[positions], times)
 
 
+def ragged_offsets(rows: NDArray[np.integer[Any]], count: int) -> Int64:
+    """[count + 1] where each row begins in a CSR array of elements of these rows."""
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
+    return offsets
+
+
 def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
     """Flat positions of the elements of ``rows`` in a CSR array, and the new offsets."""
     lengths = offsets[rows + 1] - offsets[rows]
@@ -140,8 +147,7 @@ class Dataset:
         """Each user's items of the given parts, oldest first; one row a user [U]."""
         keep = np.isin(self.part, parts)
         user = self.interactions.user[keep]
-        offsets = np.zeros(len(self.users) + 1, np.int64)
-        np.cumsum(np.bincount(user, minlength=len(self.users)), out=offsets[1:])
+        offsets = ragged_offsets(user, len(self.users))
         time = self.interactions.time
         return Histories(
             offsets, self.interactions.item[keep], None if time is None else time[keep]

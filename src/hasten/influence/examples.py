@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.data.tables import Int64
+from hasten.data.tables import Int64, ragged_offsets
 from hasten.influence.factors import Factors, Inputs, Linear
 from hasten.ops.csr import CSR
 
@@ -96,8 +96,7 @@ class Answers:
         rows = np.concatenate([found.rows, np.arange(len(wanted))])
         items = np.concatenate([found.items, also])
         order = np.argsort(rows, kind="stable")
-        offsets = np.zeros(len(wanted) + 1, np.int64)
-        np.cumsum(np.bincount(rows, minlength=len(wanted)), out=offsets[1:])
+        offsets = ragged_offsets(rows, len(wanted))
         return CSR(offsets, items[order]).distinct()
 
 

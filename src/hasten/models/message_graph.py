@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hasten.data.graph import KnowledgeGraph
 from hasten.data.node_types import NodeTypes
-from hasten.data.tables import TRAIN, Int64, ragged_positions
+from hasten.data.tables import TRAIN, Int64, ragged_offsets, ragged_positions
 from hasten.ops.edge_attention import TypedEdges
 from hasten.ops.random import bits, key
 
@@ -80,7 +80,7 @@ class MessageGraph:
         source, target = (_narrow(ends[order], count) for ends in (source, target))
         link = _narrow(link[order], len(codes))
         by_target = _narrow(np.argsort(target, kind="stable"), len(target))
-        bounds, offsets = _bounds(relation, 2 * relations), _bounds(target, count)
+        bounds, offsets = ragged_offsets(relation, 2 * relations), ragged_offsets(target, count)
         return cls(types, source, target, link, bounds, by_target, offsets, head, kind, tail)
 
     @property
@@ -177,12 +177,6 @@ class MessageGraph:
 
 def _narrow(numbers: Int64, bound: int) -> IntArray:
     return numbers.astype(np.int32) if bound <= np.iinfo(np.int32).max else numbers
-
-
-def _bounds(numbers: IntArray, count: int) -> Int64:
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(numbers, minlength=count), out=offsets[1:])
-    return offsets
 
 
 def _union(some: IntArray, others: Int64, count: int) -> Int64:

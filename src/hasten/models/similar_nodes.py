@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from hasten.data.graph import KnowledgeGraph
-from hasten.data.tables import Int64
+from hasten.data.tables import Int64, ragged_offsets
 from hasten.errors import ConfigurationError
 from hasten.models.message_graph import MessageGraph
 from hasten.ops.csr import CSR
@@ -83,6 +83,5 @@ def _relations(dataset: KnowledgeGraph, names: tuple[str, ...]) -> Int64:
 
 def _sets(row: Int64, member: Int64, rows: int, members: int) -> CSR:
     codes = np.unique(row * members + member)
-    offsets = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.bincount(codes // members, minlength=rows), out=offsets[1:])
+    offsets = ragged_offsets(codes // members, rows)
     return CSR(offsets, codes % members)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hasten.data.clean import distinct
-from hasten.data.tables import Histories, Int64, ragged_positions
+from hasten.data.tables import Histories, Int64, ragged_offsets, ragged_positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,5 @@ class CSR:
             return self
         width = int(self.items.max()) + 1
         flat = distinct(self.rows * width + self.items)
-        offsets = np.zeros(len(self) + 1, np.int64)
-        np.cumsum(np.bincount(flat // width, minlength=len(self)), out=offsets[1:])
+        offsets = ragged_offsets(flat // width, len(self))
         return CSR(offsets, flat % width)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.data.tables import Int64
+from hasten.data.tables import Int64, ragged_offsets
 from hasten.ops.dtypes import autocast_dtype, wide
 
 Path = Literal["bag", "gather"]
@@ -132,8 +132,8 @@ def _relation(
     own_targets, row = _distinct(target, targets)
     by_source = np.argsort(column, kind="stable")
     arrays = (
-        own_sources, own_targets, column, row, _bounds(row, len(own_targets)),
-        by_source, _bounds(column, len(own_sources)),
+        own_sources, own_targets, column, row, ragged_offsets(row, len(own_targets)),
+        by_source, ragged_offsets(column, len(own_sources)),
     )  # fmt: skip
     return Relation(number, first, last, *map(torch.from_numpy, arrays))
 
@@ -149,12 +149,6 @@ def _distinct(nodes: Int64, count: int) -> tuple[Int64, Int64]:
     place = np.empty(count, np.int64)
     place[found] = np.arange(len(found))
     return found, place[nodes]
-
-
-def _bounds(places: Int64, count: int) -> Int64:
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(places, minlength=count), out=offsets[1:])
-    return offsets
 
 
 def edge_attention(

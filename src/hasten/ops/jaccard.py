@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hasten.data.tables import ragged_positions
+from hasten.data.tables import ragged_offsets, ragged_positions
 from hasten.ops.csr import CSR
 
 #: counters that are held at once
@@ -25,8 +25,7 @@ def jaccard_pairs(sets: CSR, columns: int, threshold: float) -> CSR:
     lengths = sets.lengths
     order = np.argsort(sets.items, kind="stable")
     holders = sets.rows[order]
-    bounds = np.zeros(columns + 1, np.int64)
-    np.cumsum(np.bincount(sets.items, minlength=columns), out=bounds[1:])
+    bounds = ragged_offsets(sets.items, columns)
     step = max(1, _COUNTERS // max(1, count))
     rows, others = [], []
     for start in range(0, count, step):
@@ -46,8 +45,7 @@ def jaccard_pairs(sets: CSR, columns: int, threshold: float) -> CSR:
         rows.append(row[similar])
         others.append(other[similar])
     row = np.concatenate(rows) if rows else np.empty(0, np.int64)
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(row, minlength=count), out=offsets[1:])
+    offsets = ragged_offsets(row, count)
     return CSR(offsets, np.concatenate(others) if others else row)
 
 

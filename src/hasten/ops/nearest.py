@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.data.tables import Int64, ragged_positions
+from hasten.data.tables import Int64, ragged_offsets, ragged_positions
 from hasten.ops.csr import CSR
 
 _ROWS = 1024
@@ -58,8 +58,7 @@ def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
     """
     users = len(pairs)
     order = np.argsort(pairs.items, kind="stable")
-    offsets = np.zeros(items + 1, np.int64)
-    np.cumsum(np.bincount(pairs.items, minlength=items), out=offsets[1:])
+    offsets = ragged_offsets(pairs.items, items)
     by_item = CSR(offsets, pairs.rows[order])
     found: list[tuple[Int64, Int64, Int64]] = []
     step = max(1, _COUNTS // max(1, users))

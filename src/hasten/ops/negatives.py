@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.data.clean import distinct
-from hasten.data.tables import Int64
+from hasten.data.tables import Int64, ragged_offsets
 from hasten.ops.random import integers
 
 
@@ -35,8 +35,7 @@ class KnownItems:
         """From pairs (row, item) in any order, with repetitions."""
         flat = distinct(rows * count + items)
         row, item = flat // count, flat % count
-        offsets = np.zeros(row_count + 1, np.int64)
-        np.cumsum(np.bincount(row, minlength=row_count), out=offsets[1:])
+        offsets = ragged_offsets(row, row_count)
         full = np.flatnonzero(np.diff(offsets) >= count)
         if len(full):
             raise ValueError(f"row {full[0]} knows all {count} items: it has no negatives")

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.data.tables import Int64
+from hasten.data.tables import Int64, ragged_offsets
 from hasten.models.message_graph import MessageGraph
 from hasten.ops.dtypes import wide
 from hasten.ops.random import Stream, integers, key, permutation
@@ -105,8 +105,7 @@ class LinkPhase(SimplePhase):
         An end is its link as a head, and that and the number of links as a tail.
         """
         ends = np.concatenate([self.graph.head, self.graph.tail])
-        offsets = np.zeros(self.graph.nodes + 1, np.int64)
-        np.cumsum(np.bincount(ends, minlength=self.graph.nodes), out=offsets[1:])
+        offsets = ragged_offsets(ends, self.graph.nodes)
         return np.argsort(ends, kind="stable"), offsets, np.flatnonzero(np.diff(offsets))
 
     def _once(self, batch: Batch, what: Hashable, make: Callable[[], Found]) -> Found:
