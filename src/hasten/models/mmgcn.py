@@ -40,8 +40,9 @@ from hasten.models.modal_data import (
 from hasten.models.seam import Sizes
 from hasten.ops.bipartite import Bipartite, Weighted
 from hasten.ops.dtypes import wide
-from hasten.ops.spmm import spmm_rows
+from hasten.ops.spmm import RowEntries, row_sums
 from hasten.ops.sum_order import Order, cheaper_order
+from hasten.ops.unit_projection import unit_projection
 from hasten.ops.unit_rows import unit_rows
 from hasten.training.multimodal import MultimodalPhase
 from hasten.training.pairwise import Pairs
@@ -95,10 +96,10 @@ class Layer(nn.Module):
             nn.init.xavier_normal_(self.mix.weight)
 
 
-def mix_layer(summed: Tensor, x: Tensor, ids: Tensor, layer: Layer) -> Tensor:
-    """``lrelu([H, X̂] G + c)`` of rows whose neighbours' sums went through W already."""
+def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
+    """``lrelu([H, X̂] G + c)`` of rows; what is summed went through W, they through V and b."""
     h = F.leaky_relu_(summed, _SLOPE)
-    own = F.leaky_relu_(layer.own(x), _SLOPE) + ids
+    own = F.leaky_relu_(own, _SLOPE) + ids
     width = h.shape[1]
     weight = layer.mix.weight
     mixed = F.linear(h, weight[:, :width]) + F.linear(own, weight[:, width:], layer.mix.bias)
@@ -224,80 +225,91 @@ class MMGCN(ScoresByVectors, nn.Module):
     def propagate(self, wanted: Tensor | None) -> Tensor:
         """[S, D] vectors of the wanted nodes (int64 [S] on the host, distinct); None: all."""
         total: Tensor | None = None
+        whole = self.graph.whole
+        last = None if wanted is None else RowEntries.of(whole.graph, whole.weights, wanted)
         for channel in cast(Sequence[Channel], self.channels):
             if self.recompute and torch.is_grad_enabled():
-                found = checkpoint(self._channel, channel, wanted, use_reentrant=False)
+                found = checkpoint(self._channel, channel, last, use_reentrant=False)
             else:
-                found = self._channel(channel, wanted)
+                found = self._channel(channel, last)
             found = found.to(wide(found))
             total = found if total is None else total + found
         assert total is not None
         return total / len(self.channels)
 
-    def _channel(self, channel: Channel, wanted: Tensor | None) -> Tensor:
-        """[S, D] the last layer of one modality."""
+    def _channel(self, channel: Channel, last: RowEntries | None) -> Tensor:
+        """[S, D] the last layer of one modality, of the rows of these entries."""
         layers = cast(Sequence[Layer], channel.layers)
         x = self._first(channel, layers[0])
         for number, layer in enumerate(layers[1:], 2):
-            if number == len(layers) and wanted is not None:
-                whole = self.graph.whole
-                x, summed = spmm_rows(whole.graph, whole.weights, x, wanted)
-                ids = self.ids.index_select(0, wanted.to(x.device))
-                return mix_layer(F.linear(summed, layer.spread), x, ids, layer)
-            x = self._mixed(F.linear(self.graph.whole @ x, layer.spread), x, self.ids, layer)
-        if len(layers) == 1 and wanted is not None:
-            return x.index_select(0, wanted.to(x.device))
+            if number == len(layers) and last is not None:
+                x, summed = row_sums(last, x)
+                ids = self.ids.index_select(0, last.own)
+                return mix_layer(F.linear(summed, layer.spread), layer.own(x), ids, layer)
+            summed = F.linear(self.graph.whole @ x, layer.spread)
+            x = self._mixed(summed, layer.own(x), self.ids, layer)
+        if len(layers) == 1 and last is not None:
+            return x.index_select(0, last.own)
         return x
 
     def _first(self, channel: Channel, layer: Layer) -> Tensor:
         """[N + U, D] the first layer, items and users apart: each reads only the other."""
-        items = self._features(channel)
-        frozen = not channel.users.requires_grad
-        users = (
-            self._constants(
-                f"{channel.modality} users", self.ids, lambda: unit_rows([channel.users])
-            )
-            if frozen
-            else unit_rows([channel.users])
-        )
-        constant = (channel.project is None, frozen)
-        count, graph = self.sizes.items, self.graph
-        name = channel.modality
-        for_users = self._sums(graph.to_users, items, layer, constant[0], f"{name} to users")
-        for_items = self._sums(graph.to_items, users, layer, constant[1], f"{name} to items")
+        count, graph, name = self.sizes.items, self.graph, channel.modality
+        users, frozen = self._users(channel), not channel.users.requires_grad
+        for_items = self._sums(graph.to_items, users, layer, frozen, f"{name} to items")
+        for_users, items = self._of_items(channel, layer)
         return torch.cat(
             [
                 self._mixed(for_items, items, self.ids[:count], layer),
-                self._mixed(for_users, users, self.ids[count:], layer),
+                self._mixed(for_users, layer.own(users), self.ids[count:], layer),
             ]
         )
 
-    def _mixed(self, summed: Tensor, x: Tensor, ids: Tensor, layer: Layer) -> Tensor:
+    def _mixed(self, summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
         """As a step does it; the one pass of an evaluation is not worth graphs of its own."""
         mix = self._mix if torch.is_grad_enabled() else mix_layer
-        return mix(summed, x, ids, layer)
+        return mix(summed, own, ids, layer)
 
-    def _features(self, channel: Channel) -> Tensor:
-        """[N, d0] normalised, in the precision of products."""
+    def _users(self, channel: Channel) -> Tensor:
+        """[U, d0] normalised; once, where they are frozen."""
+
+        def unit() -> Tensor:
+            return unit_rows([channel.users])
+
+        if channel.users.requires_grad:
+            return unit()
+        return self._constants(f"{channel.modality} users", self.ids, unit)
+
+    def _of_items(self, channel: Channel, layer: Layer) -> tuple[Tensor, Tensor]:
+        """[U, K] what users sum of the items, through W; [N, D] the items through V and b."""
 
         def raw() -> Tensor:
             of = {modality.name: modality for modality in self._dataset.modalities}
             return features_of(of[channel.modality])
 
-        name, project = channel.modality, channel.project
+        name, project, graph = channel.modality, channel.project, self.graph.to_users
         if project is None:
-            return self._constants(name, self.ids, lambda: unit_rows([raw().to(self.ids.dtype)]))
-        return unit_rows([project(self._constants(name, self.ids, raw))])
+            x = self._constants(name, self.ids, lambda: unit_rows([raw().to(self.ids.dtype)]))
+            return self._sums(graph, x, layer, True, f"{name} to users"), layer.own(x)
+        features = self._constants(name, self.ids, raw)
+        if self._order(graph, layer, False) == "matrix first":
+            matrices = [layer.spread, layer.own.weight]
+            through, own = unit_projection(features, project.weight, project.bias, matrices)
+            return graph @ through, own + layer.own.bias
+        x = unit_rows([project(features)])
+        return self._sums(graph, x, layer, False, f"{name} to users"), layer.own(x)
 
     def _sums(self, graph: Weighted, x: Tensor, layer: Layer, constant: bool, name: str) -> Tensor:
         """Neighbours' sums through W, in the cheaper order; sums of a constant once."""
-        rows, columns = graph.graph.shape
-        order = self.order or cheaper_order(
-            rows, columns, len(graph), *layer.spread.shape, constant=constant
-        )
-        if order == "matrix first":
+        if self._order(graph, layer, constant) == "matrix first":
             return graph @ F.linear(x, layer.spread)
         if constant:
             x = self._constants(f"{name} summed", self.ids, lambda: graph @ x.to(self.ids.dtype))
             return F.linear(x, layer.spread)
         return F.linear(graph @ x, layer.spread)
+
+    def _order(self, graph: Weighted, layer: Layer, constant: bool) -> Order:
+        rows, columns = graph.graph.shape
+        return self.order or cheaper_order(
+            rows, columns, len(graph), *layer.spread.shape, constant=constant
+        )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -146,7 +147,11 @@ def spmm_rows(
     on the host, distinct; among: int64 [R] ascending, with the rows and all their neighbours in it.
     Both together, because their gradients are added up in one table.
     """
-    entries = RowEntries.of(graph, weights, rows, among)
+    return row_sums(RowEntries.of(graph, weights, rows, among), x, path)
+
+
+def row_sums(entries: RowEntries, x: Tensor, path: Path | None = None) -> tuple[Tensor, Tensor]:
+    """:func:`spmm_rows` of entries that were looked up before, for several ``x``."""
     found: tuple[Tensor, Tensor] = _SpmmRows.apply(  # type: ignore[no-untyped-call]
         entries, path, autocast_dtype(x), x
     )
@@ -324,15 +329,27 @@ class RowEntries:
 
     def spread_sorted(self, grad: Tensor) -> Tensor:
         """By columns in order; sorting costs a fifth of adding one message after the other."""
+        bounds, rows, values = self._sorted
+        return product(bounds, rows, values.to(grad.dtype), grad)
+
+    @cached_property
+    def _sorted(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Offsets, columns and values of the transpose."""
         columns = self.columns
         rows = rows_of(self.offsets, len(columns)).to(torch.int32)
         order = torch.from_numpy(stable_order(columns.numpy().astype(np.int64), self.count))
         bounds = torch.zeros(self.count + 1, dtype=torch.int32)
         torch.cumsum(torch.bincount(columns, minlength=self.count), 0, out=bounds[1:])
-        return product(bounds, pick(rows, order), pick(self.values.to(grad.dtype), order), grad)
+        return bounds, pick(rows, order), pick(self.values, order)
 
     def spread_found(self, grad: Tensor) -> Tensor:
         """By the graph's transpose, from which the entries of other rows are left out."""
+        bounds, rows, values = self._found
+        return product(bounds, rows, values.to(grad.dtype), grad)
+
+    @cached_property
+    def _found(self) -> tuple[Tensor, Tensor, Tensor]:
+        """As :attr:`_sorted`."""
         graph, among = self.graph, self.among
         row = pick(places(self.rows, graph.shape[0]), graph.columns_t)
         kept = row.numpy() < len(self.rows)
@@ -342,8 +359,7 @@ class RowEntries:
         if among is not None:  # no other has an entry of these rows
             bounds = torch.cat([pick(bounds, among), bounds[-1:]])
         place = torch.from_numpy(np.flatnonzero(kept))
-        values = pick(self.weights.transposed, place).to(grad.dtype)
-        return product(bounds, pick(row, place), values, grad)
+        return bounds, pick(row, place), pick(self.weights.transposed, place)
 
 
 def edge_products(graph: SparseGraph, a: Tensor, b: Tensor) -> Tensor:

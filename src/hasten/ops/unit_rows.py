@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from hasten.ops.dtypes import wide
 
-_LEAST = 1e-12
+#: what a shorter row is divided by
+LEAST = 1e-12
 
 
 def unit_rows(*tables: Sequence[Tensor]) -> Tensor:
@@ -37,7 +38,7 @@ def unit_rows(*tables: Sequence[Tensor]) -> Tensor:
 def unit_rows_reference(*tables: Sequence[Tensor]) -> Tensor:
     """The same by ``cat`` and ``normalize``."""
     whole = [torch.cat([part.to(wide(part)) for part in parts]) for parts in tables]
-    return torch.cat([F.normalize(table, dim=1, eps=_LEAST) for table in whole], dim=1)
+    return torch.cat([F.normalize(table, dim=1, eps=LEAST) for table in whole], dim=1)
 
 
 class _UnitRows(torch.autograd.Function):
@@ -50,7 +51,7 @@ class _UnitRows(torch.autograd.Function):
         for part, into, length in places:
             whole = part.to(out.dtype)
             torch.linalg.vector_norm(whole, dim=1, keepdim=True, out=length)
-            torch.div(whole, length.clamp_(min=_LEAST), out=into)
+            torch.div(whole, length.clamp_(min=LEAST), out=into)
         ctx.save_for_backward(out, lengths)
         ctx.heights, ctx.kinds = heights, [part.dtype for part in parts]
         return out.view(total, count * width)
@@ -60,7 +61,7 @@ class _UnitRows(torch.autograd.Function):
         out, lengths = ctx.saved_tensors
         grad = grad.reshape(out.shape)
         along = torch.linalg.vecdot(grad, out)[..., None]
-        along.masked_fill_(lengths <= _LEAST, 0.0)
+        along.masked_fill_(lengths <= LEAST, 0.0)
         found = torch.addcmul(grad, out, along, value=-1).div_(lengths)
         parts = zip(_places(found, ctx.heights), ctx.kinds, strict=True)
         return None, *(part.to(kind) for part, kind in parts)
