@@ -24,10 +24,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hasten.data.clean import stable_order
 from hasten.data.tables import Int64, ragged_positions
+from hasten.ops.bags import bag_sums
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.row_products import row_products, rows_of
 
@@ -239,9 +239,7 @@ def product(
     """[M, D] of entries by rows (as in :class:`SparseGraph`), without gradient."""
     rows, path = len(offsets) - 1, path or _path_of(x)
     if path == "bag":
-        return F.embedding_bag(
-            columns, x, offsets, mode="sum", per_sample_weights=values, include_last_offset=True
-        )
+        return bag_sums(offsets, columns, values, x)
     if path == "csr":
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant)")
