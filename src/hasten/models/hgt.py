@@ -247,10 +247,9 @@ class HGT(nn.Module):
     def _after(self, number: int, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """What follows a layer of attention."""
         if self.gains is not None and self.shifts is not None:
-            kind = torch.repeat_interleave(torch.tensor(list(sizes))).to(x.device)
-            x = F.layer_norm(x, x.shape[1:])
             gain, shift = (p[number].to(x.dtype) for p in (self.gains, self.shifts))
-            x = torch.addcmul(shift.index_select(0, kind), x, gain.index_select(0, kind))
+            parts = zip(torch.split(x, list(sizes)), gain, shift, strict=True)
+            x = torch.cat([F.layer_norm(part, part.shape[1:], g, s) for part, g, s in parts])
         if self.options.activation == "relu":
             x = torch.relu(x)
         return F.dropout(x, self.options.dropout, self.training)

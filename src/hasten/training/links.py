@@ -15,7 +15,7 @@ and processes add up to the same step, also where neighbourhoods are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
@@ -269,22 +269,44 @@ class LinkPhase(SimplePhase):
         """The sum over these links (by relation)."""
         total = vectors.new_zeros((), dtype=wide(vectors))
         kinds, begin = np.unique(self.graph.kind[links], return_index=True)
+        asked = []
         for kind, part in zip(kinds.tolist(), np.split(links, begin[1:]), strict=True):
-            ends = (self.graph.head[part], self.graph.tail[part])
-            left, right = (self._rows(vectors, wanted, nodes) for nodes in ends)
+            others = [self._others(batch, kind, side) for side in (0, 1)]
+            asked.append((kind, [self.graph.head[part], self.graph.tail[part], *others]))
+        for (kind, (head, tail, *others)), rows in zip(
+            asked, self._rows_of_all(vectors, wanted, [nodes for _, nodes in asked]), strict=True
+        ):
+            left, right, *tables = rows
             queries, bias = self.model.queries(left, kind)
             own = torch.linalg.vecdot(queries.to(total.dtype), right.to(total.dtype)) + bias
             if self.draws.loss == "logistic":
                 total = total + F.softplus(-own).sum()
             # the product with the relation is the same from either side
             given = (queries, self.model.queries(right, kind)[0])
-            for side in (0, 1):
-                others = self._others(batch, kind, side)
-                table = self._rows(vectors, wanted, others)
-                scores = (given[side] @ table.T).to(total.dtype) + bias
-                free = self._free(kind, side, ends[side], others).to(scores.device)
+            for side, nodes in enumerate((head, tail)):
+                scores = (given[side] @ tables[side].T).to(total.dtype) + bias
+                free = self._free(kind, side, nodes, others[side]).to(scores.device)
                 total = total + _against_drawn(self.draws.loss, own, scores, free) / 2
         return total
+
+    def _rows_of_all(
+        self, vectors: Tensor, wanted: Int64, asked: Sequence[Sequence[Int64]]
+    ) -> Iterator[Sequence[Tensor]]:
+        """For each relation the rows of each of its lists of nodes.
+
+        Relations are taken together until they ask for as many rows as there are vectors: every
+        taking costs a gradient of all vectors, and all at once would hold all rows' gradients.
+        """
+        waiting: list[Sequence[Int64]] = []
+        for number, lists in enumerate(asked, 1):
+            waiting.append(lists)
+            nodes = [each for lists in waiting for each in lists]
+            if number < len(asked) and sum(map(len, nodes)) < len(vectors):
+                continue
+            rows = self._rows(vectors, wanted, np.concatenate(nodes))
+            pieces = iter(torch.split(rows, [len(each) for each in nodes]))
+            yield from [[next(pieces) for _ in lists] for lists in waiting]
+            waiting = []
 
     def _rows(self, vectors: Tensor, wanted: Int64, nodes: Int64) -> Tensor:
         place = torch.from_numpy(np.searchsorted(wanted, nodes))
