@@ -45,16 +45,18 @@ def bag_sums(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Ten
 def equal_blocks(offsets: np.ndarray, threads: int) -> Int64:
     """Bounds [K + 1] of blocks of bags, as few as keep the threads about equally busy."""
     bags, entries = len(offsets) - 1, int(offsets[-1])
-    best, blocks = np.array([0, bags]), 1
+    best, blocks, most = np.array([0, bags]), 1, min(_MOST, entries // _LEAST)
+    if most < 2:
+        return best
     least = busiest(offsets, best, threads)
-    while least > _UNEQUAL * entries / threads and 2 * blocks <= min(_MOST, entries // _LEAST):
+    while least > _UNEQUAL * entries / threads and 2 * blocks <= most:
         blocks *= 2
         inner = np.searchsorted(offsets, np.linspace(0, entries, blocks + 1)[1:-1])
         bounds = np.unique(np.concatenate([[0], inner, [bags]]))
         found = busiest(offsets, bounds, threads)
         if found < least:
             best, least = bounds, found
-    return best.astype(np.int64)
+    return best
 
 
 def busiest(offsets: np.ndarray, bounds: Int64, threads: int) -> int:
