@@ -323,8 +323,7 @@ def test_doctor_tests_the_exchange():
     assert [each["rank"] for each in found["processes"]] == [0, 1]
     assert all(row["gb_per_second"] > 0 for row in found["sums"])
     if sys.platform == "linux":
-        through = ["gloo", "gloo", "memory", "memory"]
-        assert [row["through"] for row in found["sums"]] == through
+        assert {row["through"] for row in found["sums"]} == {"memory"}
 
 
 @pytest.mark.slow

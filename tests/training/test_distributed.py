@@ -97,7 +97,6 @@ def test_memory_is_shared_where_all_can(several):
     for each in found:
         assert each["summed"] == {
             "shared": True,
-            "small": False,
             "none to reserve": False,
             "not for all": False,
             "files": [],

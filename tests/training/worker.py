@@ -5,6 +5,7 @@ Every part runs on all ranks; what it finds goes to ``OUT/<rank>.json``, weights
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import sys
@@ -168,10 +169,9 @@ def summed(processes: Processes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     last = processes.rank == processes.world - 1
     sharing: dict[str, Any] = {
-        "shared": {"FEWEST_BYTES": 0},
-        "small": {},
-        "none to reserve": {"FEWEST_BYTES": 0, "_reserve": lambda *_: None},
-        "not for all": {"FEWEST_BYTES": 0, **({"_map": lambda *_: None} if last else {})},
+        "shared": {},
+        "none to reserve": {"_reserve": lambda *_: None},
+        "not for all": {"_map": lambda *_: None} if last else {},
     }
     for name, replaced in sharing.items():
         for dtype, count in ((torch.float32, 1), (torch.float32, 200_003), (torch.float64, 70_001)):
@@ -186,6 +186,8 @@ def summed(processes: Processes) -> dict[str, Any]:
                 assert torch.equal(buffer.values[:count], right)
                 assert torch.equal(buffer.values[count:], own)
         found[name] = bool(buffer.slots)
+    del buffer
+    gc.collect()  # what trained before this, too
     handles = [Path(f"/proc/self/fd/{number}") for number in range(256)]
     files = [str(each.readlink()) for each in handles if each.is_symlink()]
     found["files"] = [each for each in files if "hasten-sums" in each]
@@ -270,10 +272,8 @@ def wishes(processes: Processes) -> list[float]:
 
 def alone(processes: Processes) -> nn.Module:
     """Training as it would be if gradients were not exchanged."""
-    exchanged = processes.sum_
-    processes.sum_ = lambda tensor, what: tensor  # type: ignore[method-assign]
-    model, _, _ = train("sasrec-ce", processes, 10)
-    processes.sum_ = exchanged  # type: ignore[method-assign]
+    with patch.object(SummedBuffer, "sum_", lambda *_: None):
+        model, _, _ = train("sasrec-ce", processes, 10)
     return model
 
 
@@ -289,9 +289,9 @@ def main(out: Path) -> None:
             "training": {},
         }
         for number, name in enumerate(MODELS):
-            # every other one through shared memory, for which they are too small by themselves
-            fewest = 0 if number % 2 == 0 else summed_buffer.FEWEST_BYTES
-            with patch.object(summed_buffer, "FEWEST_BYTES", fewest):
+            # every other one as where memory cannot be shared
+            sockets = patch.object(summed_buffer, "_reserve", lambda *_: None)
+            with sockets if number % 2 else nullcontext():
                 model, losses, seen = train(name, processes)
             save_file(model.state_dict(), out / f"{name}-{processes.rank}.safetensors")
             found["training"][name] = {"losses": losses, "seen": seen}

@@ -29,6 +29,7 @@ from hasten.training.device import resolve_device
 from hasten.training.heartbeat import Heartbeat
 from hasten.training.launch import Launch, launched
 from hasten.training.rendezvous import first_line, meet, resolve_backend
+from hasten.training.semaphores import Semaphores
 
 T = TypeVar("T")
 _SLICE = timedelta(seconds=1)
@@ -136,9 +137,18 @@ class Processes:
             self._raise_if_lost()
         return tensor
 
-    def meet(self, what: str) -> None:
-        """Go on when all processes have come here."""
-        self.sum_(torch.zeros(1), what)
+    def meet(self, semaphores: Semaphores, what: str) -> None:
+        """Go on when all processes have come here; for those that share memory."""
+        self._raise_if_lost()
+        started = time.monotonic()
+        semaphores.tell()
+        while not semaphores.come(_SLICE.total_seconds()):
+            self._raise_if_lost()
+            if semaphores.ended():
+                gone = RuntimeError("a process has ended")
+                raise self._broken(what, gone, time.monotonic()) from gone
+            if time.monotonic() - started > self.timeout:
+                raise self._nobody(what)
 
     def broadcast_(self, tensor: Tensor, what: str) -> Tensor:
         """Replace a tensor by that of the first process."""
@@ -270,10 +280,13 @@ class Processes:
                     raise self._broken(what, error, time.monotonic()) from error
                 self._raise_if_lost()
                 if time.monotonic() - started > self.timeout:
-                    raise ProcessesError(
-                        f"rank {self.rank} waited {self.timeout:g} s for the others in {what}, at "
-                        f"{self.place} (distributed.timeout): {self._places()}"
-                    ) from error
+                    raise self._nobody(what) from error
+
+    def _nobody(self, what: str) -> ProcessesError:
+        return ProcessesError(
+            f"rank {self.rank} waited {self.timeout:g} s for the others in {what}, at "
+            f"{self.place} (distributed.timeout): {self._places()}"
+        )
 
     def _raise_if_lost(self) -> None:
         if self._heartbeat is not None and self._heartbeat.lost is not None:

@@ -3,8 +3,8 @@
 On one machine with CPU devices every process has a slot of one mapped file without a name (Linux's
 memfd: nothing is left of it however the processes end, and no /dev/shm is too small for it). A sum
 then moves what a sum must: each process adds up its part of all slots and writes the result into
-all of them. gloo, which would send the numbers through sockets, only says when everyone is there:
-before, and after. Where memory cannot be shared (macOS, several machines) gloo sends everything.
+all of them. Semaphores in the same memory say when everyone is there: before, and after. Where
+memory cannot be shared (macOS, several machines) gloo sends everything through sockets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from hasten.training.distributed import Processes
+from hasten.training.semaphores import Semaphores, room
 
-#: bytes from which two meetings are cheaper than sockets
-FEWEST_BYTES = 1 << 20
 #: numbers added up at once, so that their sum is still in cache when it is written to all slots
 _PIECE = 1 << 16
 _PAGE = 4096
+#: bytes of the word at the beginning by which the file is known; semaphores follow
+_TOKEN = 64
 
 
 class SummedBuffer:
@@ -38,8 +39,9 @@ class SummedBuffer:
     ) -> None:
         self.processes = processes
         self.slots: list[Tensor] = []
-        if device.type == "cpu" and count * dtype.itemsize >= FEWEST_BYTES:
-            self.slots = _slots(processes, count, dtype)
+        self._semaphores: Semaphores | None = None
+        if device.type == "cpu":
+            self.slots, self._semaphores = _shared(processes, count, dtype)
         if self.slots:
             self.values = self.slots[processes.rank]
         else:
@@ -47,12 +49,12 @@ class SummedBuffer:
 
     def sum_(self, count: int, what: str) -> None:
         """Replace the first ``count`` values by their sums over all processes."""
-        if not self.slots:
+        if self._semaphores is None:
             self.processes.sum_(self.values[:count], what)
             return
         rank, world = self.processes.rank, self.processes.world
         begin, end = count * rank // world, count * (rank + 1) // world
-        self.processes.meet(what)
+        self.processes.meet(self._semaphores, what)
         for start in range(begin, end, _PIECE):
             first, *others = [slot[start : min(start + _PIECE, end)] for slot in self.slots]
             total = first + others[0]
@@ -60,29 +62,44 @@ class SummedBuffer:
                 total += other
             for part in (first, *others):
                 part.copy_(total)
-        self.processes.meet(what)
+        self.processes.meet(self._semaphores, what)
 
 
-def _slots(processes: Processes, count: int, dtype: torch.dtype) -> list[Tensor]:
-    """The slots of all processes, each [count]; none where they cannot share memory."""
+def _shared(
+    processes: Processes, count: int, dtype: torch.dtype
+) -> tuple[list[Tensor], Semaphores | None]:
+    """The slots of all processes, each [count], and their semaphores; or neither.
+
+    Neither where they cannot share memory.
+    """
     if not processes.one_machine or processes.world < 2:
-        return []
-    size = -(-count * dtype.itemsize // _PAGE) * _PAGE
-    handle, token = None, secrets.token_hex(16)
+        return [], None
+    head, size = _pages(_TOKEN + room(processes.world)), _pages(count * dtype.itemsize)
+    handle, token = None, secrets.token_hex(_TOKEN // 2)
     if processes.first:
-        handle = _reserve(_PAGE + size * processes.world, token)
+        handle = _reserve(head + size * processes.world, token)
     place = processes.from_first(
         lambda: None if handle is None else [f"/proc/{os.getpid()}/fd/{handle}", token]
     )
     mapped = None if place is None else _map(Path(place[0]), place[1])
-    everybody = all(processes.gather(mapped is not None, "sharing memory"))
+    semaphores = None
+    if mapped is not None:
+        semaphores = Semaphores(mapped, _TOKEN, processes.rank, processes.world)
+        if processes.first:
+            semaphores.prepare()
+    everybody = processes.gather([semaphores is not None, os.getpid()], "sharing memory")
     if handle is not None:
         os.close(handle)
-    if mapped is None or not everybody:
-        return []
-    numbers = torch.frombuffer(mapped, dtype=dtype, offset=_PAGE)
+    if mapped is None or semaphores is None or not all(ready for ready, _ in everybody):
+        return [], None
+    semaphores.processes = [number for _, number in everybody]
+    numbers = torch.frombuffer(mapped, dtype=dtype, offset=head)
     whole = numbers.view(processes.world, size // dtype.itemsize)
-    return [slot[:count] for slot in whole.unbind()]
+    return [slot[:count] for slot in whole.unbind()], semaphores
+
+
+def _pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
 
 
 def _reserve(size: int, token: str) -> int | None:

@@ -31,12 +31,19 @@ class TranslationBatch:
     """Edges in the order of their relations, each with another node: int64 [B]; on the host.
 
     relation: int64 [B]; nodes: int64 [3B], head, tail and other of one edge after the other;
-    sizes: edges of each relation.
+    sizes: edges of each relation; order: int64 [B], the example (from 0) at each place.
     """
 
     relation: Tensor
     nodes: Tensor
     sizes: list[int]
+    order: Tensor
+
+    def part(self, places: Tensor) -> TranslationBatch:
+        """The edges at these places, ascending."""
+        relation = self.relation[places]
+        sizes = torch.bincount(relation, minlength=len(self.sizes)).tolist()
+        return TranslationBatch(relation, _edges(self.nodes, places), sizes, self.order[places])
 
 
 class TranslationModel(Protocol):
@@ -110,6 +117,16 @@ class TranslationPhase(SimplePhase):
 
         return self._drawn.of((of.seed, of.epoch, of.index), draw)
 
+    def _share(self, of: Batch, ids: Tensor) -> tuple[TranslationBatch, Tensor]:
+        """The examples of these numbers, and where their nodes are among those of the batch."""
+        drawn, _, place = self._whole(of)
+        if ids is of.ids:
+            return drawn, place
+        at = torch.empty_like(drawn.order)
+        at[drawn.order] = torch.arange(len(at))
+        own = at[ids - of.ids[0]].sort().values  # the numbers of a batch follow each other
+        return drawn.part(own), _edges(place, own)
+
     def batch(self, of: Batch, ids: Tensor) -> TranslationBatch:
         """What the examples of these numbers are, in the order of their relations."""
         seed, epoch = of.seed, of.epoch
@@ -123,19 +140,16 @@ class TranslationPhase(SimplePhase):
         nodes = torch.stack([self.heads[place], self.tail[edge].long(), other], dim=1)
         order = torch.argsort(relation, stable=True)
         sizes = torch.bincount(relation, minlength=self.relations).tolist()
-        return TranslationBatch(relation[order], nodes[order].view(-1), sizes)
-
-    def encode(self, batch: Batch) -> Encoded:
-        """[S, D] the rows of the nodes that the batch reads."""
-        weight = self._parameters[0]
-        return (weight.index_select(0, self.read(batch).to(weight.device)),)
+        return TranslationBatch(relation[order], nodes[order].view(-1), sizes, order)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        drawn, read, place = self._whole(batch)
-        if rows is not batch.ids:
+        found: Tensor = self._parameters[0]
+        if encoded:  # the rows that the batch reads, in place of their table
+            (found,) = encoded
+            drawn, place = self._share(batch, rows)
+        else:
             drawn = self.batch(batch, rows)
-            place = torch.searchsorted(read, drawn.nodes)
-        (found,) = encoded
+            place = drawn.nodes
         loss, norms = self.model.translation(found, place.to(found.device), drawn)
         count = batch.denominators["edges"]
         return [Term("loss", loss, count), Term("l2", norms, count, self.l2)]
@@ -154,3 +168,8 @@ class TranslationPhase(SimplePhase):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.model.set_attention(state["attention"])
+
+
+def _edges(three: Tensor, places: Tensor) -> Tensor:
+    """Of three numbers an edge, [3B], those of the edges at these places."""
+    return three.view(-1, 3).index_select(0, places).view(-1)
