@@ -24,7 +24,7 @@ from hasten.configuration.build import build_config
 from hasten.data.load import load_table
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.rank_all import Ranks
-from hasten.training import row_adam, summed_buffer
+from hasten.training import divided, row_adam, shared_memory
 from hasten.training.checkpoint import Checkpoint
 from hasten.training.distributed import Processes
 from hasten.training.precision import Precision
@@ -81,6 +81,15 @@ MODELS = {
     "two-denominators": stub(TwoDenominators),
     "convolutional": stub(ConvolutionalScorer),
 }
+
+
+#: how models are trained in turns: as usual (small ones are not divided), each process moving a
+#: part, and as where memory cannot be shared
+WAYS = (
+    nullcontext,
+    lambda: patch.object(divided, "FEWEST", 0),
+    lambda: patch.object(shared_memory, "_reserve", lambda *_: None),
+)
 
 
 def train(
@@ -175,7 +184,7 @@ def summed(processes: Processes) -> dict[str, Any]:
     }
     for name, replaced in sharing.items():
         for dtype, count in ((torch.float32, 1), (torch.float32, 200_003), (torch.float64, 70_001)):
-            with patch.multiple(summed_buffer, **replaced) if replaced else nullcontext():
+            with patch.multiple(shared_memory, **replaced) if replaced else nullcontext():
                 buffer = SummedBuffer(processes, count + 5, dtype, CPU)
             for repeat in (1, 2):
                 buffer.values.copy_(torch.arange(count + 5) * (processes.rank + repeat))
@@ -185,7 +194,7 @@ def summed(processes: Processes) -> dict[str, Any]:
                 own = torch.arange(count, count + 5, dtype=dtype) * (processes.rank + repeat)
                 assert torch.equal(buffer.values[:count], right)
                 assert torch.equal(buffer.values[count:], own)
-        found[name] = bool(buffer.slots)
+        found[name] = buffer.memory is not None
     del buffer
     gc.collect()  # what trained before this, too
     handles = [Path(f"/proc/self/fd/{number}") for number in range(256)]
@@ -221,13 +230,17 @@ def checkpoint(processes: Processes) -> dict[str, Any]:
 def poisoned(processes: Processes) -> dict[str, Any]:
     """A NaN on the last process alone: no byte may change on any."""
     found: dict[str, Any] = {}
-    for precision in ("fp32", "fp16"):
+    for name in ("fp32", "fp16", "divided"):
+        precision = "fp32" if name == "divided" else name
         torch.manual_seed(0)
         model, phases = stub(TwoDenominators)()
         model, (phase,) = model.float(), phases
         share = Share(processes.rank, processes.world)
         options = TrainingOptions(clip_norm=1.0)
-        step = OptimiserStep(phase, 0, options, Precision(precision, CPU), share, CPU, processes)
+        with patch.object(divided, "FEWEST", 0 if name == "divided" else divided.FEWEST):
+            how = Precision(precision, CPU)
+            step = OptimiserStep(phase, 0, options, how, share, CPU, processes)
+        assert (step.divided is not None) == (name == "divided" and processes.world > 1)
         for index in range(2):
             step(phase.plan(0, 0, index), 0.01)
         before = _bytes(model, step)
@@ -241,21 +254,74 @@ def poisoned(processes: Processes) -> dict[str, Any]:
             phase.terms = bad
         losses = step(phase.plan(0, 0, 2), 0.01)
         phase.terms = original
-        found[precision] = {
+        found[name] = {
             "unchanged": _bytes(model, step) == before,
             "bad": int(step.bad_in_a_row),
-            "losses": {name: float(value) for name, value in losses.items()},
+            "losses": {term: float(value) for term, value in losses.items()},
         }
         step(phase.plan(0, 1, 0), 0.01)
-        found[precision]["goes_on"] = _bytes(model, step) != before
+        found[name]["goes_on"] = _bytes(model, step) != before
     return found
 
 
 def _bytes(model: nn.Module, step: OptimiserStep) -> bytes:
     tensors = [p.detach() for p in model.parameters()]
-    for parameter in model.parameters():
-        tensors += list(step.optimiser.state[parameter].values())
+    tensors += list(step.tensors()[0].values())
     return b"".join(t.numpy().tobytes() for t in tensors)
+
+
+def moved_in_parts(processes: Processes) -> dict[str, Any]:
+    """What each process moves and keeps, and a run that goes on from it in another layout."""
+    share = Share(processes.rank, processes.world)
+    found: dict[str, Any] = {}
+
+    def make(fewest: int, among: Processes, part: Share) -> tuple[nn.Module, list[OptimiserStep]]:
+        torch.manual_seed(3)
+        model, phases = MODELS["two-phase"]()
+        training = TrainingOptions(clip_norm=0.05, clip_norm_type="inf", weight_decay=0.01)
+        how = Precision("fp32", CPU)
+        with patch.object(divided, "FEWEST", fewest):
+            steps = [
+                OptimiserStep(phase, number, training, how, part, CPU, among)
+                for number, phase in enumerate(phases)
+            ]
+        return model, steps
+
+    def take(steps: list[OptimiserStep], epoch: int) -> None:
+        for step in steps:
+            step.phase.start_epoch(0, epoch)
+            for index in range(step.phase.steps()):
+                step(step.phase.plan(0, epoch, index), 1e-2)
+
+    def copied(model: nn.Module, steps: list[OptimiserStep]) -> tuple[Any, Any]:
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        held = [{k: v.clone() for k, v in step.tensors()[0].items()} for step in steps]
+        return weights, held
+
+    model, steps = make(0, processes, share)
+    assert [step.tensors()[0] for step in steps] == [{}, {}]
+    take(steps, 0)
+    held = [sum(len(s["exp_avg"]) for s in step.optimiser.state.values()) for step in steps]
+    counts = [sum(p.numel() for p in step.parameters) for step in steps]
+    found["held"] = [held, counts]
+    weights, states = copied(model, steps)
+    take(steps, 1)
+    expected = copied(model, steps)
+    for name, fewest, among, part in (
+        ("same", 0, processes, share),
+        ("whole", 1 << 40, processes, share),
+        ("one", 1 << 40, Processes(CPU), Share()),
+    ):
+        other, others = make(fewest, among, part)
+        other.load_state_dict(weights)
+        for step, state in zip(others, states, strict=True):
+            step.load({key: value.clone() for key, value in state.items()})
+        take(others, 1)
+        got = copied(other, others)
+        limits = {"rtol": 0.0, "atol": 0.0} if name == "same" else {"rtol": 1e-9, "atol": 1e-12}
+        torch.testing.assert_close(got, expected, **limits)
+        found[name] = True
+    return found
 
 
 def wishes(processes: Processes) -> list[float]:
@@ -284,14 +350,13 @@ def main(out: Path) -> None:
             "collectives": collectives(processes),
             "checkpoint": checkpoint(processes),
             "poisoned": poisoned(processes),
+            "parts": moved_in_parts(processes) if sys.platform == "linux" else None,
             "wishes": wishes(processes),
             "summed": summed(processes) if sys.platform == "linux" else None,
             "training": {},
         }
         for number, name in enumerate(MODELS):
-            # every other one as where memory cannot be shared
-            sockets = patch.object(summed_buffer, "_reserve", lambda *_: None)
-            with sockets if number % 2 else nullcontext():
+            with WAYS[number % 3]():
                 model, losses, seen = train(name, processes)
             save_file(model.state_dict(), out / f"{name}-{processes.rank}.safetensors")
             found["training"][name] = {"losses": losses, "seen": seen}

@@ -54,7 +54,7 @@ def _probe(step: OptimiserStep, seed: int) -> float:
     begin = time.perf_counter()
     for index in range(count):
         step.accumulate(step.phase.plan(seed, 0, index))
-        step.optimiser.zero_grad()
+        step.zero_grad()
     if step.device.type == "cuda":
         torch.cuda.synchronize(step.device)
     return (time.perf_counter() - begin) / count * 1e3
@@ -98,7 +98,7 @@ def compile_step(step: OptimiserStep, mode: str, seed: int) -> CompileReport:
                 "use --compile off, or --compile auto to fall back by itself"
             ) from error
         step.phase.compile_with(_plain)
-        step.optimiser.zero_grad()
+        step.zero_grad()
         return CompileReport(mode, in_effect=False, note=f"failed: {type(error).__name__}")
     graphs = int(counters["stats"]["unique_graphs"])
     eager = times.get(_plain)

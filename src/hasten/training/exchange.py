@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hasten.training.distributed import Processes
+from hasten.training.divided import DividedParameters
 from hasten.training.summed_buffer import SummedBuffer
 
 
@@ -24,7 +25,7 @@ class GradientExchange:
         self._names: list[str] | None = None
         self._shapes: list[torch.Size] = []
         self._buffer: SummedBuffer | None = None
-        self._count = 0
+        self._count = self._gradients = 0
         self._tail = torch.empty(0)
         self._views: list[Tensor] = []
         self._sums: list[Tensor] = []
@@ -35,11 +36,13 @@ class GradientExchange:
         losses: dict[str, Tensor],
         wishes: Sequence[float],
         sums: Sequence[Tensor] = (),
+        divided: DividedParameters | None = None,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Sum gradients and ``sums`` (in place), losses and wishes over all processes.
 
         parameters: of one dtype and device, of the same shapes on all processes; losses: scalars by
         name; a process without rows has none. A phase must name its terms alike in every step.
+        divided: takes its part of the gradients, and the parameters have none afterwards.
         Returns the losses and the wishes [len(wishes)].
         """
         if self._names is None:
@@ -63,13 +66,21 @@ class GradientExchange:
         tail[: len(names)].copy_(torch.stack(values))
         tail[len(names) :].copy_(torch.tensor(wishes, dtype=tail.dtype), non_blocking=True)
         assert self._buffer is not None
-        self._buffer.sum_(self._count, "the sum of gradients")
-        for parameter, view in zip(parameters, self._views, strict=True):
-            parameter.grad = view
-        for own, view in zip(sums, self._sums, strict=True):
-            own.copy_(view)
-        summed = tail.clone()
-        return dict(zip(names, summed[: len(names)].unbind(), strict=True)), summed[len(names) :]
+        if divided is None:
+            self._buffer.sum_(self._count, "the sum of gradients")
+            for parameter, view in zip(parameters, self._views, strict=True):
+                parameter.grad = view
+            summed = self._buffer.values[self._gradients : self._count].clone()
+        else:
+            part = (divided.begin, divided.end, self._gradients, self._count)
+            summed = self._buffer.reduce_(*part, "the sum of gradients")
+            divided.take(self._buffer.values[: self._gradients])
+            for parameter in parameters:
+                parameter.grad = None
+        *found, tail = torch.split(summed, [*(own.numel() for own in sums), len(tail)])
+        for own, value in zip(sums, found, strict=True):
+            own.copy_(value.view_as(own))
+        return dict(zip(names, tail[: len(names)].unbind(), strict=True)), tail[len(names) :]
 
     def _agreed_names(self, losses: dict[str, Tensor]) -> list[str]:
         """The loss terms of all processes in one order."""
@@ -83,7 +94,7 @@ class GradientExchange:
             return
         self._shapes = shapes
         sizes = [*(tensor.numel() for tensor in held), tail]
-        self._count = sum(sizes)
+        self._count, self._gradients = sum(sizes), sum(sizes[:gradients])
         if self._buffer is None or self._count > len(self._buffer.values):
             kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients]}
             assert len(kinds) == 1, "one dtype and device a phase"

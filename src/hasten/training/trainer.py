@@ -365,10 +365,11 @@ class Trainer:
         self.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:
-        """Write a checkpoint; the first process does, for all hold the same."""
+        """Write a checkpoint; the first process does, of what all of them hold."""
+        self.processes.place = f"saving {folder.name}"
+        tensors = trainer_tensors(self)
         if self.processes.first:
-            self.processes.place = f"saving {folder.name}"
-            write_checkpoint(folder, trainer_tensors(self), trainer_state(self))
+            write_checkpoint(folder, tensors, trainer_state(self))
 
     def finish(self) -> float:
         """Write ``final``, and ``best`` if nothing was selected; seconds of earlier parts."""
