@@ -20,7 +20,7 @@ from hasten.training.distributed import Processes
 from hasten.training.shared_memory import SharedRows, share
 
 #: numbers from which a further meeting of the processes costs less than what it saves
-FEWEST = 1 << 18
+FEWEST = 1 << 21
 
 
 class DividedParameters:
