@@ -98,6 +98,7 @@ def test_memory_is_shared_where_all_can(several):
         assert each["summed"] == {
             "shared": True,
             "none to reserve": False,
+            "no semaphores": False,
             "not for all": False,
             "files": [],
         }

@@ -180,6 +180,7 @@ def summed(processes: Processes) -> dict[str, Any]:
     sharing: dict[str, Any] = {
         "shared": {},
         "none to reserve": {"_reserve": lambda *_: None},
+        "no semaphores": {"available": lambda: False},
         "not for all": {"_map": lambda *_: None} if last else {},
     }
     for name, replaced in sharing.items():

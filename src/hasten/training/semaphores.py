@@ -25,6 +25,13 @@ class _Time(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
+def available() -> bool:
+    """Whether the system's C library has semaphores that processes can share."""
+    library = ctypes.CDLL(None)
+    names = ("sem_init", "sem_post", "sem_trywait", "sem_timedwait")
+    return all(hasattr(library, name) for name in names)
+
+
 def room(world: int) -> int:
     """Bytes that the semaphores of so many processes take."""
     return _STRIDE * world * world

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hasten.training.distributed import Processes
-from hasten.training.semaphores import Semaphores, room
+from hasten.training.semaphores import Semaphores, available, room
 
 _PAGE = 4096
 #: bytes of the word at the beginning by which the file is known; semaphores follow
@@ -46,7 +46,7 @@ def share(processes: Processes, rows: int, count: int, dtype: torch.dtype) -> Sh
     )
     mapped = None if place is None else _map(Path(place[0]), place[1])
     semaphores = None
-    if mapped is not None:
+    if mapped is not None and available():
         semaphores = Semaphores(mapped, _TOKEN, processes.rank, processes.world)
         if processes.first:
             semaphores.prepare()
