@@ -123,10 +123,10 @@ def naive_user_graph(k: int) -> Tensor:
     total = torch.zeros(USERS, USERS, dtype=torch.float64)
     sets = [set(held) for held in HELD] + [set()]
     for u, mine in enumerate(sets):
-        shared = [(len(mine & theirs), -v) for v, theirs in enumerate(sets) if v != u]
+        shared = [(len(mine & theirs), -len(theirs), -v) for v, theirs in enumerate(sets) if v != u]
         best = [pair for pair in sorted(shared, reverse=True) if pair[0] > 0][:k]
         if best:
-            weights = torch.softmax(torch.tensor([float(c) for c, _ in best]).double(), 0)
-            for (_, v), weight in zip(best, weights.tolist(), strict=True):
+            weights = torch.softmax(torch.tensor([float(c) for c, _, _ in best]).double(), 0)
+            for (_, _, v), weight in zip(best, weights.tolist(), strict=True):
                 total[u, -v] = weight
     return total

@@ -44,7 +44,9 @@ def test_companions_are_those_of_all_counts_at_once(block, k, monkeypatch):
     pairs = CSR(offsets, np.concatenate(held).astype(np.int64))
     user, other, count = companions(pairs, 30, k)
     for u in range(25):
-        shared = [(len(np.intersect1d(held[u], held[v])), -v) for v in range(25) if v != u]
-        best = [(c, -v) for c, v in sorted(shared, reverse=True) if c][:k]
+        shared = [
+            (len(np.intersect1d(held[u], held[v])), -len(held[v]), -v) for v in range(25) if v != u
+        ]
+        best = [(c, -v) for c, _, v in sorted(shared, reverse=True) if c][:k]
         mine = user == u
         assert list(zip(count[mine].tolist(), other[mine].tolist(), strict=True)) == best

@@ -47,7 +47,7 @@ def user_graph(pairs: CSR, items: int, k: int) -> Weighted:
 
     A user who shares items with fewer has fewer, and one who shares none has none.
     """
-    mark = content_hash("companions 1", pairs.offsets, pairs.items, str(items), str(k))
+    mark = content_hash("companions 2", pairs.offsets, pairs.items, str(items), str(k))
 
     def make() -> dict[str, Int64]:
         user, other, count = companions(pairs, items, k)

@@ -53,10 +53,13 @@ def nearest_reference(x: Tensor, k: int) -> list[set[int]]:
 def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
     """The k other users with whom each user shares the most items: user, other, count [n].
 
-    pairs: each user's distinct items. Fewer than k where a user shares items with fewer; of equal
-    counts the user of the smaller number first. Users come in order, their others by count.
+    pairs: each user's distinct items. Fewer than k where a user shares items with fewer. Of equal
+    counts the user with fewer items comes first, for whom they are more of what there is; then the
+    user of the smaller number. Users come in order, their others as they come first.
     """
     users = len(pairs)
+    # who comes first, of equal counts, last: so that a larger place in it is better
+    standing = np.lexsort((np.arange(users), pairs.lengths))[::-1]
     order = np.argsort(pairs.items, kind="stable")
     offsets = ragged_offsets(pairs.items, items)
     by_item = CSR(offsets, pairs.rows[order])
@@ -64,25 +67,26 @@ def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
     step = max(1, _COUNTS // max(1, users))
     for start in range(0, users, step):
         block = pairs.take(np.arange(start, min(start + step, users)))
-        found.append(_companions(block, by_item, start, users, k))
+        found.append(_companions(block, by_item, start, standing, k))
     columns = (np.concatenate(column) for column in zip(*found, strict=True))
     user, other, count = columns
     return user, other, count
 
 
 def _companions(
-    block: CSR, by_item: CSR, start: int, users: int, k: int
+    block: CSR, by_item: CSR, start: int, standing: Int64, k: int
 ) -> tuple[Int64, Int64, Int64]:
-    """The same for the users of a block."""
+    """The same for the users of a block. standing: all users, the better at the end."""
+    users = len(standing)
     met, lengths = ragged_positions(by_item.offsets, block.items)
     row = np.repeat(block.rows, np.diff(lengths))
     counts = np.bincount(row * users + by_item.items[met], minlength=len(block) * users)
     counts = counts.reshape(len(block), users)
     counts[np.arange(len(block)), start + np.arange(len(block))] = 0
-    # one number that orders by count, then by the smaller user
-    keys = counts * users + (users - 1 - np.arange(users))
+    # one number that orders by count, then by standing
+    keys = counts[:, standing] * users + np.arange(users)
     k = min(k, users)
     best = torch.from_numpy(keys).topk(k, dim=1).values.numpy()
     count, rest = np.divmod(best, users)
     row, place = np.nonzero(count)
-    return start + row, users - 1 - rest[row, place], count[row, place]
+    return start + row, standing[rest[row, place]], count[row, place]
