@@ -86,7 +86,10 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
         Triples(made.head, made.relation, made.tail),
         np.zeros(count, np.int8), "", Source("made"), np.zeros(count, bool), typed=True,
     )  # fmt: skip
-    chosen = HGTOptions(mode=options.mode, fan_out=options.fan_out, contrastive_weight=0.0)
+    # the logistic loss is the guide's, but for the number of drawn ends
+    chosen = HGTOptions(
+        mode=options.mode, fan_out=options.fan_out, contrastive_weight=0.0, loss="logistic"
+    )
     training = TrainingOptions(
         batch_size=options.sample, accumulate=options.accumulate, recompute=options.recompute
     )

@@ -283,7 +283,7 @@ def _typed() -> Iterable[Experiment]:
     drawn = "--lr 3e-3 --set training.schedule=cosine --epochs 15"
     drawn += " --set model.loss=sampled --set model.negatives=32 --set training.batch_size=4096"
     models = {
-        "hgt": ("hgt", narrow),
+        "hgt": ("hgt", f"{narrow} --set model.loss=logistic"),
         "hgt-softmax": ("hgt", f"{narrow} --set model.loss=softmax --set model.negatives=256"),
         "distmult": ("distmult", softmax),
         "distmult-drawn": ("distmult", drawn),
@@ -299,6 +299,9 @@ def _typed() -> Iterable[Experiment]:
                 count=1 if model == "degree" else 3,
                 embeddings=True,
             )
+    # with as few drawn ends as the logistic loss has
+    few = f"{common} {sets['redda-k']} {narrow} --set model.loss=softmax"
+    yield from seeds("hgt-softmax-64-redda-k", "hgt", "redda-k", few, count=1, embeddings=True)
 
 
 EXPERIMENTS = (*EXPERIMENTS, *_typed(), *_graphs(), *_facts(), *_features())

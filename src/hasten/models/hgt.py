@@ -78,7 +78,7 @@ class HGTOptions(ModelOptions):
         None, ge=1, description="none: until every link (or node) had its turn [1]"
     )
     loss: LinkLoss = Field(
-        "logistic", description="of a link beside drawn ends: each alone, or all by a softmax"
+        "softmax", description="of a link beside drawn ends: each alone, or all by a softmax"
     )
     negatives: int = Field(64, ge=1, description="other ends a step, relation and side")
     fan_out: int | None = Field(

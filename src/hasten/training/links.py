@@ -278,6 +278,9 @@ class LinkPhase(SimplePhase):
         ):
             left, right, *tables = rows
             queries, bias = self.model.queries(left, kind)
+            if self.draws.loss == "softmax":
+                # its gradient is zero but for rounding, which Adam would make steps of
+                bias = bias.detach()
             own = torch.linalg.vecdot(queries.to(total.dtype), right.to(total.dtype)) + bias
             if self.draws.loss == "logistic":
                 total = total + F.softplus(-own).sum()
