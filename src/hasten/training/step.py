@@ -102,8 +102,8 @@ class OptimiserStep:
         if self.exchange is not None:
             sums = self.phase.sums()
             losses, self.wishes = self.exchange(self.trained, losses, wishes, sums, self.divided)
-        else:
-            # as in the exchange: a parameter that nothing led to has the gradient zero
+        if self.divided is None:  # else its pieces have their gradients
+            # as after an exchange: a parameter that nothing led to has the gradient zero
             for parameter in self.trained:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
