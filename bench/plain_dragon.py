@@ -66,7 +66,8 @@ class PlainDRAGON(nn.Module):
         of_users = torch.cat(
             [self.shares[:, m] * x[self.items :] for m, x in enumerate(found)], dim=1
         )
-        items = items + torch.sparse.mm(self.alike, items.float())
+        with torch.autocast("cpu", enabled=False):  # sparse products have no backward pass in bf16
+            items = items + torch.sparse.mm(self.alike, items.float())
         others = of_users[self.others]
         together = torch.matmul(self.weights.to(others.dtype)[:, None], others)[:, 0]
         return of_users + together, items

@@ -299,9 +299,10 @@ def _typed() -> Iterable[Experiment]:
                 count=1 if model == "degree" else 3,
                 embeddings=True,
             )
-    # with as few drawn ends as the logistic loss has
-    few = f"{common} {sets['redda-k']} {narrow} --set model.loss=softmax"
-    yield from seeds("hgt-softmax-64-redda-k", "hgt", "redda-k", few, count=1, embeddings=True)
+    # with as few drawn ends as the logistic loss has: the default
+    for name, files in sets.items():
+        few = f"{common} {files} {narrow} --set model.loss=softmax"
+        yield from seeds(f"hgt-softmax-64-{name}", "hgt", name, few, embeddings=True)
 
 
 EXPERIMENTS = (*EXPERIMENTS, *_typed(), *_graphs(), *_facts(), *_features())

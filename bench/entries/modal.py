@@ -12,24 +12,43 @@ WORK = (
 )
 
 
-def _entry(model: str, also: str, what: str, steps: tuple[int, int], column: str) -> Entry:
-    options = f"--model {model} --data baby {also}".strip()
-    plain, ours = (f"{options} --steps {count}" for count in steps)
-    name = f"{model}-baby" + (f"-{also.rsplit(maxsplit=1)[-1]}" if also else "")
+PLAIN = "plain PyTorch, gather and scatter"
+
+
+def _entry(
+    model: str,
+    what: str,
+    *,
+    ids: str = "",
+    precision: str = "",
+    plain: str = "",
+    column: str = "exact",
+) -> Entry:
+    """precision: ours, where it is not fp32; plain: that of the plain side."""
+    options = f"--model {model} --data baby {ids}".strip()
+    theirs = f"{options} {f'--precision {plain}' if plain else ''}".strip()
+    ours = f"{options} {f'--precision {precision}' if precision else ''}".strip()
+    short = ("-frozen" if ids else "") + (f"-{precision}" if precision else "")
     return Entry(
-        name=name,
+        name=f"{model}-baby{short}" + ("-both" if plain else ""),
         title=f"{model.upper()}, Amazon-Baby size, {what}",
-        work=WORK.format(what=what, steps=f"{steps[0]} and {steps[1]}"),
-        baseline=Side("plain PyTorch, gather and scatter", f"{SIDE} --how plain {plain}"),
-        candidate=Side("hasten", f"{SIDE} --how hasten {ours}"),
+        work=WORK.format(what=what, steps="4 and 10"),
+        baseline=Side(
+            f"{PLAIN}, {plain}" if plain else PLAIN, f"{SIDE} --how plain {theirs} --steps 4"
+        ),
+        candidate=Side("hasten", f"{SIDE} --how hasten {ours} --steps 10"),
         column=column,
     )
 
 
 ENTRIES = (
-    _entry("mmgcn", "", "ids trained, fp32", (4, 10), "exact"),
-    _entry("mmgcn", "--ids frozen", "ids frozen, fp32", (4, 10), "exact"),
-    _entry("mmgcn", "--precision bf16", "ids trained, bf16", (4, 10), "bf16"),
-    _entry("dragon", "", "fp32", (4, 10), "exact"),
-    _entry("dragon", "--precision bf16", "bf16", (4, 10), "bf16"),
+    _entry("mmgcn", "ids trained, fp32"),
+    _entry("mmgcn", "ids frozen, fp32", ids="--ids frozen"),
+    _entry("mmgcn", "ids trained, fp32 beside bf16", precision="bf16", column="bf16"),
+    _entry(
+        "mmgcn", "ids trained, bf16 on both sides", precision="bf16", plain="bf16", column="bf16"
+    ),
+    _entry("dragon", "fp32"),
+    _entry("dragon", "fp32 beside bf16", precision="bf16", column="bf16"),
+    _entry("dragon", "bf16 on both sides", precision="bf16", plain="bf16", column="bf16"),
 )

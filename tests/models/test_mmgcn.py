@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError, DataError
+from hasten.models import modal_data
 from hasten.models.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.modal_data import Constants
 from hasten.models.seam import RecommenderQueries, Sizes
@@ -199,8 +200,15 @@ def test_a_user_with_all_items_is_refused():
     (1024, torch.float32, 1040), (512, torch.float64, 520), (1000, torch.float32, 1000),
     (2048, torch.bfloat16, 2080),
 ])  # fmt: skip
-def test_rows_of_constants_do_not_begin_at_whole_pages(width, dtype, apart):
+def test_rows_of_constants_do_not_begin_at_whole_pages(width, dtype, apart, monkeypatch):
+    monkeypatch.setattr(modal_data, "onednn_is_faster", lambda: False)
     made = torch.randn(3, width).to(dtype)
     kept = Constants()("some", torch.zeros(1, dtype=dtype), lambda: made)
     assert kept.stride() == (apart, 1)
     assert torch.equal(kept, made)
+
+
+def test_rows_of_constants_have_no_gaps_where_onednn_multiplies(monkeypatch):
+    monkeypatch.setattr(modal_data, "onednn_is_faster", lambda: True)
+    made = torch.randn(3, 1024)
+    assert Constants()("some", torch.zeros(1), lambda: made).is_contiguous()

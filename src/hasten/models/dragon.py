@@ -41,6 +41,7 @@ from hasten.models.seam import Sizes
 from hasten.ops.bipartite import Bipartite, Weighted
 from hasten.ops.dtypes import wide
 from hasten.ops.layer_sum import layer_sum
+from hasten.ops.linear import LinearMap
 from hasten.ops.spmm import spmm_rows
 from hasten.ops.unit_rows import unit_rows
 from hasten.training.multimodal import MultimodalPhase
@@ -77,8 +78,8 @@ class Channel(nn.Module):
     def __init__(self, name: str, width: int, options: DRAGONOptions, sizes: Sizes) -> None:
         super().__init__()
         self.modality = name
-        self.first = nn.Linear(width, options.hidden)
-        self.second = nn.Linear(options.hidden, options.width)
+        self.first = LinearMap(width, options.hidden)
+        self.second = LinearMap(options.hidden, options.width)
         self.users = xavier(sizes.users, options.width)
 
 

@@ -37,6 +37,7 @@ from hasten.models.similar_nodes import similar_nodes
 from hasten.models.triples import METRICS
 from hasten.ops.dtypes import wide
 from hasten.ops.edge_attention import TypedEdges
+from hasten.ops.linear import LinearMap
 from hasten.ops.random import seed_device
 from hasten.ops.table import FixedTable
 from hasten.training.contrast import Similar
@@ -147,7 +148,7 @@ class HGT(nn.Module):
         shape = (options.layers, types, options.hidden)
         self.gains = nn.Parameter(torch.ones(shape)) if options.norm else None
         self.shifts = nn.Parameter(torch.zeros(shape)) if options.norm else None
-        self.result = nn.Linear(options.hidden, options.width)
+        self.result = LinearMap(options.hidden, options.width)
         distmult = options.decoder == "distmult"
         self.relations = (
             nn.Parameter(torch.ones(sizes.relations, options.width)) if distmult else None

@@ -40,6 +40,7 @@ from hasten.models.modal_data import (
 from hasten.models.seam import Sizes
 from hasten.ops.bipartite import Bipartite, Weighted
 from hasten.ops.dtypes import wide
+from hasten.ops.linear import LinearMap, linear
 from hasten.ops.spmm import RowEntries, row_sums
 from hasten.ops.sum_order import Order, cheaper_order
 from hasten.ops.unit_projection import unit_projection
@@ -89,7 +90,7 @@ class Layer(nn.Module):
     def __init__(self, entering: int, width: int, first: bool) -> None:
         super().__init__()
         self.spread = xavier(entering, entering)
-        self.own = nn.Linear(entering, width)
+        self.own = LinearMap(entering, width)
         self.mix = nn.Linear(entering + width, width)
         nn.init.xavier_normal_(self.own.weight)
         if first:  # the published code leaves those of later layers as nn.Linear begins
@@ -102,7 +103,7 @@ def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
     own = F.leaky_relu_(own, _SLOPE) + ids
     width = h.shape[1]
     weight = layer.mix.weight
-    mixed = F.linear(h, weight[:, :width]) + F.linear(own, weight[:, width:], layer.mix.bias)
+    mixed = linear(h, weight[:, :width]) + linear(own, weight[:, width:], layer.mix.bias)
     return F.leaky_relu_(mixed, _SLOPE)
 
 
@@ -113,7 +114,7 @@ class Channel(nn.Module):
         super().__init__()
         latent = options.latent if name in options.projected else None
         self.modality, self.entering = name, latent or width
-        self.project = None if latent is None else nn.Linear(width, latent)
+        self.project = None if latent is None else LinearMap(width, latent)
         users = xavier(sizes.users, self.entering)
         if options.ids == "trainable":
             self.users: Tensor = users
@@ -245,8 +246,8 @@ class MMGCN(ScoresByVectors, nn.Module):
             if number == len(layers) and last is not None:
                 x, summed = row_sums(last, x)
                 ids = self.ids.index_select(0, last.own)
-                return mix_layer(F.linear(summed, layer.spread), layer.own(x), ids, layer)
-            summed = F.linear(self.graph.whole @ x, layer.spread)
+                return mix_layer(linear(summed, layer.spread), layer.own(x), ids, layer)
+            summed = linear(self.graph.whole @ x, layer.spread)
             x = self._mixed(summed, layer.own(x), self.ids, layer)
         if len(layers) == 1 and last is not None:
             return x.index_select(0, last.own)
@@ -302,11 +303,11 @@ class MMGCN(ScoresByVectors, nn.Module):
     def _sums(self, graph: Weighted, x: Tensor, layer: Layer, constant: bool, name: str) -> Tensor:
         """Neighbours' sums through W, in the cheaper order; sums of a constant once."""
         if self._order(graph, layer, constant) == "matrix first":
-            return graph @ F.linear(x, layer.spread)
+            return graph @ linear(x, layer.spread)
         if constant:
             x = self._constants(f"{name} summed", self.ids, lambda: graph @ x.to(self.ids.dtype))
-            return F.linear(x, layer.spread)
-        return F.linear(graph @ x, layer.spread)
+            return linear(x, layer.spread)
+        return linear(graph @ x, layer.spread)
 
     def _order(self, graph: Weighted, layer: Layer, constant: bool) -> Order:
         rows, columns = graph.graph.shape

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hasten.data.graph import AnyDataset, KnowledgeGraph
 from hasten.data.node_types import type_sizes
 from hasten.data.tables import Histories, Int64
+from hasten.ops.product import product, product_plus
 from hasten.ops.table import Table
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class FactorScorer:
     def block(self, start: int, stop: int) -> Tensor:
         table = self.catalogue.table.block(start, stop)
         if self.catalogue.bias is None:
-            return self.vectors @ table.T
-        return torch.addmm(self.catalogue.bias[start:stop], self.vectors, table.T)
+            return product(self.vectors, table.T)
+        return product_plus(self.vectors, table.T, self.catalogue.bias[start:stop])
 
 
 @dataclass(frozen=True)

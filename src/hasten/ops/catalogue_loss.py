@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dtypes import wide
+from hasten.ops.product import product
 
 #: logits held at once: in the second-level cache's reach on CPUs, a useful GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
@@ -151,17 +152,16 @@ def _by_rows(
     grad_bias = torch.zeros(starts[-1], dtype=wide(x), device=x.device)
     loss = torch.zeros((), dtype=wide(x), device=x.device)
     rows = max(1, min(rows, len(x)))
-    logits = torch.empty(rows, starts[-1], dtype=wide(x), device=x.device)
+    whole = len(tables) == 1 and dtype == wide(x)
+    logits = torch.empty(0 if whole else rows, starts[-1], dtype=wide(x), device=x.device)
     for start in range(0, len(x), rows):
         chunk = low[start : start + rows]
-        scores = logits[: len(chunk)]
+        scores = product(chunk, tables[0].T) if whole else logits[: len(chunk)]
         some = targets.within(start, start + len(chunk))
         place = (targets.of[some] - start) * starts[-1] + targets.item[some]
-        for table, begin, end in zip(tables, starts, starts[1:], strict=False):
-            if dtype == scores.dtype:
-                torch.mm(chunk, table.T, out=scores[:, begin:end])
-            else:
-                scores[:, begin:end] = chunk @ table.T
+        if not whole:
+            for table, begin, end in zip(tables, starts, starts[1:], strict=False):
+                scores[:, begin:end] = product(chunk, table.T)
         if bias is not None:
             scores += bias
         torch.log_softmax(scores, dim=1, out=scores)
@@ -176,7 +176,7 @@ def _by_rows(
             part = low_residual[:, begin:end]
             _accumulate(grads[index], part.T, chunk)
             if index == 0:
-                grad_x[start : start + rows] = part @ table
+                grad_x[start : start + rows] = product(part, table)
             else:
                 grad_x[start : start + rows].add_(part @ table)
     return loss, [grad_x, grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.ops.dtypes import autocast_dtype
+from hasten.ops.product import product, product_plus
 
 
 def grouped_linear(
@@ -56,9 +57,9 @@ class _GroupedLinear(torch.autograd.Function):
         for group, start, stop in _spans(sizes):
             rows, matrix = low[start:stop], weights[group].to(dtype)
             if bias is None:
-                torch.mm(rows, matrix, out=out[start:stop])
+                out[start:stop] = product(rows, matrix)
             else:
-                torch.addmm(bias[group].to(dtype), rows, matrix, out=out[start:stop])
+                out[start:stop] = product_plus(rows, matrix, bias[group].to(dtype))
         ctx.save_for_backward(low, weights)
         ctx.sizes, ctx.dtype, ctx.kind = sizes, dtype, x.dtype
         return out
@@ -75,8 +76,8 @@ class _GroupedLinear(torch.autograd.Function):
         for group, start, stop in _spans(ctx.sizes):
             part = grad[start:stop]
             if grad_x is not None:
-                torch.mm(part, weights[group].to(ctx.dtype).T, out=grad_x[start:stop])
-            grad_weights[group] = (low[start:stop].T @ part).to(weights.dtype)
+                grad_x[start:stop] = product(part, weights[group].to(ctx.dtype).T)
+            grad_weights[group] = product(low[start:stop].T, part).to(weights.dtype)
             if grad_bias is not None:
                 grad_bias[group] = part.sum(0, dtype=weights.dtype)
         found = None if grad_x is None else grad_x.to(ctx.kind)

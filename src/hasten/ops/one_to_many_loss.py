@@ -24,12 +24,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dtypes import wide
+from hasten.ops.product import product
 
 #: scores held at once: few calls of GEMM, and still in a CPU's third-level cache
-CHUNK_BYTES_CPU = 4 << 20
+CHUNK_BYTES_CPU = 8 << 20
 CHUNK_BYTES_DEVICE = 256 << 20
 #: scores of a piece
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
 _FEWEST_ROWS = 64
 
 
@@ -155,14 +156,13 @@ class _Pass:
         for block, grad in zip(self.blocks, self.grads, strict=True):
             for begin in range(0, len(block), self.rows):
                 table = block[begin : begin + self.rows].to(self.dtype)
-                scores = table @ self.low.T
+                scores = product(table, self.low.T)
                 loss += self.residuals_(scores, start + begin, exact)
                 target = grad[begin : begin + self.rows]
+                target.copy_(product(scores, self.scaled))
                 if self.dtype == self.kind:
-                    torch.mm(scores, self.scaled, out=target)
                     self.grad_x.addmm_(scores.T, table)
                 else:
-                    target.copy_(scores @ self.scaled)
                     self.grad_x += scores.T @ table
             start += len(block)
         self.grad_x *= self.scale

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dtypes import wide
+from hasten.ops.linear import linear
 from hasten.ops.unit_rows import LEAST, unit_rows
 
 
@@ -26,13 +27,13 @@ def unit_projection(
 
     features: F [N, d], without gradient; weight: M [K, d]; bias: m [K].
     """
-    z = F.linear(features, weight, bias)
+    z = linear(features, weight, bias)
     if features.shape[1] >= weight.shape[0]:
         x = unit_rows([z])
-        return [F.linear(x, matrix) for matrix in matrices]
+        return [linear(x, matrix) for matrix in matrices]
     length = torch.linalg.vector_norm(z.to(wide(z)), dim=1, keepdim=True)
     scale = 1 / length.clamp(min=LEAST)
-    return [F.linear(features, matrix @ weight, matrix @ bias) * scale for matrix in matrices]
+    return [linear(features, matrix @ weight, matrix @ bias) * scale for matrix in matrices]
 
 
 def unit_projection_reference(

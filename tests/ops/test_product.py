@@ -1,0 +1,127 @@
+"""Products through oneDNN: the same as torch's, whatever the layout, and where they are taken."""
+
+import pytest
+import torch
+
+from hasten.ops import product as module
+from hasten.ops.linear import LinearMap, linear
+from hasten.ops.product import product, product_plus
+
+LARGE = (4096, 160, 128)
+
+
+@pytest.fixture(params=[False, True], ids=["mkl", "onednn"])
+def which(request, monkeypatch):
+    if request.param and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(module, "onednn_is_faster", lambda: request.param)
+    return request.param
+
+
+def spy(monkeypatch):
+    """The calls that reach oneDNN: shapes and strides of what it is given."""
+    calls, real = [], module._onednn
+
+    def noted(a, rows, bias=None):
+        calls.append((a.shape, a.stride(), rows.stride()))
+        return real(a, rows, bias)
+
+    monkeypatch.setattr(module, "_onednn", noted)
+    return calls
+
+
+def laid_out(rows, columns, how):
+    generator = torch.Generator().manual_seed(rows + columns)
+    if how == "rows":
+        return torch.randn(rows, columns, generator=generator)
+    if how == "columns":
+        return torch.randn(columns, rows, generator=generator).T
+    return torch.randn(rows, 2 * columns, generator=generator)[:, 3 : 3 + columns]
+
+
+@pytest.mark.usefixtures("which")
+@pytest.mark.parametrize("left", ["rows", "columns", "part"])
+@pytest.mark.parametrize("right", ["rows", "columns", "part"])
+@pytest.mark.parametrize("shape", [LARGE, (96, 700, 1100), (3, 5, 7), (0, 4, 4)])
+def test_a_product_is_that_of_float64(left, right, shape):
+    rows, inner, columns = shape
+    a, b = laid_out(rows, inner, left), laid_out(inner, columns, right)
+    bias = torch.randn(columns)
+    expected = a.double() @ b.double()
+    torch.testing.assert_close(product(a, b), expected.float(), rtol=1e-5, atol=1e-4)
+    added = (expected + bias).float()
+    torch.testing.assert_close(product_plus(a, b, bias), added, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_are_torch_s_own(which, dtype, monkeypatch):
+    calls = spy(monkeypatch)
+    rows, inner, columns = LARGE
+    a, b = torch.randn(rows, inner).to(dtype), torch.randn(inner, columns).to(dtype)
+    assert torch.equal(product(a, b), a @ b)
+    assert product(a.float(), b.float()).dtype == torch.float32
+    assert len(calls) == int(which)
+
+
+def test_small_products_and_transposed_rows_with_few_columns_stay(monkeypatch):
+    monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
+    calls = spy(monkeypatch)
+    rows, inner, columns = LARGE
+    product(torch.randn(64, 64), torch.randn(64, 64))
+    product(laid_out(rows, inner, "columns"), torch.randn(inner, columns))
+    product_plus(laid_out(rows, inner, "columns"), torch.randn(inner, columns), torch.zeros(1))
+    assert not calls
+    product(laid_out(96, 700, "columns"), torch.randn(700, 1100))
+    assert [stride for _, stride, _ in calls] == [(700, 1)]
+
+
+def test_a_part_of_a_wider_matrix_is_copied_first(monkeypatch):
+    """oneDNN takes seconds over rows with gaps."""
+    monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
+    calls = spy(monkeypatch)
+    rows, inner, columns = LARGE
+    product(torch.randn(rows, inner), laid_out(inner, columns, "part"))
+    assert calls[0][2] == (1, columns)
+
+
+@pytest.mark.usefixtures("which")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [6, 8192])
+def test_a_linear_map_and_its_gradients(bias, rows):
+    torch.manual_seed(rows)
+    layer = LinearMap(96, 128, bias=bias)
+    x = torch.randn(rows, 96, requires_grad=True)
+    slopes = torch.randn(rows, 128)
+    given = [x, *layer.parameters()]
+    found = layer(x)
+    grads = torch.autograd.grad((found * slopes).sum(), given)
+    exact = [each.detach().double().requires_grad_() for each in given]
+    expected = torch.nn.functional.linear(*exact)
+    wanted = torch.autograd.grad((expected * slopes).sum(), exact)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)
+    for grad, want in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(grad, want.float(), rtol=1e-5, atol=1e-3)
+
+
+def test_constant_rows_get_no_gradient():
+    weight = torch.randn(4, 3, requires_grad=True)
+    linear(torch.randn(5, 3), weight).sum().backward()
+    assert weight.grad is not None
+
+
+def test_autocast_chooses_the_precision():
+    x, weight = torch.randn(5, 3), torch.randn(4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, weight).dtype == torch.bfloat16
+
+
+def test_the_choice_is_by_the_cpu(monkeypatch, tmp_path):
+    asked = module.onednn_is_faster.__wrapped__
+    for vendor, there in (("AuthenticAMD", True), ("GenuineIntel", False)):
+        made = tmp_path / vendor
+        made.write_text(f"processor : 0\nvendor_id : {vendor}\n")
+        monkeypatch.setattr(module, "Path", lambda _, made=made: made)
+        mkl = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        assert asked() == (there and mkl)
+    monkeypatch.setattr(module, "Path", lambda _: tmp_path / "none")
+    assert not asked()
