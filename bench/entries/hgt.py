@@ -36,10 +36,10 @@ def _step(name: str, what: str, options: str) -> Entry:
         "side runs one share: the others take no more.",
         baseline=Side(
             "PyG HGTConv, four passes",
-            f"{STEP} --how pyg --warm 0 --steps 1",
+            f"{STEP} --how pyg --warm 1 --steps 1",
             for_memory="--passes 1",
         ),
-        candidate=Side("hasten", f"{STEP} --how hasten {options} --steps 2"),
+        candidate=Side("hasten", f"{STEP} --how hasten {options} --warm 2 --steps 3"),
     )
 
 

@@ -227,3 +227,34 @@ def test_a_checkpoint_of_the_first_reaches_all_bit_for_bit(several):
     assert "0.30000000000000004" in first["state"]
     assert all(each["checkpoint"] == first for each in found)
     assert first["none"]
+
+
+def test_one_process_under_a_launcher_trains_as_without_one_bit_for_bit(tmp_path):
+    """It joins itself: nothing is divided, exchanged or copied."""
+    launched = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    plain = {name: value for name, value in os.environ.items() if name not in launched}
+    weights = []
+    for name, environment in (("plain", plain), ("launched", {**plain, **launched})):
+        out = tmp_path / name
+        command = ["train", "kgat", "--epochs", "1", "--device", "cpu", "--quiet"]
+        done = subprocess.run(
+            [sys.executable, "-m", "hasten", *command, "--threads", "1", "--out", str(out)],
+            env={**environment, "OMP_NUM_THREADS": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        weights.append(load_file(out / "checkpoints" / "epoch-0001" / "weights.safetensors"))
+    first, second = weights
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
