@@ -117,9 +117,13 @@ def test_autocast_chooses_the_precision():
 
 def test_the_choice_is_by_the_cpu(monkeypatch, tmp_path):
     asked = module.onednn_is_faster.__wrapped__
-    for vendor, there in (("AuthenticAMD", True), ("GenuineIntel", False)):
-        made = tmp_path / vendor
-        made.write_text(f"processor : 0\nvendor_id : {vendor}\n")
+    for vendor, flags, there in (
+        ("AuthenticAMD", "avx2 avx512f", True),
+        ("AuthenticAMD", "avx2", False),
+        ("GenuineIntel", "avx2 avx512f", False),
+    ):
+        made = tmp_path / "cpuinfo"
+        made.write_text(f"processor : 0\nvendor_id : {vendor}\nflags : sse {flags}\n")
         monkeypatch.setattr(module, "Path", lambda _, made=made: made)
         mkl = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         assert asked() == (there and mkl)

@@ -32,8 +32,8 @@ _TERMS = {torch.float32: 25, torch.float64: 49}
 _SMALLEST = {torch.float32: 2.0**-27, torch.float64: 2.0**-54}
 #: bits below which a missed step adds nothing any more
 _BITS = {torch.float32: 34, torch.float64: 60}
-#: elements of a piece: some buffers of them fit the second-level cache
-_ELEMENTS = 1 << 15
+#: elements of a piece: few calls, and its buffers are still in a cache
+_ELEMENTS = 1 << 17
 
 Array = npt.NDArray[np.float64]
 

@@ -1,9 +1,10 @@
 """Products of float32 matrices on the CPU by the faster of the libraries that torch carries.
 
-torch gives ``a @ b`` of float32 matrices to MKL. On AMD's CPUs oneDNN, which torch carries too and
-uses for bfloat16, takes the same products 1.1 to 2.3 times faster where ``a`` is stored row by row
-(lab log, 2026-11-22); it prepares itself for every new shape, which takes it 2 ms. So this function
-is for large products whose shapes come again. Both sum in float32, in different orders.
+torch gives ``a @ b`` of float32 matrices to MKL. On AMD's CPUs with AVX-512, oneDNN, which torch
+carries too and uses for bfloat16, takes the same products 1.1 to 2.3 times faster where ``a`` is
+stored row by row (lab log, 2026-11-22; with AVX2 there is no gain); it prepares itself for every
+new shape, which takes it 2 ms. So this function is for large products whose shapes come again. Both
+sum in float32, in different orders.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def onednn_is_faster() -> bool:
     if not mkl or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     try:
-        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        found = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
+    return "AuthenticAMD" in found and "avx512f" in found
 
 
 def _onednn(a: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
