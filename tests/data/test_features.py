@@ -264,6 +264,15 @@ def test_sample_written_and_read_again(tmp_path):
         make_gallery(users=50, items=20)
 
 
+def test_a_folder_with_features_named_after_its_events(tmp_path):
+    """What ``hasten data make gallery --out FOLDER`` leaves there."""
+    write_sample("gallery", tmp_path / "g.csv", users=50, items=300, events=400, seed=3)
+    whole, file = load(tmp_path), load(tmp_path / "g.csv")
+    assert [m.name for m in whole.modalities] == ["image", "text"]
+    for found, wanted in zip(whole.modalities, file.modalities, strict=True):
+        assert np.array_equal(found.values, wanted.values)
+
+
 def test_features_of_texts_tell_what_they_are_about(layout, tmp_path):
     pytest.importorskip("sklearn")
     texts = tmp_path / "texts.csv"

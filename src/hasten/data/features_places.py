@@ -46,9 +46,11 @@ def locate_features(options: DataOptions) -> FeaturesPlace:
         return FeaturesPlace({}, events)
     if folder is not None or path.suffix == ".inter":
         home = folder or path.parent
-        found = _in_order((p, p.name) for p in sorted(home.iterdir()) if is_features(p))
+        stems = [_stem(p) for p in home.iterdir() if _may_hold_events(p)]
+        beside = sorted(p for p in home.iterdir() if is_features(p))
+        found = _in_order((p, _without(stems, p.name)) for p in beside)
     else:
-        stem = path.name.removesuffix(".gz").removesuffix(ending(path)) + "."
+        stem = _stem(path)
         beside = sorted(p for p in path.parent.iterdir() if is_features(p))
         found = _in_order((p, p.name.removeprefix(stem)) for p in beside if p.name.startswith(stem))
     if folder is None or not found or options.train is not None:
@@ -70,6 +72,15 @@ def _events_of(folder: Path, events: DataOptions) -> tuple[DataOptions, str | No
         return events, None
     note = f"events taken from {inner[0].name}, the only folder in {set_name(folder)} with parts"
     return events.model_copy(update={"path": str(inner[0])}), note
+
+
+def _stem(events: Path) -> str:
+    """What files that belong to a file of events begin with: its name, and a dot."""
+    return events.name.removesuffix(".gz").removesuffix(ending(events)) + "."
+
+
+def _without(stems: Iterable[str], name: str) -> str:
+    return next((name.removeprefix(stem) for stem in stems if name.startswith(stem)), name)
 
 
 def _may_hold_events(path: Path) -> bool:
