@@ -23,8 +23,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hasten.ops.product import product
-
 #: channels of a block: half of ConvE's; fewer cost the products more than they save memory
 BLOCK = 16
 
@@ -100,8 +98,11 @@ class _RectifiedLinear(torch.autograd.Function):
                     if y is None:
                         y = _features(group, start)
                     target = grad_weight[:, columns]
-                    of_block = product(low.T, y.flatten(1).to(ctx.dtype))
-                    target.copy_(of_block if first == 0 else target + of_block)
+                    if ctx.dtype == weight.dtype:
+                        torch.addmm(target, low.T, y.flatten(1), beta=int(first > 0), out=target)
+                    else:
+                        product = low.T @ y.flatten(1).to(ctx.dtype)
+                        target.copy_(product if first == 0 else target + product)
                     inner = _through(y, low, weight[:, columns].to(ctx.dtype), again)
                     masked = _masked(group, start).transpose(1, 2)
                     beta = int(start > 0)
@@ -121,11 +122,14 @@ def _through(y: Tensor, low: Tensor, columns: Tensor, again: bool) -> Tensor:
     again: the features are ours alone, and their memory takes the gradient.
     """
     if not again:
-        inner = product(low, columns).to(y.dtype).view_as(y)
+        inner = (low @ columns).to(y.dtype).view_as(y)
         torch.ops.aten.threshold_backward.grad_input(inner, y, 0, grad_input=inner)
         return inner
     lost = y <= 0
-    y.copy_(product(low, columns).view_as(y))
+    if columns.dtype == y.dtype:
+        torch.mm(low, columns, out=y.view(len(y), -1))
+    else:
+        y.copy_((low @ columns).view_as(y))
     return y.masked_fill_(lost, 0.0)
 
 
