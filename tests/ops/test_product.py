@@ -5,7 +5,7 @@ import torch
 
 from hasten.ops import product as module
 from hasten.ops.linear import LinearMap, linear
-from hasten.ops.product import product, product_plus
+from hasten.ops.product import product, product_into, product_plus
 
 LARGE = (4096, 160, 128)
 
@@ -51,6 +51,13 @@ def test_a_product_is_that_of_float64(left, right, shape):
     torch.testing.assert_close(product(a, b), expected.float(), rtol=1e-5, atol=1e-4)
     added = (expected + bias).float()
     torch.testing.assert_close(product_plus(a, b, bias), added, rtol=1e-5, atol=1e-4)
+    for dtype in (torch.float32, torch.float64):
+        wider = torch.full((rows, columns + 2), torch.nan, dtype=dtype)
+        product_into(wider[:, 1:-1], a, b)
+        torch.testing.assert_close(wider[:, 1:-1], expected.to(dtype), rtol=1e-5, atol=1e-4)
+        product_into(wider[:, 1:-1], a, b, bias)
+        torch.testing.assert_close(wider[:, 1:-1], added.to(dtype), rtol=1e-5, atol=1e-4)
+        assert wider[:, [0, -1]].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

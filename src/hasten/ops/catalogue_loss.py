@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dtypes import wide
-from hasten.ops.product import product
+from hasten.ops.product import product, product_into
 
 #: logits held at once: in the second-level cache's reach on CPUs, a useful GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
@@ -152,16 +152,14 @@ def _by_rows(
     grad_bias = torch.zeros(starts[-1], dtype=wide(x), device=x.device)
     loss = torch.zeros((), dtype=wide(x), device=x.device)
     rows = max(1, min(rows, len(x)))
-    whole = len(tables) == 1 and dtype == wide(x)
-    logits = torch.empty(0 if whole else rows, starts[-1], dtype=wide(x), device=x.device)
+    logits = torch.empty(rows, starts[-1], dtype=wide(x), device=x.device)
     for start in range(0, len(x), rows):
         chunk = low[start : start + rows]
-        scores = product(chunk, tables[0].T) if whole else logits[: len(chunk)]
+        scores = logits[: len(chunk)]
         some = targets.within(start, start + len(chunk))
         place = (targets.of[some] - start) * starts[-1] + targets.item[some]
-        if not whole:
-            for table, begin, end in zip(tables, starts, starts[1:], strict=False):
-                scores[:, begin:end] = product(chunk, table.T)
+        for table, begin, end in zip(tables, starts, starts[1:], strict=False):
+            product_into(scores[:, begin:end], chunk, table.T)
         if bias is not None:
             scores += bias
         torch.log_softmax(scores, dim=1, out=scores)

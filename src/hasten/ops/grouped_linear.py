@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.ops.dtypes import autocast_dtype
-from hasten.ops.product import product, product_plus
+from hasten.ops.product import product, product_into
 
 
 def grouped_linear(
@@ -56,10 +56,8 @@ class _GroupedLinear(torch.autograd.Function):
         out = low.new_empty(len(x), weights.shape[2])
         for group, start, stop in _spans(sizes):
             rows, matrix = low[start:stop], weights[group].to(dtype)
-            if bias is None:
-                out[start:stop] = product(rows, matrix)
-            else:
-                out[start:stop] = product_plus(rows, matrix, bias[group].to(dtype))
+            own = None if bias is None else bias[group].to(dtype)
+            product_into(out[start:stop], rows, matrix, own)
         ctx.save_for_backward(low, weights)
         ctx.sizes, ctx.dtype, ctx.kind = sizes, dtype, x.dtype
         return out
@@ -76,7 +74,7 @@ class _GroupedLinear(torch.autograd.Function):
         for group, start, stop in _spans(ctx.sizes):
             part = grad[start:stop]
             if grad_x is not None:
-                grad_x[start:stop] = product(part, weights[group].to(ctx.dtype).T)
+                product_into(grad_x[start:stop], part, weights[group].to(ctx.dtype).T)
             grad_weights[group] = product(low[start:stop].T, part).to(weights.dtype)
             if grad_bias is not None:
                 grad_bias[group] = part.sum(0, dtype=weights.dtype)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dtypes import wide
-from hasten.ops.product import product
+from hasten.ops.product import product, product_into
 
 #: scores held at once: few calls of GEMM, and still in a CPU's third-level cache
 CHUNK_BYTES_CPU = 8 << 20
@@ -159,7 +159,7 @@ class _Pass:
                 scores = product(table, self.low.T)
                 loss += self.residuals_(scores, start + begin, exact)
                 target = grad[begin : begin + self.rows]
-                target.copy_(product(scores, self.scaled))
+                product_into(target, scores, self.scaled)
                 if self.dtype == self.kind:
                     self.grad_x.addmm_(scores.T, table)
                 else:

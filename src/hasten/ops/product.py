@@ -29,6 +29,16 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return _onednn(a.contiguous(), _dense(b).T)
 
 
+def product_into(out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None = None) -> None:
+    """``a @ b + bias`` into ``out`` [M, N], which may be of another type."""
+    if out.dtype != a.dtype or _large_float32(a, b):
+        out.copy_(product(a, b) if bias is None else product_plus(a, b, bias))
+    elif bias is None:
+        torch.mm(a, b, out=out)
+    else:
+        torch.addmm(bias, a, b, out=out)
+
+
 def product_plus(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """``a @ b + bias`` [M, N], bias [N], without a gradient."""
     if not _large_float32(a, b) or not a.is_contiguous():
