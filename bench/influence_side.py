@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--loss", default="positive", choices=("positive", "training"))
     parser.add_argument("--layers", default="all", choices=("all", "last"))
     parser.add_argument("--batch-size", type=int, default=20, help="captum's")
-    parser.add_argument("--block-size", type=int, default=256)
+    parser.add_argument("--block-size", type=int, default=512)
     parser.add_argument("--memory", type=int, default=2 << 30)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

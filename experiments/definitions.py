@@ -176,6 +176,16 @@ def _graphs() -> Iterable[Experiment]:
     yield from seeds("conve-fb15k-237-softmax", "conve", "fb15k-237", soft, count=1)
     half = f"{soft} --precision bf16"
     yield from seeds("conve-fb15k-237-softmax-bf16", "conve", "fb15k-237", half, count=1)
+    # wider, in larger batches, with more dropout: the best published trial has 256 and 1,024
+    size = "--set training.batch_size=512 --set model.group=512 --precision bf16"
+    wide = f"{common} --set training.schedule=cosine --set data.unknown=keep --set model.width=256"
+    wide = f"{wide} {size} --lr 4e-3 --epochs 60 --eval-every 5 --set model.hidden_dropout=0.5"
+    for name, some in (
+        ("softmax", "--set model.loss=1-n-softmax --set model.input_dropout=0.1"),
+        ("1-n", "--set model.input_dropout=0.2"),
+    ):
+        options = f"{wide} {some} --set model.feature_dropout=0.5"
+        yield from seeds(f"conve-fb15k-237-wide-{name}", "conve", "fb15k-237", options, count=1)
     batches = "--set training.batch_size=32 --set model.group=32"
     for name, some in (("umls", "--lr 3e-3 --epochs 60"), ("kinship", "--lr 2e-3 --epochs 240")):
         short = f"{common} {some} --set training.schedule=cosine {batches} --eval-every 10"

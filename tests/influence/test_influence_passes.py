@@ -27,9 +27,10 @@ from tests.influence.test_influence_triples import (  # noqa: F401 - a fixture
 LIMITS = Limits(1 << 30, 16)
 
 
+@pytest.mark.parametrize("name", ["conve", "conve-kernel-2"])
 @pytest.mark.parametrize("loss", ["training", "positive"])
-def test_checkpoints_are_added_up_by_their_learning_rates(loss, graph):  # noqa: F811
-    model, tests = make("conve", "1-n"), some_tests(graph)
+def test_checkpoints_are_added_up_by_their_learning_rates(loss, name, graph):  # noqa: F811
+    model, tests = make(name, "1-n"), some_tests(graph)
     first = {k: v.clone() for k, v in model.state_dict().items()}
     second = {k: v * 1.1 + 0.05 for k, v in first.items()}
     source = source_of(model, graph, loss, "all", tests)

@@ -24,7 +24,7 @@ from tests.influence.naive import gradient, randomise, triple_loss
 SIZES = Sizes(entities=9, relations=2)
 MODELS = {
     "conve": (ConvE, ConvEOptions, {"width": 12, "channels": 3}),
-    "conve-kernel-2": (ConvE, ConvEOptions, {"width": 6, "channels": 2, "kernel": 2}),
+    "conve-kernel-2": (ConvE, ConvEOptions, {"width": 6, "channels": 11, "kernel": 2}),
     "distmult": (DistMult, DistMultOptions, {"width": 5}),
     "complex": (ComplEx, ComplExOptions, {"width": 6}),
 }

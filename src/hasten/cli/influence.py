@@ -86,7 +86,7 @@ def influence(
     seed: Annotated[int, typer.Option(help="Of both.", min=0, rich_help_panel=_TIER)] = 0,
     block_size: Annotated[
         int, typer.Option(help="Training terms at a time.", min=1, rich_help_panel=_COST)
-    ] = 256,
+    ] = 512,
     memory_budget: Annotated[
         str,
         typer.Option(metavar="SIZE", help="Beside weights and data.", rich_help_panel=_COST),

@@ -15,6 +15,7 @@ Shapes: m questions, n terms, C channels, P places, K taps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,9 @@ from hasten.influence.factors import Arithmetic, Linear
 from hasten.models.conve import EPS, ConvE
 from hasten.ops.group_moments import normalise
 from hasten.ops.patch_convolution import images_of, patches_of, rectified_products
+
+#: channels whose gradients are held at once: 2 MB of them stay in a CPU's cache
+_BLOCK = 8
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,14 @@ class ConvEBody:
     """The network of ConvE."""
 
     def __init__(self, model: ConvE, arithmetic: Arithmetic) -> None:
-        self.model, self.mm = model, arithmetic.product
+        self.model, self.mm, self.again = model, arithmetic.product, arithmetic.again
+        self._held: tuple[int, list[Tensor]] | None = None
 
     def floats(self) -> tuple[int, int]:
         model, taps = self.model, self.model.options.kernel**2 + 1
         features = model.places * model.options.channels
-        return 2 * features + 3 * taps * model.places, 2 * features + 3 * taps * model.places
+        block = 2 * model.places * min(_BLOCK, model.options.channels)
+        return 2 * features + 3 * taps * model.places, block + 4 * taps * model.places
 
     def kept(self) -> int:
         options, taps = self.model.options, self.model.options.kernel**2
@@ -79,17 +85,33 @@ class ConvEBody:
         shifts = slopes * spread(state.open, of)
         gains = shifts * spread(state.normal, of)
         hidden = shifts * (model.hidden_gain * torch.rsqrt(model.hidden_moments.variance + EPS))
-        inner = self.mm(hidden, model.hidden.weight)
-        inner = torch.ops.aten.threshold_backward(inner, spread(state.features, of), 0)
-        inner = inner.view(len(slopes), channels, model.places)
-        folded = torch.bmm(inner, spread(state.patches, of).transpose(1, 2))
+        patches, filters = spread(state.patches, of), self.folded()
+        folded = slopes.new_empty(len(slopes), channels, kernel**2 + 1)
+        windows = torch.zeros_like(spread(patches, at))
+        weights = self._weights()
+        for number, start in enumerate(range(0, channels, _BLOCK)):
+            block = slice(start, start + _BLOCK)
+            columns = slice(start * model.places, (start + _BLOCK) * model.places)
+            inner = self.again(hidden, weights[number])
+            features = spread(state.features[:, columns], of)
+            torch.ops.aten.threshold_backward.grad_input(inner, features, 0, grad_input=inner)
+            inner = inner.view(len(slopes), -1, model.places)
+            folded[:, block] = torch.bmm(inner, patches.transpose(1, 2))
+            chosen = spread(inner, at)
+            windows.baddbmm_(filters[block].T.expand(len(chosen), -1, -1), chosen)
         small = torch.cat([*self._of_channels(folded), gains, shifts], dim=1)
-        chosen = spread(inner, at)
-        windows = torch.bmm(self.folded().T.expand(len(chosen), -1, -1), chosen)
         image = images_of(windows, 2 * model.height, model.columns, kernel)
         image *= torch.rsqrt(model.image_moments.variance + EPS)
         heads, relations = image.flatten(1).chunk(2, dim=1)
         return Backward(heads, relations, [Linear(state.features, hidden)], small)
+
+    def _weights(self) -> Sequence[Tensor]:
+        """The linear layer's weight [D, C P] by blocks of channels, each in memory of its own."""
+        weight = self.model.hidden.weight
+        if self._held is None or self._held[0] != weight._version:  # a checkpoint was loaded
+            parts = torch.split(weight, _BLOCK * self.model.places, dim=1)
+            self._held = weight._version, [part.contiguous() for part in parts]
+        return self._held[1]
 
     def _of_channels(self, folded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Filters [n, C K], gains [n, C] and shifts [n, C], from the folded filters' gradients."""

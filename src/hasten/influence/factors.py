@@ -24,6 +24,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hasten.ops.product import product
+
 Loss = Literal["training", "positive"]
 Layers = Literal["all", "last"]
 
@@ -140,3 +142,7 @@ class Arithmetic:
         if self.low is None:
             return a @ b
         return (a.to(self.low) @ b.to(self.low)).to(a.dtype)
+
+    def again(self, a: Tensor, b: Tensor) -> Tensor:
+        """``a @ b`` of shapes that come again and again, b [K, N] without gaps."""
+        return product(a, b) if self.low is None else self.product(a, b)

@@ -83,7 +83,7 @@ class Options:
     projection: int | None = None
     seed: int = 0
     memory: int = 2 << 30
-    block: int = 256
+    block: int = 512
     precision: Precision = "fp32"
 
     @property

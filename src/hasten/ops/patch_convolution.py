@@ -20,6 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+#: images taken at once: what comes of them stays in a CPU's cache until it is rectified
+_IMAGES = 64
+
 
 def patches_of(images: Tensor, kernel: int) -> Tensor:
     """[B, k² + 1, L] the windows of images [B, H, W] in reading order, and a row of ones."""
@@ -119,8 +122,11 @@ class _Rectified(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
         kept = _kept(filters, keep, len(patches))
+        y = patches.new_empty(len(patches), filters.shape[0], patches.shape[2])
         with torch.autocast(patches.device.type, enabled=False):
-            y = torch.bmm(kept, patches).relu_()
+            for start in range(0, len(patches), _IMAGES):
+                some = slice(start, start + _IMAGES)
+                torch.bmm(kept[some], patches[some], out=y[some]).relu_()
         ctx.save_for_backward(patches, filters, keep, y)
         return y.flatten(1)
 
