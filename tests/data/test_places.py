@@ -118,6 +118,7 @@ def test_times_beside_sequences_are_found_only_when_names_agree(tmp_path):
     [
         ("", "no file of events is recognised: nothing"),
         ("a.csv b.csv", "more than one file may hold the events: a.csv, b.csv"),
+        ("test.csv list.csv", "test.csv is there, but no training part. Add it, or have this"),
         ("train.csv train.tsv test.csv", "more than one file for one part: train.csv, train.tsv"),
         ("notes.txt! more.txt!", "no file of events is recognised: more.txt, notes.txt"),
     ],

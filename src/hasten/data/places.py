@@ -139,6 +139,13 @@ def _folder(folder: Path, options: DataOptions) -> Place:
     if len(readable) == 1:
         note = f"read {readable[0].name}, the only file of {folder.name} that holds events"
         return replace(base, parts=((readable[0], None),), notes=(note,))
+    kept_back = [p for p in readable if {_PART_WORDS.get(w) for w in _words(p)} & {VALID, TEST}]
+    if len(kept_back) == 1:
+        name = kept_back[0].name
+        raise DataError(
+            f"{folder}: {name} is there, but no training part. Add it, or have this one divided: "
+            f"--set data.train={name}"
+        )
     listed = ", ".join(p.name for p in readable or candidates or files) or "nothing"
     what = (
         "more than one file may hold the events" if readable else "no file of events is recognised"
