@@ -87,7 +87,8 @@ class ConvEBody:
         hidden = shifts * (model.hidden_gain * torch.rsqrt(model.hidden_moments.variance + EPS))
         patches, filters = spread(state.patches, of), self.folded()
         folded = slopes.new_empty(len(slopes), channels, kernel**2 + 1)
-        windows = torch.zeros_like(spread(patches, at))
+        wanted = len(slopes) if at is None else len(at)
+        windows = patches.new_zeros(wanted, *patches.shape[1:])
         weights = self._weights()
         for number, start in enumerate(range(0, channels, _BLOCK)):
             block = slice(start, start + _BLOCK)
@@ -98,7 +99,7 @@ class ConvEBody:
             inner = inner.view(len(slopes), -1, model.places)
             folded[:, block] = torch.bmm(inner, patches.transpose(1, 2))
             chosen = spread(inner, at)
-            windows.baddbmm_(filters[block].T.expand(len(chosen), -1, -1), chosen)
+            windows.baddbmm_(filters[block].T.expand(wanted, -1, -1), chosen)
         small = torch.cat([*self._of_channels(folded), gains, shifts], dim=1)
         image = images_of(windows, 2 * model.height, model.columns, kernel)
         image *= torch.rsqrt(model.image_moments.variance + EPS)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: images taken at once: what comes of them stays in a CPU's cache until it is rectified
-_IMAGES = 64
+#: images taken at once on a CPU: what comes of them is still in its cache when it is rectified
+_IMAGES_CPU = 64
 
 
 def patches_of(images: Tensor, kernel: int) -> Tensor:
@@ -124,8 +124,9 @@ class _Rectified(torch.autograd.Function):
         kept = _kept(filters, keep, len(patches))
         y = patches.new_empty(len(patches), filters.shape[0], patches.shape[2])
         with torch.autocast(patches.device.type, enabled=False):
-            for start in range(0, len(patches), _IMAGES):
-                some = slice(start, start + _IMAGES)
+            step = _IMAGES_CPU if patches.device.type == "cpu" else max(1, len(patches))
+            for start in range(0, len(patches), step):
+                some = slice(start, start + step)
                 torch.bmm(kept[some], patches[some], out=y[some]).relu_()
         ctx.save_for_backward(patches, filters, keep, y)
         return y.flatten(1)
