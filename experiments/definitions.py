@@ -177,9 +177,9 @@ def _graphs() -> Iterable[Experiment]:
     half = f"{soft} --precision bf16"
     yield from seeds("conve-fb15k-237-softmax-bf16", "conve", "fb15k-237", half, count=1)
     # wider, in larger batches, with more dropout: the best published trial has 256 and 1,024
-    size = "--set training.batch_size=512 --set model.group=512 --precision bf16"
+    large = "--set training.batch_size=512 --set model.group=512 --precision bf16"
     wide = f"{common} --set training.schedule=cosine --set data.unknown=keep --set model.width=256"
-    wide = f"{wide} {size} --lr 4e-3 --epochs 60 --eval-every 5 --set model.hidden_dropout=0.5"
+    wide = f"{wide} {large} --lr 4e-3 --epochs 60 --eval-every 5 --set model.hidden_dropout=0.5"
     for name, some in (
         ("softmax", "--set model.loss=1-n-softmax --set model.input_dropout=0.1"),
         ("1-n", "--set model.input_dropout=0.2"),
