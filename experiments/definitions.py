@@ -176,6 +176,12 @@ def _graphs() -> Iterable[Experiment]:
     yield from seeds("conve-fb15k-237-softmax", "conve", "fb15k-237", soft, count=1)
     half = f"{soft} --precision bf16"
     yield from seeds("conve-fb15k-237-softmax-bf16", "conve", "fb15k-237", half, count=1)
+    # the average over five epochs in place of a learning rate that falls: the probe's validation
+    # MRR after 15 epochs .324, its own weights' .312
+    steady = soft.replace(" --set training.schedule=cosine", "") + " --set training.average=5"
+    for name, some in (("", ""), ("-bf16", " --precision bf16")):
+        options = f"{steady}{some}"
+        yield from seeds(f"conve-fb15k-237-average{name}", "conve", "fb15k-237", options, count=1)
     # wider, in larger batches, with more dropout: the best published trial has 256 and 1,024
     large = "--set training.batch_size=512 --set model.group=512 --precision bf16"
     wide = f"{common} --set training.schedule=cosine --set data.unknown=keep --set model.width=256"

@@ -167,6 +167,12 @@ class TrainingOptions(Section):
     )
     min_lr: float = Field(0.0, ge=0, description="where linear and cosine schedules end")
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
+    average: float | None = Field(
+        None,
+        gt=0,
+        description="judge and keep the average of the weights over about so many epochs, which "
+        "forgets exponentially; none: the weights themselves",
+    )
     clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
     clip_norm_type: Annotated[float, Field(gt=0)] | Literal["inf"] = Field(
         2.0, description="which norm clip_norm is of: 2, 1, ..., or inf, the largest element"

@@ -42,7 +42,11 @@ class Totals:
 
 
 def trainer_tensors(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
-    """Weights, optimiser state and what phases keep, by group and name."""
+    """Weights, optimiser state and what phases keep, by group and name.
+
+    Where weights are averaged, the average is what the run has come to, and ``training`` holds
+    those that training goes on from.
+    """
     optimisers, phases = {}, {}
     weights = dict(trainer.model.state_dict())
     names = {parameter: name for name, parameter in trainer.model.named_parameters()}
@@ -52,11 +56,10 @@ def trainer_tensors(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
         optimisers.update({f"{name}.{key}": value for key, value in held.items()})
         weights.update({names[parameter]: value for parameter, value in settled.items()})
         phases.update({f"{name}.{key}": value for key, value in step.phase.state().items()})
-    return {
-        "weights": weights,
-        "optimisers": optimisers,
-        "phases": phases,
-    }
+    groups = {"weights": weights, "optimisers": optimisers, "phases": phases}
+    if trainer.average is not None:
+        groups |= {"weights": trainer.average.of(weights), "training": weights}
+    return groups
 
 
 def trainer_state(trainer: Trainer) -> dict[str, Any]:
@@ -67,6 +70,7 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
         "lr": trainer.schedule.at(max(0, trainer.position.step - 1)),
         "totals": {**asdict(trainer.totals), "earlier_seconds": trainer.elapsed},
         "selection": trainer.selection.state(),
+        "averaged": None if trainer.average is None else trainer.average.times,
         "steps": {
             step.phase.name: {
                 "precision": step.precision.state(),
@@ -81,8 +85,9 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
 
 def restore_trainer(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Go on exactly where the checkpoint was written, in any number of processes."""
+    weights = checkpoint.tensors["weights"]
     try:
-        trainer.model.load_state_dict(checkpoint.tensors["weights"])
+        trainer.model.load_state_dict(checkpoint.tensors.get("training", weights))
     except RuntimeError as error:
         raise CheckpointError(
             f"{checkpoint.path}: the weights do not fit the model: {error}"
@@ -91,6 +96,8 @@ def restore_trainer(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.position = Position(**state["position"])
     trainer.totals = Totals(**state["totals"])
     trainer.selection.load_state(state["selection"])
+    if trainer.average is not None:
+        trainer.average.load(weights, state["averaged"])
     for step in trainer.steps:
         _restore_step(step, checkpoint)
     trainer.compiled = [CompileReport(**report) for report in state["compiled"]]

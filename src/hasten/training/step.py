@@ -121,11 +121,16 @@ class OptimiserStep:
             if finite:
                 self.rows.move(lr)
             if batch.index == self.phase.steps() - 1:
-                self.rows.settle()
+                self.settle()
         self.phase.end_step(finite)
         self.bad += ~finite
         self.bad_in_a_row = torch.where(finite, 0, self.bad_in_a_row + 1)
         return {name: torch.where(finite, value, 0.0) for name, value in losses.items()}
+
+    def settle(self) -> None:
+        """Bring all rows of a table up to date, where not all of it is moved at every step."""
+        if self.rows is not None:
+            self.rows.settle()
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

@@ -65,6 +65,7 @@ def switches_in_effect(trainer: Trainer, config: RunConfig) -> dict[str, Any]:
         "compile": [report.to_json() for report in trainer.compiled] or "off",
         "optimizer": f"{options.optimizer} (fused)",
         "eval_every": config.evaluation.every,
+        "average": options.average if trainer.average is not None else None,
         "clip_norm": options.clip_norm,
         "bad_steps": sum(int(step.bad) for step in trainer.steps),
         "allocator": allocator_report(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -53,6 +54,7 @@ from hasten.training.step import (
     Wishes,
     first_bad_tensor,
 )
+from hasten.training.weight_average import WeightAverage
 
 #: steps between looks at device values (a look is free on the CPU, a synchronisation elsewhere)
 LOOK_EVERY = {"cpu": 1}
@@ -87,6 +89,10 @@ class Trainer:
         ]
         self.steps_per_epoch = sum(phase.steps() for phase in self.phases)
         self.schedule = Schedule.of(config.training, self.steps_per_epoch)
+        #: the average by which the model is judged and saved, where one is asked for
+        self.average: WeightAverage | None = None
+        if config.training.average is not None and self.phases:
+            self.average = WeightAverage(model, config.training.average, self.steps_per_epoch)
         self.selection = Selection(config.evaluation.metrics[0], config.training.patience)
         self.position, self.totals = Position(), Totals()
         self.compiled: list[CompileReport] = []
@@ -163,6 +169,9 @@ class Trainer:
             position.index += 1
             position.step += 1
             position.step_of_epoch += 1
+            if self.average is not None and self.average.due(position.step):
+                step.settle()
+                self.average.take()
             if self.cleanup_every and position.step % self.cleanup_every == 0:
                 release_memory(self.device)
             shown, look = None, position.step % self.look_every == 0
@@ -299,7 +308,8 @@ class Trainer:
         evaluation: Evaluation | None = None
         if self.evaluate is not None and (last or number % self.config.evaluation.every == 0):
             self.processes.place = f"the evaluation after epoch {number}"
-            evaluation = self.evaluate()
+            with nullcontext() if self.average is None else self.average.in_place():
+                evaluation = self.evaluate()
             self.raise_if_interrupted_in_evaluation()
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
