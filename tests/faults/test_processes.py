@@ -16,8 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 import pytest
+import torch
 
 from hasten import api, finished, run
+from hasten.training.checkpoint import read_checkpoint
 from hasten.training.launch import run_processes
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records
@@ -111,7 +113,8 @@ def test_two_processes_are_one_run(data, tmp_path, monkeypatch):
     """Trained by two, judged by one, two and three, gone on with by one and by two."""
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     out = tmp_path / "two"
-    done = run_processes(arguments(data, out, 4, "model.dropout=0"), 2, capture=True)
+    asked = arguments(data, out, 4, "model.dropout=0", "training.average=1")
+    done = run_processes(asked, 2, capture=True)
     assert done.code == 0
     result = json.loads(done.output)
     assert (result["effective"]["devices"], result["effective"]["backend"]) == (2, "gloo")
@@ -124,7 +127,13 @@ def test_two_processes_are_one_run(data, tmp_path, monkeypatch):
     one = api.train(
         "sasrec",
         str(data),
-        settings={**settings, "model.dropout": 0, "device": "cpu", "threads": 1},
+        settings={
+            **settings,
+            "model.dropout": 0,
+            "training.average": 1,
+            "device": "cpu",
+            "threads": 1,
+        },
         out=str(tmp_path / "one"),
         quiet=True,
     )
@@ -133,12 +142,15 @@ def test_two_processes_are_one_run(data, tmp_path, monkeypatch):
         assert ours == pytest.approx(theirs, rel=1e-4)
     assert result["test"] == pytest.approx(one.metrics, abs=1e-4)
 
+    both = [read_checkpoint(path / "final").tensors for path in (out, tmp_path / "one")]
+    for group in ("weights", "training"):
+        for name, tensor in both[1][group].items():
+            torch.testing.assert_close(both[0][group][name], tensor, rtol=1e-4, atol=1e-6)
+
     judged = [finished.evaluate(out, device="cpu")]
     for count in (2, 3):
-        asked = run_processes(
-            ["evaluate", str(out), "--device", "cpu", "--json"], count, capture=True
-        )
-        judged.append(json.loads(asked.output))
+        judging = ["evaluate", str(out), "--device", "cpu", "--json"]
+        judged.append(json.loads(run_processes(judging, count, capture=True).output))
     for each, count in zip(judged, (1, 2, 3), strict=True):
         assert each["devices"] == count
         assert (each["valid"], each["test"]) == (judged[0]["valid"], judged[0]["test"])
