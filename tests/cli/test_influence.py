@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.cli.main import main
+from hasten.cli.recommend import show_rows
 from tests.contract.cases import graph, sequences
 
 CONVE = ["--set", "model.width=9", "--set", "model.channels=2", "--set", "checkpoint.keep=9"]
@@ -69,6 +70,14 @@ def test_rows_are_the_same_in_every_format(folder, capfd, tmp_path):
     assert [{k: str(v) for k, v in row.items()} for row in rows] == [
         {**row, "influence": str(float(row["influence"]))} for row in found
     ]
+
+
+def test_small_influences_are_shown_by_their_digits(capsys):
+    """After a learning rate that fell to zero all of them are."""
+    values = (1.0586e-6, -9.9e-4, 0.0, 0.25)
+    show_rows([{"influence": value} for value in values], ("influence",))
+    shown = capsys.readouterr().out.split()
+    assert shown == ["influence", "1.059e-06", "-9.900e-04", "0.0000", "0.2500"]
 
 
 def test_files_parts_and_several_checkpoints(folder, capfd, tmp_path):

@@ -32,6 +32,8 @@ PARTS = ("train", "valid", "test")
 #: users shown on a terminal; a file or a pipe gets all of them
 SHOWN = 20
 _LONGEST = 48
+#: numbers below are shown by their digits instead of as 0.000
+_SMALL = 1e-3
 _COLUMNS = ("user_id", "rank", "item_id", "score", "item_name")
 _EXPLAINED = ("user_id", "rank", "item_id", "score", "path", "attention", "explanation")
 
@@ -203,7 +205,8 @@ def show_rows(
 
 def _cell(value: Any, longest: int) -> str:
     if isinstance(value, float):
-        return f"{value:.4f}"
+        # influences are as small as the learning rate that they are weighted by
+        return f"{value:.3e}" if 0 < abs(value) < _SMALL else f"{value:.4f}"
     text = "" if value is None else output.printable(str(value)).replace("\n", " ")
     text = text.replace("\t", " ")
     return text if len(text) <= longest else text[: longest - 1] + "…"
