@@ -61,6 +61,8 @@ class _RectifiedLinear(torch.autograd.Function):
         ctx: Any, weight: Tensor, recompute: bool, dtype: torch.dtype, *tensors: Tensor | None
     ) -> Tensor:
         groups, kept = _groups(tensors), []
+        # once a step, for all groups and both directions
+        lower = weight if dtype == weight.dtype else weight.to(dtype)
         hidden = weight.new_zeros(sum(len(group.patches) for group in groups), len(weight))
         first = 0
         with torch.autocast(weight.device.type, enabled=False):
@@ -69,22 +71,22 @@ class _RectifiedLinear(torch.autograd.Function):
                 for start, columns in _blocks(group):
                     y = _features(group, start)
                     if dtype == hidden.dtype:
-                        rows.addmm_(y.flatten(1), weight[:, columns].T)
+                        rows.addmm_(y.flatten(1), lower[:, columns].T)
                     else:
-                        rows += y.flatten(1).to(dtype) @ weight[:, columns].to(dtype).T
+                        rows += y.flatten(1).to(dtype) @ lower[:, columns].T
                     if not recompute:
                         kept.append(y)
                 first += len(rows)
         ctx.dtype, ctx.count = dtype, len(tensors)
-        ctx.save_for_backward(weight, *tensors, *kept)
+        ctx.save_for_backward(lower, *tensors, *kept)
         return hidden
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, *saved = ctx.saved_tensors
+        weight, *saved = ctx.saved_tensors  # in the precision of the products
         kept = iter(saved[ctx.count :])
-        grad_weight = torch.empty_like(weight)
+        grad_weight = torch.empty_like(weight, dtype=grad.dtype)
         grads: list[Tensor | None] = []
         first = 0
         with torch.autocast(weight.device.type, enabled=False):
@@ -98,12 +100,15 @@ class _RectifiedLinear(torch.autograd.Function):
                     if y is None:
                         y = _features(group, start)
                     target = grad_weight[:, columns]
-                    if ctx.dtype == weight.dtype:
+                    if ctx.dtype == grad.dtype:
                         torch.addmm(target, low.T, y.flatten(1), beta=int(first > 0), out=target)
                     else:
                         product = low.T @ y.flatten(1).to(ctx.dtype)
-                        target.copy_(product if first == 0 else target + product)
-                    inner = _through(y, low, weight[:, columns].to(ctx.dtype), again)
+                        if first == 0:
+                            target.copy_(product)
+                        else:
+                            target += product
+                    inner = _through(y, low, weight[:, columns], again)
                     masked = _masked(group, start).transpose(1, 2)
                     beta = int(start > 0)
                     torch.baddbmm(grad_patches, masked, inner, beta=beta, out=grad_patches)
