@@ -101,6 +101,19 @@ def test_same_seed_same_result(case, tmp_path):
 
 
 @each_trained
+def test_averages_stand_beside_the_same_weights(case, tmp_path):
+    """What training.average keeps is another model; what training goes on from is not."""
+    train(case, tmp_path / "plain", training__epochs=1)
+    train(case, tmp_path / "run", training__epochs=1, training__average=1)
+    plain, found = (read_checkpoint(tmp_path / name / "final").tensors for name in ("plain", "run"))
+    assert plain["weights"].keys() == found["weights"].keys()
+    same = [torch.equal(value, found["training"][name]) for name, value in plain["weights"].items()]
+    assert all(same)
+    other = [torch.equal(value, found["weights"][name]) for name, value in plain["weights"].items()]
+    assert not all(other)
+
+
+@each_trained
 def test_another_seed_another_result(case, tmp_path):
     train(case, tmp_path / "a")
     train(case, tmp_path / "b", seed=1)
