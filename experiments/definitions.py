@@ -182,9 +182,6 @@ def _graphs() -> Iterable[Experiment]:
     for name, some in (("", ""), ("-bf16", " --precision bf16")):
         options = f"{steady}{some}"
         yield from seeds(f"conve-fb15k-237-average{name}", "conve", "fb15k-237", options, count=1)
-    longer = slow.replace(" --set training.schedule=cosine", " --set training.average=5")
-    longer += " --precision bf16"
-    yield from seeds("conve-fb15k-237-average-1-n", "conve", "fb15k-237", longer, count=1)
     # wider, in larger batches, with more dropout: the best published trial has 256 and 1,024
     large = "--set training.batch_size=512 --set model.group=512 --precision bf16"
     wide = f"{common} --set training.schedule=cosine --set data.unknown=keep --set model.width=256"
