@@ -207,6 +207,10 @@ def _graphs() -> Iterable[Experiment]:
             f"{common} {some} {little} --set training.schedule=cosine {batches} --eval-every 10"
         )
         yield from seeds(f"conve-{name}-quick", "conve", name, options, count=5)
+    # an average of the weights in place of a learning rate that falls
+    options = f"{common} --lr 5e-3 --epochs 30 --set model.loss=1-n-softmax {little} {batches}"
+    options += " --set training.average=4 --eval-every 10"
+    yield from seeds("conve-kinship-average", "conve", "kinship", options, count=5)
     better = "--lr 4e-3 --epochs 60 --set model.loss=1-n-softmax --set model.channels=16"
     better += " --set model.input_dropout=0 --set model.feature_dropout=0.2"
     options = f"{common} {better} --set model.hidden_dropout=0.4 --set training.schedule=cosine"
