@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-#: times within the steps of so many epochs: more change nothing that matters
+#: times within the steps of so many epochs; each is a pass over all parameters
 _TIMES = 20
 
 
