@@ -9,22 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from hasten import api, run
+from hasten import run
 from hasten.evaluation.ranker import evaluate
 from hasten.training import row_adam
 from hasten.training.checkpoint import read_checkpoint
 from hasten.training.weight_average import WeightAverage
-from tests.contract.cases import CASES, sequences
+from tests.contract.cases import CASES
 from tests.contract.test_models import fingerprint, records
 from tests.contract.test_models import train as train_case
-
-SMALL = {
-    "model.width": 16,
-    "model.max_length": 12,
-    "training.batch_size": 8,
-    "device": "cpu",
-    "threads": 1,
-}
+from tests.training.test_trainer import train
 
 
 class Tied(nn.Module):
@@ -38,11 +31,6 @@ class Tied(nn.Module):
         self.register_buffer("running", torch.zeros(4, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("scratch", torch.zeros(2), persistent=False)
-
-
-def train(out, **settings):
-    merged = {**SMALL, **{k.replace("__", "."): v for k, v in settings.items()}}
-    return api.train("sasrec", sequences(), settings=merged, out=str(out), quiet=True)
 
 
 def tensors(folder):
