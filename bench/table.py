@@ -18,18 +18,26 @@ END = "<!-- end of benchmarks -->"
 
 PAGE = """# Benchmarks
 
-Written by `make docs` from `bench/results`, where every figure has its dated file with the machine,
-the settings and the command to repeat it (`make bench`). Each measurement is a fresh process; both
-sides run next to each other in alternating order, with the same allocator settings, threads and
-torch. Ratios are medians over adjacent pairs with an interval that assumes no distribution; wall
-time is taken with two threads, CPU time with one, peak memory as `VmHWM` without the settings that
-keep pages.
+Speed and peak memory of hasten against other implementations. `make bench` repeats the measurements;
+`make bench ARGS="--list"` lists them. Each row links to a dated file in `bench/results` with the
+machine, the settings and the command.
+
+How the figures are measured:
+
+- Every measurement is a fresh process. Baseline and hasten alternate on the same machine, with the
+  same allocator settings, number of threads and version of PyTorch.
+- `baseline → hasten` gives seconds per epoch (or per call, where the row names an operation) and peak
+  memory in MiB.
+- The speed-up is the median ratio over adjacent pairs of runs; the range is a distribution-free
+  confidence interval.
+- Wall time uses two threads, CPU time one. Peak memory is `VmHWM`, without the settings that keep
+  freed pages.
 
 ## Against other implementations
 
 {comparisons}
 
-## What each setting is worth
+## Effect of single settings
 
 The same run of hasten without a setting and with it.
 
@@ -40,7 +48,7 @@ The same run of hasten without a setting and with it.
 def comparison_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
     """One row a comparison with another implementation. folder: where the result files are."""
     lines = [
-        "| | the other side | s an epoch, 2 threads | times faster | CPU, 1 thread "
+        "| | baseline | s per epoch, 2 threads | speed-up | CPU speed-up, 1 thread "
         "| peak MiB | measured |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -50,7 +58,7 @@ def comparison_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
 def study_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
     """One row a setting."""
     lines = [
-        "| setting | without it | s an epoch, 2 threads | times faster | CPU, 1 thread "
+        "| setting | without it | s per epoch, 2 threads | speed-up | CPU speed-up, 1 thread "
         "| peak MiB | measured |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
