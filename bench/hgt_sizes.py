@@ -3,7 +3,7 @@
     python -m bench.hgt_sizes
     python -m bench.hgt_sizes --only jaccard --provisional
 
-Every line is a fresh process; there is no other side. The result goes to bench/results; a line that
+Every line is a fresh process; there is no baseline. The result goes to bench/results; a line that
 fails or takes too long is left out of it, and the exit code is 1.
 """
 

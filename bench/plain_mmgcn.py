@@ -2,7 +2,7 @@
 
 In every step and modality the whole graph is propagated three times by gathering a row for every
 edge and adding them up at its end; nothing is constant, and the last layer is computed for all
-nodes. Ids and users are trained, as on the other side. The loss is the stable one: without it the
+nodes. Ids and users are trained, as in hasten. The loss is the stable one: without it the
 comparison would end in NaN.
 """
 

@@ -1,4 +1,4 @@
-"""The other side of HGT: PyTorch Geometric's HGTConv, and the guide's training step with it.
+"""The baseline for HGT: PyTorch Geometric's HGTConv, and the guide's training step with it.
 
 Without pyg-lib ``HeteroLinear`` writes the rows of every type into one tensor, slice by slice, and
 autograd copies the whole gradient once a slice: with 30 edge types and 8 heads 240 copies, which is

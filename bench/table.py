@@ -10,28 +10,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.entries import ENTRIES
 from bench.machine import ROOT
 from bench.results import digits, newest_results, with_interval
 
 BEGIN = "<!-- benchmarks: written by make docs -->"
 END = "<!-- end of benchmarks -->"
 
+_FIGURES = "s per epoch, 2 threads | speed-up | CPU speed-up, 1 thread | peak MiB | measured"
 PAGE = """# Benchmarks
 
-Speed and peak memory of hasten against other implementations. `make bench` repeats the measurements;
-`make bench ARGS="--list"` lists them. Each row links to a dated file in `bench/results` with the
-machine, the settings and the command.
+Speed and peak memory of hasten against other implementations. `make bench` repeats the
+measurements; `make bench ARGS="--list"` lists them. Each row links to a dated file in
+`bench/results` with the machine, the settings and the command.
 
-How the figures are measured:
+How to read the tables:
 
+- Seconds and memory are given as `baseline → hasten`. Seconds are per epoch, or per call where the
+  row names a single operation.
+- The speed-up is the median ratio over adjacent pairs of runs. The range in brackets is a
+  distribution-free 95 % interval of the median; below six pairs it is the full range.
 - Every measurement is a fresh process. Baseline and hasten alternate on the same machine, with the
   same allocator settings, number of threads and version of PyTorch.
-- `baseline → hasten` gives seconds per epoch (or per call, where the row names an operation) and peak
-  memory in MiB.
-- The speed-up is the median ratio over adjacent pairs of runs; the range is a distribution-free
-  confidence interval.
-- Wall time uses two threads, CPU time one. Peak memory is `VmHWM`, without the settings that keep
-  freed pages.
+- Wall time uses two threads, CPU time one. Peak memory is `VmHWM`, measured without the settings
+  that keep freed pages.
 
 ## Against other implementations
 
@@ -48,8 +50,7 @@ The same run of hasten without a setting and with it.
 def comparison_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
     """One row a comparison with another implementation. folder: where the result files are."""
     lines = [
-        "| | baseline | s per epoch, 2 threads | speed-up | CPU speed-up, 1 thread "
-        "| peak MiB | measured |",
+        f"| | baseline | {_FIGURES} |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     return _rows(lines, [r for r in results if not r["study"]], folder)
@@ -58,8 +59,7 @@ def comparison_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
 def study_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
     """One row a setting."""
     lines = [
-        "| setting | without it | s per epoch, 2 threads | speed-up | CPU speed-up, 1 thread "
-        "| peak MiB | measured |",
+        f"| setting | without it | {_FIGURES} |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     return _rows(lines, [r for r in results if r["study"]], folder)
@@ -69,7 +69,10 @@ def _rows(head: list[str], results: Sequence[Mapping[str, Any]], folder: str) ->
     lines = list(head)
     for result in results:
         summary = result["summary"]
-        cells = [result["title"], result["sides"][0]["label"], _pair(summary, "wall", 1.0)]
+        title, baseline = result["title"], result["sides"][0]["label"]
+        if entry := ENTRIES.get(result["name"]):  # its wording may be newer than the result
+            title, baseline = entry.title, entry.baseline.label
+        cells = [title, baseline, _pair(summary, "wall", 1.0)]
         cells += [
             with_interval(summary[mode]["ratio"]) if mode in summary else ""
             for mode in ("wall", "cpu")

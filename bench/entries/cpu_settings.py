@@ -13,7 +13,7 @@ RUNS = {
     "ml-1m-bce": ("ml-1m, BCE", f"{ML1M} {BCE}"),
 }
 TAKEN_AWAY = {
-    "fused-adam": ("fused Adam", "a loop over the parameters"),
+    "fused-adam": ("fused Adam", "loop over parameters"),
     "dropout": ("dropout by random bytes", "torch's dropout"),
     "packing": ("buckets of similar length", "padding to the longest of the batch"),
     "chunked-loss": ("cross-entropy in chunks", "all logits at once"),
@@ -25,9 +25,9 @@ def _entries() -> Iterator[Entry]:
         yield Entry(
             name=f"setting-allocator-{run}",
             title=f"allocator settings, {data}",
-            work="glibc as it comes against glibc that keeps its pages and asks for huge ones.",
+            work="glibc's defaults against glibc that keeps freed pages and asks for huge ones.",
             baseline=Side(
-                "allocator as it comes",
+                "default allocator",
                 command,
                 {"HASTEN_ALLOCATOR": "off", "THP_MEM_ALLOC_ENABLE": "0"},
             ),

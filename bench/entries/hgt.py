@@ -15,7 +15,7 @@ def _layer(part: str, what: str) -> Entry:
     name = "hgt-layer" if part == "layer" else f"hgt-layer-{part}"
     return Entry(
         name=name,
-        title=f"{what}, 66,903 nodes, 200,000 edges of 30 types, 512 to 256",
+        title=f"HGT, {what}, 66,903 nodes, 200,000 edges of 30 types, width 512 to 256",
         work="forward and backward of one layer with 8 heads in fp32 on a made graph of 10 node "
         f"types: {what}. An epoch is one pass. {FAIR}",
         baseline=Side("PyG HGTConv", f"{SIDE} --how pyg --part {part} --steps 2"),
@@ -26,9 +26,9 @@ def _layer(part: str, what: str) -> Entry:
 def _installed(part: str, what: str) -> Entry:
     return Entry(
         name=f"hgt-installed-{part}",
-        title=f"{what} beside PyG as pip installs it, 66,903 nodes, 200,000 edges of 30 types, "
-        "512 to 256",
-        work=f"{what} as in hgt-layer. PyG 2.8.1 without pyg-lib, as `pip install "
+        title=f"HGT, {what}, PyG without pyg-lib, 66,903 nodes, 200,000 edges of 30 types, "
+        "width 512 to 256",
+        work=f"HGT, {what}, as in hgt-layer. PyG 2.8.1 without pyg-lib, as `pip install "
         "torch_geometric` leaves it: its map of edge types copies the whole gradient once a type "
         "and head. An epoch is one pass.",
         baseline=Side(
@@ -41,10 +41,10 @@ def _installed(part: str, what: str) -> Entry:
 def _step(name: str, what: str, options: str) -> Entry:
     return Entry(
         name=f"hgt-step-{name}",
-        title=f"HGT, a training step of the guide's size, {what}",
+        title=f"HGT, training step, {what}",
         work="66,903 nodes, 100,000 links of 15 relations passing messages both ways (30 edge "
         "types, 200,000 edges), width 512, hidden 256, 2 layers, 8 heads, fp32; an epoch is one "
-        f"optimiser step. hasten: {what}, at most a fifth of a relation's links scored against 64 "
+        f"optimizer step. hasten: {what}, at most a fifth of a relation's links scored against 64 "
         "drawn ends a side, vectors of every node trained. PyG: the guide's step, 5,000 edges of "
         "each type in four shares, a whole forward and backward pass each, one drawn pair an "
         f"edge, a constant a type as input. No contrast on either side. {FAIR} For memory PyG's "
@@ -59,15 +59,15 @@ def _step(name: str, what: str, options: str) -> Entry:
 
 
 ENTRIES = (
-    _layer("layer", "a layer of HGT"),
-    _installed("layer", "a layer of HGT"),
-    _installed("edges", "the edges of a layer of HGT, without the linear maps of nodes"),
-    _layer("edges", "the edges of a layer of HGT, without the linear maps of nodes"),
-    _step("full", "one pass with recompute", "--mode full --recompute"),
-    _step("kept", "one pass that keeps all its backward pass needs", "--mode full"),
+    _layer("layer", "one layer"),
+    _installed("layer", "one layer"),
+    _installed("edges", "one layer without the linear maps of nodes"),
+    _layer("edges", "one layer without the linear maps of nodes"),
+    _step("full", "full graph, activation checkpointing", "--mode full --recompute"),
+    _step("kept", "full graph", "--mode full"),
     _step(
         "edges",
-        "neighbourhoods in four micro-batches, two messages a node and relation",
+        "neighbor sampling in four micro-batches, two messages per node and relation",
         "--mode edges --fan-out 2 --accumulate 4",
     ),
 )

@@ -38,7 +38,7 @@ _FACTS = "--set data.kg=ml-100k-facts.kg --set data.links=ml-100k-facts.link"
 def _spmm(part: str, what: str) -> Entry:
     return Entry(
         name=f"spmm-{part}",
-        title=f"sparse product, 6.4 M edges x 64, {what}",
+        title=f"sparse-dense product, 6.4 M edges x 64, {what}",
         work=f"{what} of 6.4 million edges with a table of 184,166 x 64, fp32; the report of each "
         "side has the time of copying as many bytes beside it (floor_seconds)",
         baseline=Side("torch CSR", f"{SPMM} --how csr --part {part}"),
@@ -47,12 +47,12 @@ def _spmm(part: str, what: str) -> Entry:
 
 
 ENTRIES = (
-    _entry("pairs", "pairs", (2, 5)),
-    _entry("edges", "edges", (20, 60)),
-    _entry("refresh", "attention", (1, 3)),
+    _entry("pairs", "recommendation phase", (2, 5)),
+    _entry("edges", "translation phase", (20, 60)),
+    _entry("refresh", "attention update", (1, 3)),
     Entry(
         name="kgat-epoch",
-        title="KGAT, Amazon-book size, a whole epoch, fp32",
+        title="KGAT, Amazon-book size, full epoch, fp32",
         work=WORK.format(
             part="all pairs, all edges and a refresh",
             precision="fp32",
@@ -63,7 +63,7 @@ ENTRIES = (
     ),
     Entry(
         name="kgat-ml-100k-recbole",
-        title="KGAT, ml-100k with its facts, one layer of 64",
+        title="KGAT, ml-100k with its knowledge graph, one layer of 64",
         work="an epoch of all pairs, all triples and the attention: 80,024 pairs (80/10/10 by "
         "user, fixed), 91,631 triples, D 64, one layer, batch 2,048. hasten takes all edges of the "
         "graph in both directions through its translation phase, RecBole the triples alone.",

@@ -42,13 +42,11 @@ def _entry(
 
 
 ENTRIES = (
-    _entry("mmgcn", "ids trained, fp32"),
-    _entry("mmgcn", "ids frozen, fp32", ids="--ids frozen"),
-    _entry("mmgcn", "ids trained, fp32 beside bf16", precision="bf16", column="bf16"),
-    _entry(
-        "mmgcn", "ids trained, bf16 on both sides", precision="bf16", plain="bf16", column="bf16"
-    ),
+    _entry("mmgcn", "trainable ids, fp32"),
+    _entry("mmgcn", "frozen ids, fp32", ids="--ids frozen"),
+    _entry("mmgcn", "trainable ids, bf16 against fp32", precision="bf16", column="bf16"),
+    _entry("mmgcn", "trainable ids, bf16", precision="bf16", plain="bf16", column="bf16"),
     _entry("dragon", "fp32"),
-    _entry("dragon", "fp32 beside bf16", precision="bf16", column="bf16"),
-    _entry("dragon", "bf16 on both sides", precision="bf16", plain="bf16", column="bf16"),
+    _entry("dragon", "bf16 against fp32", precision="bf16", column="bf16"),
+    _entry("dragon", "bf16", precision="bf16", plain="bf16", column="bf16"),
 )

@@ -6,11 +6,11 @@ from bench.entries.cpu_settings import RUNS
 from bench.harness import Entry, Side
 
 VARIANTS = {
-    "static-identity": "one map for all tokens, no mixing",
-    "static-permutation": "one map for all tokens, permutations",
-    "static-sinkhorn": "one map for all tokens, Sinkhorn",
-    "dynamic-permutation": "maps of each token, permutations",
-    "dynamic-sinkhorn": "maps of each token, Sinkhorn (the paper)",
+    "static-identity": "static maps, no mixing",
+    "static-permutation": "static maps, permutations",
+    "static-sinkhorn": "static maps, Sinkhorn",
+    "dynamic-permutation": "dynamic maps, permutations",
+    "dynamic-sinkhorn": "dynamic maps, Sinkhorn, as published",
 }
 
 

@@ -21,7 +21,7 @@ WORK = (
 ENTRIES = (
     Entry(
         name="interval-attention-200",
-        title="interval attention, a layer, L 200",
+        title="interval attention, one layer, L 200",
         work=(
             "One layer of causal attention with interval embeddings, forward and backward, 128 "
             "sequences of 200 tokens, D 50, 1 head, span 256, fp32, without dropout: keys and "
