@@ -42,9 +42,10 @@ test-slow: $(DEVELOPMENT) ## the tests that take minutes
 	@$(ONE_THREAD) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-random} \
 	  $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
-check: $(DEVELOPMENT) ## formatting, lint and strict types
+check: $(DEVELOPMENT) ## formatting, lint, import layers and strict types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy -p hasten -p bench -p experiments -p scripts
 
 format: $(DEVELOPMENT) ## reformat and sort imports
@@ -62,6 +63,7 @@ gpu-check: ## checks and times on a CUDA device, into bench/results (GPU_PYTHON=
 
 docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m scripts.configuration_reference
+	@$(BIN)/python -m scripts.annotated_tree
 	@$(BIN)/python -m bench.table
 	@$(BIN)/python -m experiments.summary
 

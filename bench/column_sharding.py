@@ -33,8 +33,8 @@ from bench.kgat_side import dataset_of
 from bench.machine import load
 from bench.results import RESULTS, circumstances, page, with_interval, write_result
 from bench.statistics import spread
-from hasten.models.collaborative import CollaborativeGraph
-from hasten.ops.spmm import EdgeWeights, SparseGraph, spmm
+from hasten.ops.graph.collaborative_graph import CollaborativeGraph
+from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm
 
 WIDTH = 64
 

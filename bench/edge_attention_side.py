@@ -46,8 +46,9 @@ def made(nodes: int, edges: int, relations: int, types: int) -> tuple[Any, ...]:
 
 
 def ours(x: Tensor, sizes: Any, ends: Any, edges: Any, part: str) -> Callable[[], Tensor]:
-    from hasten.models.hgt_layer import HGTLayer
-    from hasten.ops.edge_attention import TypedEdges, edge_attention
+    from hasten.models.typed_graph.hgt_layer import HGTLayer
+    from hasten.ops.attention.edge_attention import edge_attention
+    from hasten.ops.graph.typed_edges import TypedEdges
 
     layer = HGTLayer(len(sizes), len(ends), WIDTH, OUT, HEADS)
     source, relation, target = edges

@@ -23,11 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hasten.config import DistributedOptions, TrainingOptions
 from hasten.data.tables import Histories
-from hasten.models.sasrec import SASRec, SASRecOptions
-from hasten.models.seam import Sizes
-from hasten.training.distributed import Processes
-from hasten.training.machine import tune_process
-from hasten.training.next_item import NextItemPhase
+from hasten.distributed.processes import Processes
+from hasten.models.interface import Sizes
+from hasten.models.sequential.sasrec import SASRec, SASRecOptions
+from hasten.objectives.next_item import NextItemPhase
+from hasten.runs.allocator import tune_process
 from hasten.training.precision import Precision, gradient_norm
 from hasten.training.step import OptimiserStep, Share, make_optimiser
 

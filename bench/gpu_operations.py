@@ -12,26 +12,26 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
-from hasten.models.seam import Catalogue, FactorScorer
-from hasten.ops.buckets import Bucket
-from hasten.ops.catalogue_loss import (
-    catalogue_cross_entropy,
-    catalogue_cross_entropy_reference,
-)
-from hasten.ops.causal_attention import causal_attention, causal_attention_reference
-from hasten.ops.csr import CSR
-from hasten.ops.interval_attention import (
+from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
+from hasten.ops.attention.causal_attention import causal_attention, causal_attention_reference
+from hasten.ops.attention.interval_attention import (
     find_intervals,
     interval_attention,
     interval_attention_reference,
 )
+from hasten.ops.buckets import Bucket
+from hasten.ops.graph.csr import CSR
+from hasten.ops.losses.catalogue_loss import (
+    catalogue_cross_entropy,
+    catalogue_cross_entropy_reference,
+)
+from hasten.ops.losses.sampled_loss import sampled_loss
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import bits, key
-from hasten.ops.rank_all import rank_all
-from hasten.ops.sampled_loss import sampled_loss
+from hasten.ops.ranking.rank_all import rank_all
+from hasten.ops.ranking.topk_all import topk_all
 from hasten.ops.table import EmbeddingTable
-from hasten.ops.topk_all import topk_all
-from hasten.training.phase import Batch, Encoded, SimplePhase, Term
+from hasten.scoring import Catalogue, FactorScorer
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 

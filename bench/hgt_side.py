@@ -70,10 +70,9 @@ def made_graph(nodes: int, links: int, relations: int) -> MadeGraph:
 def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[[int], float], int]:
     """What takes a step, and the bytes of the parameters."""
     from hasten.config import RunConfig, TrainingOptions
-    from hasten.data.graph import KnowledgeGraph, Triples
-    from hasten.data.tables import Source, Vocabulary
-    from hasten.models.hgt import HGT, HGTOptions
-    from hasten.models.seam import Sizes
+    from hasten.data.tables import KnowledgeGraph, Source, Triples, Vocabulary
+    from hasten.models.interface import Sizes
+    from hasten.models.typed_graph.hgt import HGT, HGTOptions
     from hasten.training.precision import Precision
     from hasten.training.step import OptimiserStep, Share
 

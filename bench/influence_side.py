@@ -24,16 +24,15 @@ from bench.data import plain_file
 from bench.plain_conve import PlainConvE
 from bench.report import Stopwatch, print_report
 from hasten.configuration.build import build_config
-from hasten.data.graph import KnowledgeGraph, Triples
-from hasten.data.load_graph import load_graph
-from hasten.data.tables import TEST, TRAIN
+from hasten.data.graph.load import load_graph
+from hasten.data.tables import TEST, TRAIN, KnowledgeGraph, Triples
+from hasten.distributed.processes import Processes
 from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
 from hasten.influence.factors import Arithmetic
 from hasten.influence.support import body_of
 from hasten.influence.trace import Limits, Weighted, trace
-from hasten.models.conve import ConvE, ConvEOptions
-from hasten.models.seam import Sizes
-from hasten.training.distributed import Processes
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
 
 
 def main() -> None:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from bench.report import Stopwatch, print_report
-from hasten.ops.buckets import Bucket
-from hasten.ops.interval_attention import (
+from hasten.ops.attention.interval_attention import (
     find_intervals,
     interval_attention,
     interval_attention_reference,
 )
+from hasten.ops.buckets import Bucket
 
 
 def main() -> None:

@@ -23,10 +23,9 @@ from bench.book_graph import BookGraph, book_graph
 from bench.plain_kgat import PlainKGAT
 from bench.report import Stopwatch, print_report
 from hasten.config import RunConfig, TrainingOptions
-from hasten.data.graph import Facts, Triples
-from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
-from hasten.models.kgat import KGAT, KGATOptions
-from hasten.models.seam import Sizes
+from hasten.data.tables import Dataset, Facts, Interactions, Source, Triples, Vocabulary
+from hasten.models.collaborative.kgat import KGAT, KGATOptions
+from hasten.models.interface import Sizes
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 

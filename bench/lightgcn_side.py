@@ -20,8 +20,8 @@ from bench.book_graph import BookGraph, book_graph
 from bench.kgat_side import dataset_of
 from bench.report import Stopwatch, print_report
 from hasten.config import RunConfig, TrainingOptions
-from hasten.models.lightgcn import LightGCN, LightGCNOptions
-from hasten.models.seam import Sizes
+from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
+from hasten.models.interface import Sizes
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 

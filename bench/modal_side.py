@@ -25,12 +25,12 @@ from hasten.config import EvaluationOptions, ModelOptions, RunConfig, TrainingOp
 from hasten.data.tables import TRAIN, VALID, Dataset
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate
-from hasten.models.dragon import DRAGON, DRAGONOptions
-from hasten.models.mmgcn import MMGCN, MMGCNOptions
-from hasten.models.seam import Model, Sizes
+from hasten.models.interface import Model, Sizes
+from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
+from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
+from hasten.objectives.multimodal import MultimodalPhase
+from hasten.runs.allocator import tune_process
 from hasten.training.compile import compile_step
-from hasten.training.machine import tune_process
-from hasten.training.multimodal import MultimodalPhase
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 

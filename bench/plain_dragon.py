@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from bench.plain_mmgcn import edges_of
 from hasten.data.tables import Dataset
-from hasten.models.modal_data import training_pairs
-from hasten.models.modal_graphs import item_graph, user_graph
-from hasten.ops.bipartite import Weighted
+from hasten.models.multimodal.modal_data import training_pairs
+from hasten.models.multimodal.modal_graphs import item_graph, user_graph
+from hasten.ops.graph.bipartite import Weighted
 
 
 class PlainDRAGON(nn.Module):

@@ -19,8 +19,8 @@ from torch import Tensor
 from bench.book_graph import book_graph
 from bench.kgat_side import dataset_of
 from bench.report import Stopwatch, print_report
-from hasten.models.collaborative import CollaborativeGraph
-from hasten.ops.spmm import SparseGraph, spmm
+from hasten.ops.graph.collaborative_graph import CollaborativeGraph
+from hasten.ops.graph.spmm import SparseGraph, spmm
 
 WIDTH = 64
 #: products before those that are measured: until results lie in memory that was touched before

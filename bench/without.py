@@ -39,9 +39,10 @@ def dropout() -> None:
     """Torch's own dropout everywhere."""
     import torch
 
-    from hasten.models import sasrec
-    from hasten.ops import causal_attention, feedforward
-    from hasten.ops.dropout import dropout_reference
+    from hasten.models.sequential import sasrec
+    from hasten.ops.attention import causal_attention
+    from hasten.ops.dense import feedforward
+    from hasten.ops.dense.dropout import dropout_reference
 
     def keep_mask(shape: torch.Size, probability: float) -> torch.Tensor:
         return torch.nn.functional.dropout(torch.ones(shape), probability)
@@ -54,8 +55,8 @@ def dropout() -> None:
 
 def packing() -> None:
     """Every sequence padded to the longest of its batch."""
+    from hasten.objectives import next_item
     from hasten.ops.buckets import Bucket
-    from hasten.training import next_item
 
     def one(lengths: NDArray[np.int64], _slack: int) -> list[Bucket]:
         return [Bucket(0, len(lengths), int(lengths[0]))]
@@ -65,8 +66,8 @@ def packing() -> None:
 
 def chunked_loss() -> None:
     """All logits of a batch at once, as plain autograd computes them."""
-    from hasten.models import sequential
-    from hasten.ops.catalogue_loss import catalogue_cross_entropy_reference
+    from hasten.models.sequential import base as sequential
+    from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy_reference
 
     _replace(sequential, "catalogue_cross_entropy", catalogue_cross_entropy_reference)
 
@@ -88,7 +89,7 @@ TAKE_AWAY: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     name, *arguments = sys.argv[1:]
-    from hasten.training.machine import tune_process
+    from hasten.runs.allocator import tune_process
 
     tune_process()
     TAKE_AWAY[name]()

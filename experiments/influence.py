@@ -160,11 +160,11 @@ def score_of(run: Path, triple: Row) -> float:
     """The mean of the triple's two scores, as answer of the question for its tail and its head."""
     import torch
 
-    from hasten.data.graph import KnowledgeGraph
-    from hasten.finished import load_run
-    from hasten.influence.asked import triples_of
-    from hasten.models.questions import both_directions
-    from hasten.models.seam import TripleQueries
+    from hasten.data.tables import KnowledgeGraph
+    from hasten.influence.queries import triples_of
+    from hasten.loaded_run import load_run
+    from hasten.objectives.triple_queries import both_directions
+    from hasten.scoring import TripleQueries
 
     loaded = load_run(run, checkpoint="final", device="cpu")
     graph, model = loaded.dataset, loaded.model

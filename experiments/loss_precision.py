@@ -31,9 +31,9 @@ from torch.nn import functional as F
 from bench.machine import ROOT, describe_machine
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import Dataset
-from hasten.models.mmgcn import MMGCN, MMGCNOptions
-from hasten.models.seam import Sizes
-from hasten.training.multimodal import MultimodalPhase, bpr_loss
+from hasten.models.interface import Sizes
+from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
+from hasten.objectives.multimodal import MultimodalPhase, bpr_loss
 from hasten.training.precision import Precision
 
 CPU = torch.device("cpu")
@@ -87,9 +87,9 @@ def small_gallery() -> Dataset:
     from dataclasses import replace
 
     from hasten.config import DataOptions
-    from hasten.data.features_sample import make_gallery
-    from hasten.data.load import load_table
-    from hasten.data.modalities import Modality
+    from hasten.data.interactions.load import load_table
+    from hasten.data.modality import Modality
+    from hasten.data.samples.features import make_gallery
 
     made = make_gallery(150, 300, 1500)
     dataset = load_table(made.table, DataOptions(ratio_order="random"), 0, otherwise="ratio")

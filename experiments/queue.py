@@ -30,7 +30,7 @@ from bench.machine import ROOT
 from experiments import summary
 from experiments.definitions import EXPERIMENTS, Experiment, select
 from experiments.record import make_record, write_record
-from hasten.training.machine import cpu_computes_bf16
+from hasten.distributed.device import cpu_computes_bf16
 
 HASTEN = (sys.executable, "-m", "hasten")
 #: the same where bf16 is asked for and the CPU has none

@@ -14,12 +14,12 @@ import time
 import torch
 
 from hasten.config import RunConfig, TrainingOptions
-from hasten.data.load_graph import load_graph_table
-from hasten.data.typed_sample import make_medicine
-from hasten.models.hgt import HGT, HGTOptions
-from hasten.models.hgt_layer import HGTLayer
-from hasten.models.seam import Sizes
-from hasten.training.environment import peak_memory_bytes
+from hasten.data.graph.load import load_graph_table
+from hasten.data.samples.typed_graph import make_medicine
+from hasten.models.interface import Sizes
+from hasten.models.typed_graph.hgt import HGT, HGTOptions
+from hasten.models.typed_graph.hgt_layer import HGTLayer
+from hasten.runs.environment import peak_memory_bytes
 
 
 def steps(device: str, path: str | None, genes: int, count: int) -> dict[str, object]:

@@ -17,7 +17,7 @@ import hasten
 from hasten import registry
 from hasten.cli.main import app, main
 from hasten.configuration.keys import known_keys
-from hasten.data.samples import write_sample
+from hasten.data.samples.files import write_sample
 from hasten.registry import BUILT_IN
 
 ROOT = Path(__file__).parent.parent

@@ -2,6 +2,7 @@
 
 from bench.table import main as tables
 from experiments.summary import main as experiments
+from scripts.annotated_tree import main as trees
 from scripts.configuration_reference import main as configuration
 
 
@@ -15,3 +16,7 @@ def test_benchmark_tables_are_current():
 
 def test_experiments_page_is_current():
     assert experiments(["--check"]) == 0
+
+
+def test_annotated_trees_are_current():
+    assert trees(["--check"]) == 0

@@ -11,7 +11,7 @@ import pytest
 from hasten import api, run
 from hasten.configuration.build import load_config
 from hasten.errors import ConfigurationError, DataError
-from hasten.training.retreat import goes_to_cpu
+from hasten.training.cpu_fallback import goes_to_cpu
 from hasten.training.step import OptimiserStep
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records

@@ -9,7 +9,7 @@ Every partition of the three assets is a graph. Files go to ``$HASTEN_DAGSTER`` 
 import os
 from pathlib import Path
 
-from hasten.data.typed_sample import write_medicine
+from hasten.data.samples.typed_graph import write_medicine
 from hasten.integrations.dagster_assets import GraphSource, hgt_definitions
 
 FOLDER = Path(os.environ.get("HASTEN_DAGSTER", "embeddings")).absolute()

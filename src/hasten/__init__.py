@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from hasten.api import Result, load, train
     from hasten.errors import HastenError
-    from hasten.node_embeddings import generate_hgt_embeddings_batched
+    from hasten.integrations.node_embeddings import generate_hgt_embeddings_batched
 
 __all__ = [
     "HastenError",
@@ -28,14 +28,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import torch only when something of it is asked for."""
     if name in ("train", "load", "Result"):
-        from hasten.training.machine import tune_process  # noqa: PLC0415 - before torch
+        from hasten.runs.allocator import tune_process  # noqa: PLC0415 - before torch
 
         tune_process()
         from hasten import api  # noqa: PLC0415
 
         return getattr(api, name)
     if name == "generate_hgt_embeddings_batched":
-        from hasten import node_embeddings  # noqa: PLC0415
+        from hasten.integrations import node_embeddings  # noqa: PLC0415
 
         return node_embeddings.generate_hgt_embeddings_batched
     if name == "HastenError":

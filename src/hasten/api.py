@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.config import RunConfig
 from hasten.configuration.build import build_config
+from hasten.distributed.launch import processes_to_start, run_processes
 from hasten.errors import HastenError, UsageError
-from hasten.finished import LoadedRun, load_run
 from hasten.inference.predict import Predictions, predict
 from hasten.inference.recommend import Recommendations, recommend
+from hasten.loaded_run import LoadedRun, load_run
 from hasten.run import train as train_run
-from hasten.training.config_text import config_text
-from hasten.training.launch import processes_to_start, run_processes
-from hasten.training.summary import Summary
+from hasten.runs.config_text import config_text
+from hasten.runs.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,6 +4,11 @@ The message says what is wrong, where, and what to do about it; the command line
 Anything that is not a ``HastenError`` is a defect in hasten and keeps its traceback.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class HastenError(Exception):
     """A failure with a message meant for the person who runs hasten."""
@@ -67,3 +72,9 @@ class Interrupted(HastenError):
         self.signal_number = signal_number
         self.agreed = True
         self.exit_code = 128 + signal_number
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the nearest of the names, or nothing."""
+    near = get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,22 +1,20 @@
 """Models by name, imported only when they are used; other packages add theirs by entry point.
 
 A package offers a model as ``[project.entry-points."hasten.models"]  name = "module:Class"``;
-the class fulfils :class:`hasten.models.seam.Model`.
+the class fulfils :class:`hasten.models.interface.Model`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from hasten.errors import ConfigurationError
+from hasten.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
-    from hasten.models.seam import Model
+    from hasten.models.interface import Model
 
 ENTRY_POINT_GROUP = "hasten.models"
 _REQUIRED = ("name", "summary", "Options", "defaults", "sample", "phases", "scorer")
@@ -47,25 +45,64 @@ class ModelEntry:
         if missing:
             raise ConfigurationError(
                 f"model {self.name!r} of package {self.package} lacks {', '.join(missing)}; "
-                "see hasten.models.seam.Model for what a model has"
+                "see hasten.models.interface.Model for what a model has"
             )
         return cast("type[Model]", found)
 
 
 BUILT_IN = (
-    ModelEntry("sasrec", "hasten.models.sasrec", "SASRec", "self-attention over item sequences"),
-    ModelEntry("tisasrec", "hasten.models.tisasrec", "TiSASRec", "self-attention that knows times"),
-    ModelEntry("kgat", "hasten.models.kgat", "KGAT", "recommendation with facts about the items"),
-    ModelEntry("bprmf", "hasten.models.bprmf", "BPRMF", "matrix factorisation by pairwise ranking"),
-    ModelEntry("lightgcn", "hasten.models.lightgcn", "LightGCN", "means over neighbours"),
-    ModelEntry("mmgcn", "hasten.models.mmgcn", "MMGCN", "graph networks over features of items"),
-    ModelEntry("dragon", "hasten.models.dragon", "DRAGON", "features, graphs of users and items"),
-    ModelEntry("conve", "hasten.models.conve", "ConvE", "2-D convolutions over knowledge graphs"),
-    ModelEntry("distmult", "hasten.models.distmult", "DistMult", "three-way products of triples"),
-    ModelEntry("complex", "hasten.models.complex", "ComplEx", "complex products of triples"),
-    ModelEntry("hgt", "hasten.models.hgt", "HGT", "vectors of a typed graph's nodes"),
-    ModelEntry("degree", "hasten.models.degree", "Degree", "links where both ends have many"),
-    ModelEntry("pop", "hasten.models.pop", "Pop", "the most popular items, for everyone"),
+    ModelEntry(
+        "sasrec", "hasten.models.sequential.sasrec", "SASRec", "self-attention over item sequences"
+    ),
+    ModelEntry(
+        "tisasrec",
+        "hasten.models.sequential.tisasrec",
+        "TiSASRec",
+        "self-attention that knows times",
+    ),
+    ModelEntry(
+        "kgat",
+        "hasten.models.collaborative.kgat",
+        "KGAT",
+        "recommendation with facts about the items",
+    ),
+    ModelEntry(
+        "bprmf",
+        "hasten.models.collaborative.bprmf",
+        "BPRMF",
+        "matrix factorisation by pairwise ranking",
+    ),
+    ModelEntry(
+        "lightgcn", "hasten.models.collaborative.lightgcn", "LightGCN", "means over neighbours"
+    ),
+    ModelEntry(
+        "mmgcn", "hasten.models.multimodal.mmgcn", "MMGCN", "graph networks over features of items"
+    ),
+    ModelEntry(
+        "dragon", "hasten.models.multimodal.dragon", "DRAGON", "features, graphs of users and items"
+    ),
+    ModelEntry(
+        "conve",
+        "hasten.models.knowledge_graph.conve",
+        "ConvE",
+        "2-D convolutions over knowledge graphs",
+    ),
+    ModelEntry(
+        "distmult",
+        "hasten.models.knowledge_graph.distmult",
+        "DistMult",
+        "three-way products of triples",
+    ),
+    ModelEntry(
+        "complex", "hasten.models.knowledge_graph.complex", "ComplEx", "complex products of triples"
+    ),
+    ModelEntry("hgt", "hasten.models.typed_graph.hgt", "HGT", "vectors of a typed graph's nodes"),
+    ModelEntry(
+        "degree", "hasten.models.typed_graph.degree", "Degree", "links where both ends have many"
+    ),
+    ModelEntry(
+        "pop", "hasten.models.collaborative.pop", "Pop", "the most popular items, for everyone"
+    ),
 )
 
 
@@ -118,9 +155,3 @@ def reads(model: type[Model]) -> str:
     (pairs, and what is known of the items, or their features).
     """
     return str(getattr(model, "reads", "interactions"))
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the nearest of the names, or nothing."""
-    near = get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from hasten.assembly import (
+from hasten.build import (
     build_model,
     describe_data,
     load_data,
@@ -23,23 +23,21 @@ from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.data.refit import refitted
 from hasten.data.store import load_stored, save_dataset
-from hasten.errors import CheckpointError, ConfigurationError
-from hasten.evaluation.protocols import AnyTask
-from hasten.models.seam import Model
-from hasten.session import Session, carry_out
-from hasten.training.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
-from hasten.training.device import prepare_torch
-from hasten.training.distributed import Processes
-from hasten.training.environment import describe_environment
-from hasten.training.layout import Layout, settle
-from hasten.training.machine import tune_process
-from hasten.training.phase import Phase
-from hasten.training.replicas import (
+from hasten.distributed.device import prepare_torch
+from hasten.distributed.processes import Processes
+from hasten.distributed.replicas import (
     require_same_data,
     require_same_weights,
     shared_checkpoint,
 )
-from hasten.training.resuming import (
+from hasten.errors import CheckpointError, ConfigurationError
+from hasten.evaluation.protocols import AnyTask
+from hasten.models.interface import Model
+from hasten.objectives.base import Phase
+from hasten.runs.allocator import tune_process
+from hasten.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from hasten.runs.environment import describe_environment
+from hasten.runs.resuming import (
     drop_later,
     initial_weights,
     named_checkpoint,
@@ -47,9 +45,11 @@ from hasten.training.resuming import (
     requested_changes,
     with_changes,
 )
-from hasten.training.retreat import goes_to_cpu, retreat_message
-from hasten.training.run_folder import RunFolder
-from hasten.training.summary import Summary
+from hasten.runs.run_folder import RunFolder
+from hasten.runs.summary import Summary
+from hasten.training.batch_layout import Layout, settle
+from hasten.training.cpu_fallback import goes_to_cpu, retreat_message
+from hasten.training_run import Session, carry_out
 
 #: the folder of the run on both parts, within the run that selected its epochs
 _REFIT = "refit"

@@ -11,9 +11,9 @@ from bench import modal_side
 from bench.plain_dragon import PlainDRAGON
 from bench.plain_mmgcn import PlainMMGCN
 from hasten.config import RunConfig
-from hasten.models.dragon import DRAGON, DRAGONOptions
-from hasten.models.mmgcn import MMGCN, MMGCNOptions
-from hasten.models.seam import Sizes
+from hasten.models.interface import Sizes
+from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
+from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from tests.models.modal_data import modal_dataset
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}

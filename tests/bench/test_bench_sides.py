@@ -17,10 +17,10 @@ from bench.recbole_side.run import TimedBatches, write_atomic_file
 from bench.report import Stopwatch, print_report
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import Histories
-from hasten.models.lightgcn import LightGCN, LightGCNOptions
-from hasten.models.personal_times import personal_times
-from hasten.models.seam import Sizes
-from hasten.models.tisasrec import TiSASRec, TiSASRecOptions, TiSASRecPhase
+from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
+from hasten.models.interface import Sizes
+from hasten.models.sequential.personal_times import personal_times
+from hasten.models.sequential.tisasrec import TiSASRec, TiSASRecOptions, TiSASRecPhase
 
 
 @pytest.fixture

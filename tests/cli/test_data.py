@@ -11,13 +11,13 @@ import yaml
 
 from hasten.cli.main import main
 from hasten.config import DataOptions
-from hasten.data.graph_sample import make_families
-from hasten.data.load import load_dataset
-from hasten.data.load_graph import load_graph
-from hasten.data.recognise import holds_triples
-from hasten.data.samples import SAMPLES
+from hasten.data.detect import holds_triples
+from hasten.data.graph.load import load_graph
+from hasten.data.interactions.load import load_dataset
+from hasten.data.samples.files import SAMPLES
+from hasten.data.samples.graph import make_families
+from hasten.data.samples.typed_graph import make_medicine
 from hasten.data.store import fingerprint
-from hasten.data.typed_sample import make_medicine
 
 CSV = "user_id,item_id,rating,timestamp\n" + "".join(
     f"{u},{i},{i % 5},{1_000_000_000 + u * 100 + i}\n" for u in (1, 2, 3) for i in range(5)
@@ -208,7 +208,7 @@ def test_events_or_triples(lines, kind, tmp_path):
     [("ml-1m", "sasrec"), ("umls", "conve"), ("fb15k-237", "conve"), ("last-fm", "kgat")],
 )
 def test_fetch_names_a_model_that_reads_the_set(name, model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("hasten.data.fetch.fetch", lambda *_, **__: tmp_path)
+    monkeypatch.setattr("hasten.data.sources.fetch.fetch", lambda *_, **__: tmp_path)
     code, found, said = run(capsys, "fetch", name)
     assert code == 0
     assert found["files"] == []

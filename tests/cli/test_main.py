@@ -21,7 +21,7 @@ from hasten.errors import CheckpointError, DataError, Interrupted, RunFolderErro
 
 @dataclass
 class FakeRun:
-    """Both ``hasten.run`` and ``hasten.finished``: remembers questions, answers or raises."""
+    """Both ``hasten.run`` and ``hasten.loaded_run``: remembers questions, answers or raises."""
 
     error: BaseException | None = None
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -70,7 +70,7 @@ def run(monkeypatch, toy) -> FakeRun:
     fake = FakeRun()
     monkeypatch.setitem(sys.modules, "hasten.run", fake)
     monkeypatch.setattr(hasten, "run", fake, raising=False)
-    monkeypatch.setitem(sys.modules, "hasten.finished", fake)
+    monkeypatch.setitem(sys.modules, "hasten.loaded_run", fake)
     monkeypatch.setattr(hasten, "finished", fake, raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.delenv("RANK", raising=False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hasten.config import RunConfig
 from hasten.configuration.build import build_config, load_config
 from hasten.errors import ConfigurationError
-from hasten.training.config_text import config_text
+from hasten.runs.config_text import config_text
 
 pytestmark = pytest.mark.usefixtures("toy")
 

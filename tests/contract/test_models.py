@@ -18,8 +18,8 @@ from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import merge_ranks, per_query, rank_queries
 from hasten.registry import load_model
+from hasten.runs.checkpoint import read_checkpoint
 from hasten.training import trainer
-from hasten.training.checkpoint import read_checkpoint
 from hasten.training.compile import compile_step
 from tests.contract.cases import CASES, ModelCase, sequences
 

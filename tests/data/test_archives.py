@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from hasten.data.archives import Caps, is_archive, unpack
+from hasten.data.sources.archives import Caps, is_archive, unpack
 from hasten.errors import DataError
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.load import load_dataset
+from hasten.data.interactions.load import load_dataset
 from hasten.data.readers import separated
 from hasten.errors import HastenError
 

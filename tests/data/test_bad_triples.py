@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hasten.config import DataOptions
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.load_graph import load_graph
+from hasten.data.graph.load import load_graph
 from hasten.data.readers.columns import SYNONYMS, plain
+from hasten.data.tables import KnowledgeGraph
 from hasten.errors import DataError, UsageError
 from tests.data.test_mutations import damage
 

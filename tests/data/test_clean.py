@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.config import DataOptions
-from hasten.data import clean, times
-from hasten.data.clean import Columns
-from hasten.data.load import load_table
-from hasten.data.readers.seam import TimeColumn
+from hasten.data.columns import times
+from hasten.data.columns.raw import TimeColumn
+from hasten.data.interactions import clean
+from hasten.data.interactions.clean import Columns
+from hasten.data.interactions.load import load_table
 from hasten.errors import DataError
 
 events_lists = st.lists(

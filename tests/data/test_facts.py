@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.facts_sample import make_library
-from hasten.data.load_facts import load_recommendation, load_recommendation_table
+from hasten.data.detect import load_any
+from hasten.data.interactions.load_knowledge import load_recommendation, load_recommendation_table
+from hasten.data.interactions.splits import carve_valid
 from hasten.data.overview import inspect
-from hasten.data.recognise import load_any
-from hasten.data.splits import carve_valid
+from hasten.data.samples.knowledge import make_library
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data import store_features
-from hasten.data.features_sample import make_gallery
-from hasten.data.load_features import load_multimodal, load_multimodal_table
+from hasten.data.detect import load_any
+from hasten.data.interactions import store_features
+from hasten.data.interactions.load_features import load_multimodal, load_multimodal_table
+from hasten.data.interactions.text_features import write_text_features
 from hasten.data.overview import inspect
-from hasten.data.recognise import load_any
-from hasten.data.samples import write_sample
+from hasten.data.samples.features import make_gallery
+from hasten.data.samples.files import write_sample
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, TRAIN, VALID
-from hasten.data.text_features import write_text_features
 from hasten.errors import DataError, UsageError
 
 ITEMS = 6

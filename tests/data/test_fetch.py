@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data import catalogue, fetch
-from hasten.data.load import load_dataset
-from hasten.data.load_facts import load_recommendation
-from hasten.data.published import GIT
+from hasten.data.interactions.load import load_dataset
+from hasten.data.interactions.load_knowledge import load_recommendation
+from hasten.data.sources import catalogue, fetch
+from hasten.data.sources.published import GIT
 from hasten.errors import DataError, HastenError, UsageError
 from tests.models.kgat_data import write_layout
 

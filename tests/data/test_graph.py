@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.load import load_dataset
-from hasten.data.load_graph import load_graph, load_graph_table
+from hasten.data.detect import holds_triples
+from hasten.data.graph.load import load_graph, load_graph_table
+from hasten.data.interactions.load import load_dataset
 from hasten.data.overview import inspect
-from hasten.data.recognise import holds_triples
 from hasten.data.store import fingerprint, load_stored, save_dataset
-from hasten.data.tables import TEST, TRAIN
+from hasten.data.tables import TEST, TRAIN, KnowledgeGraph
 from hasten.errors import DataError, UsageError
 
 TRAIN_LINES = ["a\tr\tb", "b\tr\tc", "c\ts\ta", "a\ts\tc", "d\tr\ta"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.data.ids import BadIds, Ids, unite
-from hasten.data.readers.seam import IdColumn
+from hasten.data.columns.ids import BadIds, Ids, unite
+from hasten.data.columns.raw import IdColumn
 
 
 def column(*values) -> IdColumn:

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from hasten.data.samples import write_sample
+from hasten.data.samples.files import write_sample
 
 _MEASURE = """
 import json, sys, time
 from hasten.config import DataOptions
-from hasten.data.load import load_dataset
+from hasten.data.interactions.load import load_dataset
 
 started = time.perf_counter()
 cpu = time.process_time()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hasten.config import DataOptions
-from hasten.data.load import load_dataset
+from hasten.data.interactions.load import load_dataset
 from hasten.data.readers.columns import find_roles
 from hasten.data.tables import Dataset
 from hasten.errors import DataError, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hasten.data.names import read_names, with_names
+from hasten.data.readers.names import read_names, with_names
 from hasten.data.tables import Vocabulary
 from hasten.errors import DataError
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.load import load_dataset
-from hasten.data.places import locate, set_name
+from hasten.data.interactions.load import load_dataset
+from hasten.data.sources.files import locate, set_name
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError, HastenError, UsageError

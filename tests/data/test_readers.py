@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data import text as text_files
-from hasten.data.load import load_dataset
+from hasten.data.columns import text as text_files
+from hasten.data.interactions.load import load_dataset
 from hasten.data.readers import READERS, recognise, separated
 from hasten.data.tables import Dataset
 

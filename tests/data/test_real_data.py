@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.load import load_dataset
+from hasten.data.interactions.load import load_dataset
 from hasten.data.tables import Dataset
 
 pytestmark = pytest.mark.data

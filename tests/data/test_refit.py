@@ -10,8 +10,8 @@ import pytest
 from hasten import api
 from hasten.cli.main import main
 from hasten.config import DataOptions
-from hasten.data.load import load_table
-from hasten.data.load_graph import load_graph_table
+from hasten.data.graph.load import load_graph_table
+from hasten.data.interactions.load import load_table
 from hasten.data.refit import refitted
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import ConfigurationError, DataError

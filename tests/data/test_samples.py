@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data import counter
-from hasten.data.load import load_dataset
-from hasten.data.samples import make_sequences, make_sittings, write_sample
+from hasten.data.columns import counter_random as counter
+from hasten.data.interactions.load import load_dataset
+from hasten.data.samples.files import write_sample
+from hasten.data.samples.sequences import make_sequences, make_sittings
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError, UsageError

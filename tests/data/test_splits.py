@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.config import DataOptions
-from hasten.data import splits
-from hasten.data.load import load_table
+from hasten.data.interactions import splits
+from hasten.data.interactions.load import load_table
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.load import load_dataset, load_table
+from hasten.data.interactions.load import load_dataset, load_table
 from hasten.data.store import DESCRIPTION, FILES, fingerprint, load_stored, save_dataset
 from hasten.data.tables import Dataset, Vocabulary
 from hasten.errors import DataError

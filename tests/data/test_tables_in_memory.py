@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.load import load_table
+from hasten.data.interactions.load import load_table
 from hasten.data.store import fingerprint
 from hasten.errors import DataError, UsageError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.data import text
+from hasten.data.columns import text
 from hasten.errors import DataError
 
 GOOD = "a,b\r\n1,é\r\n2,日本\n"

@@ -7,14 +7,13 @@ import pyarrow as pa
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.graph import Triples
-from hasten.data.load_graph import load_graph, load_graph_table
-from hasten.data.node_types import NodeTypes, ids_of
+from hasten.data.detect import load_any
+from hasten.data.graph.load import load_graph, load_graph_table
+from hasten.data.graph.node_types import NodeTypes, ids_of
+from hasten.data.graph.typed_links import link_parts
 from hasten.data.overview import inspect
-from hasten.data.recognise import load_any
 from hasten.data.store import fingerprint, load_stored, save_dataset
-from hasten.data.tables import TEST, TRAIN, VALID
-from hasten.data.typed_links import link_parts
+from hasten.data.tables import TEST, TRAIN, VALID, Triples
 from hasten.errors import DataError, UsageError
 
 ENDS = [f"{end}_{what}" for end in "xy" for what in ("index", "id", "type", "name", "source")]

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from hasten.config import EvaluationOptions
-from hasten.data.graph import KnowledgeGraph, Triples
-from hasten.data.tables import TEST, TRAIN, VALID, Source, Vocabulary
+from hasten.data.tables import TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples, Vocabulary
 from hasten.errors import ConfigurationError
 from hasten.evaluation.completion import completion_task
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
-from hasten.models.seam import Catalogue, FactorScorer, Scorer, TripleQueries
+from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
+from hasten.scoring import Catalogue, FactorScorer, TripleQueries
 
 CPU = torch.device("cpu")
 NAMES = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")

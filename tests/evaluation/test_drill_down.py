@@ -10,7 +10,7 @@ from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, VALID
 from hasten.errors import UsageError
 from hasten.evaluation.completion import completion_task
-from hasten.evaluation.drill_down import drill_down, refuse_groups
+from hasten.evaluation.grouped_metrics import drill_down, refuse_groups
 from hasten.evaluation.ranker import evaluate
 from tests.evaluation.test_completion import CPU, ENTITIES, NAMES, RELATIONS, Rounded, make_graph
 

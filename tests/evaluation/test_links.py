@@ -7,12 +7,12 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from hasten.config import DataOptions
-from hasten.data.load_graph import load_graph_table
-from hasten.data.node_types import NodeTypes
+from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TEST
 from hasten.evaluation.links import auroc, average_precision, drawn_links, link_quality, link_scores
-from hasten.models.distmult import DistMult
-from hasten.models.seam import Sizes
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.distmult import DistMult
 from tests.models.test_hgt import table
 
 

@@ -26,8 +26,8 @@ from hasten.evaluation.metrics import (
     metrics_per_query,
     parse_metric,
 )
-from hasten.ops.csr import CSR
-from hasten.ops.rank_all import rank_all
+from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.rank_all import rank_all
 
 QUERIES, ITEMS = 60, 40
 

@@ -11,10 +11,11 @@ from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, VALID, Dataset
 from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import RankingTask, ranking_task
+from hasten.evaluation.query_tiles import TILE_ROWS, make_tiles
 from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
-from hasten.evaluation.tiles import TILE_ROWS, make_tiles
-from hasten.models.seam import Catalogue, FactorScorer, RecommenderQueries, Scorer
+from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
+from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 CPU = torch.device("cpu")
 METRICS = [

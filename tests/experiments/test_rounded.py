@@ -8,7 +8,7 @@ import sys
 from bench.machine import ROOT
 from experiments.definitions import EXPERIMENTS, select
 from experiments.queue import HASTEN, ROUNDED, Queue
-from hasten.training.machine import cpu_computes_bf16
+from hasten.distributed.device import cpu_computes_bf16
 
 _PROGRAM = """
 import torch

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 from hasten.errors import CheckpointError
-from hasten.training import tensor_file
-from hasten.training.checkpoint import (
+from hasten.runs import tensor_file
+from hasten.runs.checkpoint import (
     checkpoint_name,
     newest_checkpoint,
     prune_checkpoints,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hasten.errors import CheckpointError
-from hasten.training.checkpoint import (
+from hasten.runs.checkpoint import (
     newest_checkpoint,
     read_checkpoint,
     verify_checkpoint,

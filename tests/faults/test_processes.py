@@ -18,9 +18,10 @@ import pyarrow.csv
 import pytest
 import torch
 
-from hasten import api, finished, run
-from hasten.training.checkpoint import read_checkpoint
-from hasten.training.launch import run_processes
+from hasten import api, run
+from hasten import loaded_run as finished
+from hasten.distributed.launch import run_processes
+from hasten.runs.checkpoint import read_checkpoint
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records
 from tests.training.test_distributed import ROOT, free_port

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
-from hasten.models.seam import RecommenderQueries
+from hasten.scoring import RecommenderQueries
 
 ITEMS = ["ant", "bee", "cat", "dog", "eel", "=fox"]
 NAMES = ["Ant", "Bee", None, "Dog", "Eel", "Fox"]

@@ -12,13 +12,13 @@ import torch
 
 import hasten
 from hasten.cli.main import main
-from hasten.data.node_types import NodeTypes
+from hasten.data.graph.node_types import NodeTypes
 from hasten.errors import UsageError
-from hasten.evaluation.health import health, health_of
-from hasten.finished import load_run
+from hasten.evaluation.embedding_diagnostics import health, health_of
 from hasten.inference.check_embeddings import check_embeddings
 from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
-from hasten.training.retreat import with_retreat
+from hasten.loaded_run import load_run
+from hasten.training.cpu_fallback import with_retreat
 from tests.models.test_hgt import table
 
 SETTINGS = {

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.cli.main import main
-from hasten.finished import load_run
 from hasten.inference.explain import explain
 from hasten.inference.recommend import recommend
-from hasten.models.collaborative import CollaborativeGraph
+from hasten.loaded_run import load_run
+from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from tests.models.kgat_data import write_layout
 
 QUICK = ["--epochs", "1", "--set", "model.width=6", "--threads", "1", "--quiet"]

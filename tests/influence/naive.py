@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hasten.models.complex import ComplEx
-from hasten.models.conve import ConvE
+from hasten.models.knowledge_graph.complex import ComplEx
+from hasten.models.knowledge_graph.conve import ConvE
 
 
 def vector(model: nn.Module, heads: torch.Tensor, relation: int) -> torch.Tensor:

@@ -8,15 +8,16 @@ import torch
 from torch.nn import functional as F
 
 from hasten.configuration.build import build_config
-from hasten.data.load import load_table
+from hasten.data.interactions.load import load_table
 from hasten.data.tables import TRAIN, VALID
-from hasten.influence.asked import part_of_events
 from hasten.influence.factors import Arithmetic
 from hasten.influence.next_item import EventSource, without_draws
+from hasten.influence.queries import part_of_events
 from hasten.influence.trace import Limits, Weighted, trace_self
-from hasten.models.seam import RecommenderQueries, Sizes
+from hasten.models.interface import Sizes
+from hasten.objectives.base import Batch
 from hasten.registry import load_model
-from hasten.training.phase import Batch
+from hasten.scoring import RecommenderQueries
 from tests.contract.cases import sequences
 from tests.influence.test_influence_triples import alone, found_matrix
 

@@ -12,16 +12,16 @@ PROGRAM = """
 import json
 import numpy as np, torch
 from hasten.configuration.build import build_config
-from hasten.data.graph import Triples
-from hasten.data.load_graph import load_graph_table
+from hasten.data.tables import Triples
+from hasten.data.graph.load import load_graph_table
 from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
 from hasten.influence.factors import Arithmetic
 from hasten.influence.support import body_of
 from hasten.influence.trace import Limits, Weighted, trace
-from hasten.models.conve import ConvE, ConvEOptions
-from hasten.models.seam import Sizes
-from hasten.training.environment import peak_memory_bytes as peak
-from hasten.training.distributed import Processes
+from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
+from hasten.models.interface import Sizes
+from hasten.runs.environment import peak_memory_bytes as peak
+from hasten.distributed.processes import Processes
 
 generator = np.random.default_rng(0)
 columns = {n: generator.integers(0, m, 300) for n, m in

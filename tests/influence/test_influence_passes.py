@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.data.graph import Triples
-from hasten.data.tables import TRAIN
+from hasten.data.tables import TRAIN, Triples
 from hasten.errors import HastenError, UsageError
 from hasten.influence.factors import Arithmetic
 from hasten.influence.flow import Options, sampled

@@ -7,18 +7,17 @@ import pytest
 import torch
 
 from hasten.configuration.build import build_config
-from hasten.data.graph import KnowledgeGraph, Triples
-from hasten.data.load_graph import load_graph_table
-from hasten.data.tables import TEST, TRAIN
+from hasten.data.graph.load import load_graph_table
+from hasten.data.tables import TEST, TRAIN, KnowledgeGraph, Triples
+from hasten.distributed.processes import Processes
 from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
 from hasten.influence.factors import Arithmetic
 from hasten.influence.support import body_of
 from hasten.influence.trace import Limits, Weighted, trace, trace_self
-from hasten.models.complex import ComplEx, ComplExOptions
-from hasten.models.conve import ConvE, ConvEOptions
-from hasten.models.distmult import DistMult, DistMultOptions
-from hasten.models.seam import Sizes
-from hasten.training.distributed import Processes
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.complex import ComplEx, ComplExOptions
+from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
+from hasten.models.knowledge_graph.distmult import DistMult, DistMultOptions
 from tests.influence.naive import gradient, randomise, triple_loss
 
 SIZES = Sizes(entities=9, relations=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.data.typed_sample import write_medicine
+from hasten.data.samples.typed_graph import write_medicine
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from hasten.config import DataOptions
-from hasten.data.load_graph import load_graph_table
+from hasten.data.graph.load import load_graph_table
 from hasten.data.store import fingerprint
 from hasten.data.tables import TRAIN
 from hasten.errors import DataError, UsageError

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.config import DataOptions
-from hasten.data.load_facts import load_recommendation
+from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import Dataset
-from hasten.models.collaborative import CollaborativeGraph
-from hasten.models.kgat import KGAT
+from hasten.models.collaborative.kgat import KGAT
+from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 
 TRAIN = "0 0 1 2 3 4 5\n1 1 2 6\n2 3 7 8 0 9\n3 4\n"
 TEST = "0 6 7\n1 0\n2 4 5\n3 8\n"

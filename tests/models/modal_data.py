@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.data.modalities import Modality
+from hasten.data.modality import Modality
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
-from hasten.models.dragon import DRAGON
-from hasten.models.mmgcn import MMGCN
+from hasten.models.multimodal.dragon import DRAGON
+from hasten.models.multimodal.mmgcn import MMGCN
 
 USERS, ITEMS = 7, 9
 #: items of each user; user 6 has only a test item, item 8 no training event

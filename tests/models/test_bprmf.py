@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from hasten import api
 from hasten.config import DataOptions, RunConfig, TrainingOptions
-from hasten.data.load_facts import load_recommendation
+from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.errors import CheckpointError
-from hasten.models.bprmf import BPRMF, BPRMFOptions
-from hasten.models.seam import Sizes
-from hasten.training.checkpoint import read_checkpoint
+from hasten.models.collaborative.bprmf import BPRMF, BPRMFOptions
+from hasten.models.interface import Sizes
+from hasten.runs.checkpoint import read_checkpoint
 from tests.models.kgat_data import write_layout
 
 

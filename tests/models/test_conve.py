@@ -9,14 +9,15 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from hasten.configuration.build import build_config
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.load_graph import load_graph_table
+from hasten.data.graph.load import load_graph_table
+from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
-from hasten.models.complex import ComplEx, ComplExOptions
-from hasten.models.conve import ConvE, ConvEOptions, image_shape
-from hasten.models.distmult import DistMult, DistMultOptions
-from hasten.models.seam import Sizes, TripleQueries
-from hasten.training.completion import CompletionPhase, Rows, SingleTriples
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.complex import ComplEx, ComplExOptions
+from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions, image_shape
+from hasten.models.knowledge_graph.distmult import DistMult, DistMultOptions
+from hasten.objectives.completion import CompletionPhase, Rows, SingleTriples
+from hasten.scoring import TripleQueries
 from tests.contract.cases import graph as ring
 
 SIZES = Sizes(entities=11, relations=2)
@@ -216,8 +217,8 @@ def test_layouts_that_batch_norm_rules_out_are_refused(graph):
 
 
 def test_known_answers_are_complete():
-    from hasten.data.graph import Triples
-    from hasten.models.questions import known_answers
+    from hasten.data.tables import Triples
+    from hasten.objectives.triple_queries import known_answers
 
     facts = Triples(np.array([0, 0, 1]), np.array([0, 0, 1]), np.array([2, 1, 0]))
     queries = TripleQueries(np.array([0, 0, 2, 4]), np.array([0, 3, 2, 0]))

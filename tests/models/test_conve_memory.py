@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hasten.models.conve import ConvE, ConvEOptions
-from hasten.models.seam import Sizes
-from hasten.ops.one_to_many_loss import one_to_many_loss
-from hasten.training.completion import CompletionBatch
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
+from hasten.objectives.completion import CompletionBatch
+from hasten.ops.losses.one_to_many_loss import one_to_many_loss
 
 
 class Live(TorchDispatchMode):

@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 from hasten.config import DataOptions
-from hasten.data.load_graph import load_graph_table
+from hasten.data.graph.load import load_graph_table
 from hasten.data.tables import TRAIN
-from hasten.models.degree import Degree, DegreeOptions
-from hasten.models.seam import Sizes, TripleQueries
+from hasten.models.interface import Sizes
+from hasten.models.typed_graph.degree import Degree, DegreeOptions
+from hasten.scoring import TripleQueries
 from tests.models.test_hgt import table
 
 

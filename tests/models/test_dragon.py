@@ -12,11 +12,12 @@ from torch.nn import functional as F
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
-from hasten.models import graph_cache, modal_graphs
-from hasten.models.dragon import DRAGON, DRAGONOptions
-from hasten.models.modal_data import training_pairs
-from hasten.models.modal_graphs import item_graph, user_graph
-from hasten.models.seam import RecommenderQueries, Sizes
+from hasten.models.interface import Sizes
+from hasten.models.multimodal import graph_cache, modal_graphs
+from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
+from hasten.models.multimodal.modal_data import training_pairs
+from hasten.models.multimodal.modal_graphs import item_graph, user_graph
+from hasten.scoring import RecommenderQueries
 from tests.models.modal_data import (
     HELD,
     ITEMS,

@@ -9,17 +9,18 @@ import torch
 from torch.nn import functional as F
 
 from hasten.config import DataOptions, RunConfig, TrainingOptions
-from hasten.data.load_graph import load_graph_table
-from hasten.data.node_types import NodeTypes
+from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
-from hasten.models.hgt import HGT, HGTOptions
-from hasten.models.message_graph import MessageGraph
-from hasten.models.seam import Sizes, TripleQueries
-from hasten.ops.csr import CSR
-from hasten.ops.edge_attention import edge_attention_reference
-from hasten.ops.jaccard import jaccard_pairs, jaccard_pairs_reference
-from hasten.training.links import _against_drawn
+from hasten.models.interface import Sizes
+from hasten.models.typed_graph.hgt import HGT, HGTOptions
+from hasten.objectives.links import _against_drawn
+from hasten.ops.attention.edge_attention import edge_attention_reference
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.jaccard import jaccard_pairs, jaccard_pairs_reference
+from hasten.ops.graph.message_graph import MessageGraph
+from hasten.scoring import TripleQueries
 
 SMALL = {"width": 6, "hidden": 8, "heads": 2, "negatives": 5, "contrastive_batch": 4}
 
@@ -348,7 +349,9 @@ def test_scores_are_the_same_from_both_ends():
             expected = (z[:3] * model.relations[relation] / 6**0.5) @ z.T + model.bias[relation]
             torch.testing.assert_close(tails, expected)
             torch.testing.assert_close(heads, expected)
-    assert model.health is not None
+        vectors, types = model.diagnosed_embeddings()
+    torch.testing.assert_close(vectors, z)
+    assert types is phase.graph.types
 
 
 def test_constant_inputs_collapse_and_the_health_says_so():

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hasten.errors import ConfigurationError
-from hasten.models.hgt_layer import HGTLayer
-from hasten.ops.edge_attention import TypedEdges
+from hasten.models.typed_graph.hgt_layer import HGTLayer
+from hasten.ops.graph.typed_edges import TypedEdges
 
 SIZES = (5, 7, 4)
 #: relation -> types of its sources and destinations

@@ -8,11 +8,12 @@ import torch
 from torch.nn import functional as F
 
 from hasten.config import DataOptions, RunConfig, TrainingOptions
-from hasten.data.load_facts import load_recommendation
+from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
-from hasten.models.lightgcn import LightGCN, LightGCNOptions
-from hasten.models.seam import RecommenderQueries, Sizes
+from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
+from hasten.models.interface import Sizes
+from hasten.scoring import RecommenderQueries
 from tests.models.kgat_data import write_layout
 
 

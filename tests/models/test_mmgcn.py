@@ -10,10 +10,11 @@ from torch.nn import functional as F
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError, DataError
-from hasten.models import modal_data
-from hasten.models.mmgcn import MMGCN, MMGCNOptions
-from hasten.models.modal_data import Constants
-from hasten.models.seam import RecommenderQueries, Sizes
+from hasten.models.interface import Sizes
+from hasten.models.multimodal import modal_data
+from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
+from hasten.models.multimodal.modal_data import Constants
+from hasten.scoring import RecommenderQueries
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 from tests.models.modal_data import HELD, ITEMS, USERS, modal_dataset, naive_mmgcn
@@ -124,7 +125,7 @@ def test_frozen_ids_are_not_moved_and_constants_change_nothing():
 def test_frozen_constants_are_summed_once(monkeypatch):
     _, model, phase = build(ids="frozen", projected=())
     model.order = "sum first"
-    from hasten.ops import bipartite
+    from hasten.ops.graph import bipartite
 
     widths = []
     original = bipartite.spmm

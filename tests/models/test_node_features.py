@@ -10,15 +10,15 @@ import torch
 
 import hasten
 from hasten.config import DataOptions, RunConfig, TrainingOptions
-from hasten.data.load_graph import load_graph_table
-from hasten.data.node_features import with_node_features
-from hasten.data.node_types import NodeTypes
+from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.node_features import with_node_features
+from hasten.data.graph.node_types import NodeTypes
 from hasten.data.store import fingerprint
 from hasten.errors import ConfigurationError, DataError
-from hasten.finished import load_run
 from hasten.inference.embed import embed
-from hasten.models.hgt import HGT, HGTOptions
-from hasten.models.seam import Sizes
+from hasten.loaded_run import load_run
+from hasten.models.interface import Sizes
+from hasten.models.typed_graph.hgt import HGT, HGTOptions
 from tests.contract.test_models import fingerprint as of_run
 from tests.models.test_hgt import table
 

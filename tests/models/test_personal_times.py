@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.data.tables import Histories
-from hasten.models.personal_times import personal_times
+from hasten.models.sequential.personal_times import personal_times
 
 
 def _histories(*rows):

@@ -10,9 +10,9 @@ from hasten.config import EvaluationOptions, RunConfig
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate
-from hasten.models.pop import Pop, PopOptions
-from hasten.models.seam import Sizes
-from hasten.ops.topk_all import topk_all
+from hasten.models.collaborative.pop import Pop, PopOptions
+from hasten.models.interface import Sizes
+from hasten.ops.ranking.topk_all import topk_all
 from hasten.registry import load_model
 
 #: item 2 three times in train, 0 twice, 1 once; item 3 only outside of train

@@ -10,12 +10,18 @@ import torch
 from torch import nn
 
 from hasten.data.tables import Histories
-from hasten.models.residual import HyperConnection, HyperResiduals, PlainResiduals, connect
-from hasten.models.sasrec import SASRec, SASRecOptions
-from hasten.models.seam import RecommenderQueries, Sizes
-from hasten.ops.hyper_connections import Streams, laid_out
-from hasten.ops.sinkhorn import sinkhorn_reference
-from hasten.training.next_item import NextItemPhase
+from hasten.models.interface import Sizes
+from hasten.models.sequential.hyper_connections import Streams, laid_out
+from hasten.models.sequential.residual import (
+    HyperConnection,
+    HyperResiduals,
+    PlainResiduals,
+    connect,
+)
+from hasten.models.sequential.sasrec import SASRec, SASRecOptions
+from hasten.models.sequential.sinkhorn import sinkhorn_reference
+from hasten.objectives.next_item import NextItemPhase
+from hasten.scoring import RecommenderQueries
 
 ITEMS, USERS = 40, 30
 VARIANTS = [

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from hasten.data.tables import Histories
-from hasten.models import sequential
-from hasten.models.sasrec import SASRec, SASRecOptions
-from hasten.models.seam import RecommenderQueries, Sizes
-from hasten.ops.sampled_loss import gbce_beta
-from hasten.training import next_item
-from hasten.training.next_item import NextItemPhase
+from hasten.models.interface import Sizes
+from hasten.models.sequential import base as sequential
+from hasten.models.sequential.sasrec import SASRec, SASRecOptions
+from hasten.objectives import next_item
+from hasten.objectives.next_item import NextItemPhase
+from hasten.ops.losses.sampled_loss import gbce_beta
+from hasten.scoring import RecommenderQueries
 
 ITEMS = 23
 

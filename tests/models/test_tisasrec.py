@@ -12,18 +12,19 @@ import torch
 
 from hasten import api
 from hasten.config import DataOptions
-from hasten.data.load import load_table
-from hasten.data.samples import make_sittings
+from hasten.data.interactions.load import load_table
+from hasten.data.samples.sequences import make_sittings
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.inference.recommend import recommend
-from hasten.models import tisasrec
-from hasten.models.personal_times import personal_times
-from hasten.models.seam import RecommenderQueries, Sizes
-from hasten.models.tisasrec import TiSASRec, TiSASRecOptions, TiSASRecPhase
-from hasten.ops.sampled_loss import gbce_beta
-from hasten.training import next_item
-from hasten.training.phase import Batch
+from hasten.models.interface import Sizes
+from hasten.models.sequential import tisasrec
+from hasten.models.sequential.personal_times import personal_times
+from hasten.models.sequential.tisasrec import TiSASRec, TiSASRecOptions, TiSASRecPhase
+from hasten.objectives import next_item
+from hasten.objectives.base import Batch
+from hasten.ops.losses.sampled_loss import gbce_beta
+from hasten.scoring import RecommenderQueries
 
 ITEMS, LENGTH = 23, 7
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops import aggregate as module
-from hasten.ops.aggregate import aggregate, mix
-from hasten.ops.random import seed_device
-from hasten.ops.spmm import (
+from hasten.ops.graph import aggregate as module
+from hasten.ops.graph.aggregate import aggregate, mix
+from hasten.ops.graph.spmm import (
     RowEntries,
     SparseGraph,
     spmm,
@@ -16,6 +15,7 @@ from hasten.ops.spmm import (
     spmm_rows,
     with_neighbours,
 )
+from hasten.ops.random import seed_device
 from tests.ops.test_spmm import graph
 
 AGGREGATORS = ["bi-interaction", "gcn", "graphsage"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import hasten.ops.bags as module
-from hasten.ops.bags import bag_sums, busiest, equal_blocks
+import hasten.ops.graph.embedding_bag as module
+from hasten.ops.graph.embedding_bag import bag_sums, busiest, equal_blocks
 
 
 def made(lengths, width=5):

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from hasten.ops.best_paths import PathGraph, best_paths, best_paths_reference, bounds_to
+from hasten.ops.graph.best_paths import PathGraph, best_paths, best_paths_reference, bounds_to
 
 
 def graph(seed: int, nodes: int = 9, edges: int = 40, levels: int = 0) -> PathGraph:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.ops.bipartite import Bipartite
-from hasten.ops.csr import CSR
-from hasten.ops.sum_order import cheaper_order
+from hasten.ops.graph.bipartite import Bipartite
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.sum_order import cheaper_order
 
 
 @pytest.mark.parametrize("normalised", ["mean", "symmetric"])

@@ -5,7 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.ops.catalogue_loss import catalogue_cross_entropy, catalogue_cross_entropy_reference
+from hasten.ops.losses.catalogue_loss import (
+    catalogue_cross_entropy,
+    catalogue_cross_entropy_reference,
+)
 
 
 def _case(t, n, d, shards, bias, dtype=torch.float64):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops import causal_attention as module
+from hasten.ops.attention import causal_attention as module
+from hasten.ops.attention.causal_attention import causal_attention, causal_attention_reference
 from hasten.ops.buckets import Bucket
-from hasten.ops.causal_attention import causal_attention, causal_attention_reference
 
 BUCKETS = [Bucket(0, 2, 9), Bucket(18, 3, 4), Bucket(30, 1, 1)]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from hasten.ops.dropout import dropout, dropout_reference, keep_mask
+from hasten.ops.dense.dropout import dropout, dropout_reference, keep_mask
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.2, 0.5, 0.9])

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.ops.edge_attention import (
-    TypedEdges,
-    edge_attention,
-    edge_attention_reference,
-)
+from hasten.ops.attention.edge_attention import edge_attention, edge_attention_reference
+from hasten.ops.graph.typed_edges import TypedEdges
 
 
 def random_edges(seed, targets=9, sources=11, relations=4, count=60):

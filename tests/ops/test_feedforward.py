@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops import dropout as dropout_module
-from hasten.ops.feedforward import feedforward, feedforward_reference
+from hasten.ops.dense import dropout as dropout_module
+from hasten.ops.dense.feedforward import feedforward, feedforward_reference
 
 
 def _inputs(dtype, tokens=9, width=6, inner=10):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hasten.ops.group_moments import GroupMoments
+from hasten.ops.dense.group_moments import GroupMoments
 
 TRUE = torch.tensor(True)
 

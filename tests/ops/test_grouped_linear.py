@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops.grouped_linear import grouped_linear, grouped_linear_reference
+from hasten.ops.dense.grouped_linear import grouped_linear, grouped_linear_reference
 
 SIZES = [3, 0, 1, 4]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops import hyper_connections as module
-from hasten.ops.hyper_connections import (
+from hasten.models.sequential import hyper_connections as module
+from hasten.models.sequential.hyper_connections import (
     Streams,
     expand,
     laid_out,

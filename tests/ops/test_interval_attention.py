@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops import interval_attention as module
-from hasten.ops.buckets import Bucket
-from hasten.ops.causal_attention import causal_attention_reference
-from hasten.ops.interval_attention import (
+from hasten.ops.attention import interval_attention as module
+from hasten.ops.attention.causal_attention import causal_attention_reference
+from hasten.ops.attention.interval_attention import (
     find_intervals,
     interval_attention,
     interval_attention_reference,
 )
+from hasten.ops.buckets import Bucket
 
 BUCKETS = [Bucket(0, 2, 9), Bucket(18, 3, 4), Bucket(30, 1, 1)]
 SPAN = 7

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.ops.layer_mean import layer_mean, layer_mean_reference
-from hasten.ops.spmm import SparseGraph
+from hasten.ops.graph.layer_mean import layer_mean, layer_mean_reference
+from hasten.ops.graph.spmm import SparseGraph
 
 
 def graph(nodes=9, entries=40):

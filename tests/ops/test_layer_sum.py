@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops.layer_sum import layer_sum, layer_sum_reference
+from hasten.ops.graph.layer_sum import layer_sum, layer_sum_reference
 from tests.ops.test_layer_mean import graph
 
 

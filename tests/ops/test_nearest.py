@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.ops import nearest as module
-from hasten.ops.csr import CSR
-from hasten.ops.nearest import companions, nearest, nearest_reference
+from hasten.ops.graph import nearest as module
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.nearest import companions, nearest, nearest_reference
 
 
 @pytest.mark.parametrize("k", [1, 4, 60])

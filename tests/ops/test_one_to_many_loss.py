@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hasten.ops import one_to_many_loss as module
-from hasten.ops.one_to_many_loss import one_to_many_loss, one_to_many_loss_reference
+from hasten.ops.losses import one_to_many_loss as module
+from hasten.ops.losses.one_to_many_loss import one_to_many_loss, one_to_many_loss_reference
 
 QUERIES, WIDTH, ROWS = 7, 5, 150
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops import patch_convolution as module
-from hasten.ops.patch_convolution import (
+from hasten.ops.dense import patch_convolution as module
+from hasten.ops.dense.patch_convolution import (
     channel_moments,
     convolution_reference,
     folded_filters,

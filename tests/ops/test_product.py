@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hasten.ops import product as module
-from hasten.ops.linear import LinearMap, linear
-from hasten.ops.product import product, product_into, product_plus
+from hasten.ops.dense import product as module
+from hasten.ops.dense.linear import LinearMap, linear
+from hasten.ops.dense.product import product, product_into, product_plus
 
 LARGE = (4096, 160, 128)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops.projections import query_key_value, query_key_value_reference
+from hasten.ops.dense.projections import query_key_value, query_key_value_reference
 
 
 def _inputs(dtype, tokens=7, width=6):

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.models.seam import Catalogue, FactorScorer
-from hasten.ops import blocks as blocks_module
-from hasten.ops.csr import CSR
-from hasten.ops.rank_all import rank_all, rank_all_reference, rank_among
+from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking import blocks as blocks_module
+from hasten.ops.ranking.rank_all import rank_all, rank_all_reference, rank_among
+from hasten.scoring import Catalogue, FactorScorer
 
 
 class Matrix:

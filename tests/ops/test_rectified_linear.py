@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.ops import rectified_linear as module
-from hasten.ops.patch_convolution import rectified_products
-from hasten.ops.rectified_linear import Group, rectified_linear
+from hasten.ops.dense import rectified_linear as module
+from hasten.ops.dense.patch_convolution import rectified_products
+from hasten.ops.dense.rectified_linear import Group, rectified_linear
 
 SIZES = (5, 3)
 

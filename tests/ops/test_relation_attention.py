@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.ops import relation_attention as module
-from hasten.ops.relation_attention import (
+from hasten.ops.attention import relation_attention as module
+from hasten.ops.attention.relation_attention import (
     RelationEdges,
     relation_attention,
     relation_attention_reference,

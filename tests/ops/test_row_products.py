@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops import row_products as module
-from hasten.ops.row_products import row_products, rows_of
+from hasten.ops.graph import row_products as module
+from hasten.ops.graph.row_products import row_products, rows_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

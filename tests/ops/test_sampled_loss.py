@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops.sampled_loss import (
+from hasten.ops.losses.sampled_loss import (
     gbce_beta,
     sampled_loss,
     sampled_loss_from_table,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops.segment_softmax import segment_softmax, segment_softmax_reference
+from hasten.ops.graph.segment_softmax import segment_softmax, segment_softmax_reference
 
 OFFSETS = torch.tensor([0, 3, 3, 4, 9], dtype=torch.int32)
 

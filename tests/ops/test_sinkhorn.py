@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from hasten.ops import sinkhorn as module
-from hasten.ops.sinkhorn import sinkhorn, sinkhorn_reference
+from hasten.models.sequential import sinkhorn as module
+from hasten.models.sequential.sinkhorn import sinkhorn, sinkhorn_reference
 
 
 def _logits(count=4, scale=1.0, matrices=5, seed=0, dtype=torch.float64):

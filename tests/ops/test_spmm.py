@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops.spmm import SparseGraph, edge_products, spmm, spmm_reference
+from hasten.ops.graph.spmm import SparseGraph, edge_products, spmm, spmm_reference
 
 PATHS = ["bag", "csr", "gather"]
 
@@ -73,7 +73,7 @@ def test_gathering_in_chunks_changes_nothing(monkeypatch):
     made = graph(entries=300)
     values, x = torch.randn(len(made)), torch.randn(7, 4)
     whole = spmm(made, values, x, "gather")
-    monkeypatch.setattr("hasten.ops.spmm._GATHERED", 12)
+    monkeypatch.setattr("hasten.ops.graph.spmm._GATHERED", 12)
     torch.testing.assert_close(spmm(made, values, x, "gather"), whole)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hasten.ops.tied_rows import tied_rows
+from hasten.ops.dense.tied_rows import tied_rows
 
 
 def test_gradient_is_that_of_both():

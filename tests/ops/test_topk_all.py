@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasten.ops.csr import CSR
-from hasten.ops.topk_all import topk_all, topk_all_reference
+from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.topk_all import topk_all, topk_all_reference
 
 
 class Matrix:

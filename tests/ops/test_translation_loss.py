@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops.translation_loss import translation_loss, translation_loss_reference
+from hasten.ops.losses.translation_loss import translation_loss, translation_loss_reference
 
 
 def made(sizes, dtype=torch.float64):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops.unit_projection import unit_projection, unit_projection_reference
+from hasten.ops.dense.unit_projection import unit_projection, unit_projection_reference
 
 
 def made(features, latent, dtype=torch.float64):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops.unit_rows import unit_rows, unit_rows_reference
+from hasten.ops.dense.unit_rows import unit_rows, unit_rows_reference
 
 
 def tables(count, heights=(4, 3), dtype=torch.float64):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
 from hasten.ops.random import Stream, integers, key, permutation
-from hasten.training.phase import Batch, Encoded, SimplePhase, Term
 
 
 class TwoPhaseGraph(nn.Module):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from hasten.errors import CheckpointError
-from hasten.training import checkpoint as module
-from hasten.training.checkpoint import (
+from hasten.runs import checkpoint as module
+from hasten.runs.checkpoint import (
     checkpoint_name,
     newest_checkpoint,
     prune_checkpoints,
@@ -24,8 +24,8 @@ from hasten.training.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
-from hasten.training.exact_json import from_exact_json, to_exact_json
-from hasten.training.manifest import manifest_bytes
+from hasten.runs.exact_json import from_exact_json, to_exact_json
+from hasten.runs.manifest import manifest_bytes
 
 DTYPES = [
     torch.float64,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hasten.training.distributed import Processes
+from hasten.distributed.processes import Processes
 from tests.training import worker
 from tests.training.worker import CPU, FEWER_STEPS, MODELS, STEPS
 

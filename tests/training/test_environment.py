@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from hasten.training import environment as module
-from hasten.training.environment import (
+from hasten.runs import environment as module
+from hasten.runs.environment import (
     describe_environment,
     peak_memory_bytes,
     recorded_variables,
@@ -113,7 +113,7 @@ def test_peak_memory_in_bytes():
     """In a process of its own, whose allocator gives pages back."""
     code = """
 import torch
-from hasten.training.environment import peak_memory_bytes, reset_peak_memory
+from hasten.runs.environment import peak_memory_bytes, reset_peak_memory
 before = peak_memory_bytes()
 assert before > 50 * 2**20, before  # torch alone is more
 block = torch.ones(64 * 2**20, dtype=torch.uint8)

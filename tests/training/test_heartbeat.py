@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from hasten.training.heartbeat import Heartbeat
+from hasten.distributed.heartbeat import Heartbeat
 
 
 @pytest.fixture

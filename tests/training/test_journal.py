@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hasten.config import ModelOptions, RunConfig
 from hasten.errors import HastenError
-from hasten.training.journal import Journal, escape_controls
-from hasten.training.run_folder import RunFolder
+from hasten.runs.journal import Journal, escape_controls
+from hasten.runs.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import torch
 
 from hasten import api
 from hasten.config import DistributedOptions
+from hasten.distributed import launch, rendezvous
+from hasten.distributed.device import resolve_device
+from hasten.distributed.launch import Launch, launched, processes_to_start
+from hasten.distributed.processes import Processes
+from hasten.distributed.rendezvous import choose_interface, resolve_backend
 from hasten.errors import ConfigurationError, ProcessesError, UsageError
-from hasten.training import launch, rendezvous
-from hasten.training.device import resolve_device
-from hasten.training.distributed import Processes
-from hasten.training.launch import Launch, launched, processes_to_start
-from hasten.training.rendezvous import choose_interface, resolve_backend
 from tests.contract.cases import sequences
 
 TORCHRUN = {

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from hasten.config import RunConfig
-from hasten.models.sasrec import SASRecOptions
-from hasten.training.distributed import Processes
-from hasten.training.launch import Launch
-from hasten.training.layout import settle
+from hasten.distributed.launch import Launch
+from hasten.distributed.processes import Processes
+from hasten.models.sequential.sasrec import SASRecOptions
+from hasten.training.batch_layout import settle
 
 
 def of(world: int, **training: object):
@@ -75,6 +75,6 @@ def test_a_precision_that_the_cpu_only_emulates_is_warned_of(monkeypatch):
 
 def test_a_cleanup_that_can_do_nothing_is_warned_of(monkeypatch):
     assert of(1, cleanup_every=8).warnings == ()
-    monkeypatch.setattr("hasten.training.layout.can_release", lambda device: False)
+    monkeypatch.setattr("hasten.training.batch_layout.can_release", lambda device: False)
     (warning,) = of(1, cleanup_every=8).warnings
     assert "cleanup_every has no effect" in warning

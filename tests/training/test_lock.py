@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from hasten.errors import RunFolderError
-from hasten.training.lock import RunLock
+from hasten.runs.lock import RunLock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from hasten.training.lock import RunLock
+from hasten.runs.lock import RunLock
 lock = RunLock(Path(sys.argv[1]))
 if sys.argv[2:]:  # a child of the holder that outlives it
     import os

@@ -14,10 +14,10 @@ from hasten.training import trainer
 _RELEASES = """
 import os
 from pathlib import Path
-from hasten.training.machine import tune_process
+from hasten.runs.allocator import tune_process
 tune_process()
 import torch
-from hasten.training.memory_cleanup import can_release, release_memory
+from hasten.training.memory import can_release, release_memory
 cpu = torch.device("cpu")
 assert can_release(cpu)
 def resident():

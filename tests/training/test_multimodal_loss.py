@@ -9,7 +9,7 @@ import torch
 
 from experiments import loss_precision
 from experiments.loss_precision import published_loss, stable_loss
-from hasten.training.multimodal import bpr_loss, bpr_of_scores
+from hasten.objectives.multimodal import bpr_loss, bpr_of_scores
 
 PRECISIONS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 MARGINS = torch.tensor([1e4, -1e4, 120.0, -120.0, 20.0, -20.0, 3.0, -3.0, 0.0]).double()

@@ -2,8 +2,8 @@
 
 import torch
 
+from hasten.objectives.batch_order import Latest, Turns
 from hasten.ops.random import Stream, key, permutation
-from hasten.training.orders import Latest, Turns
 
 
 def test_the_latest_value_is_made_once_for_its_name() -> None:

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hasten.training import progress as module
-from hasten.training.progress import Progress
+from hasten.runs import progress as module
+from hasten.runs.progress import Progress
 
 
 class Terminal(io.StringIO):

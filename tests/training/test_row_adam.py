@@ -12,10 +12,10 @@ from torch import nn
 
 from hasten import run
 from hasten.config import TrainingOptions
+from hasten.objectives.base import Batch, SimplePhase, TableRows, Term
 from hasten.ops.random import Stream, integers, key
+from hasten.runs.checkpoint import read_checkpoint
 from hasten.training import row_adam
-from hasten.training.checkpoint import read_checkpoint
-from hasten.training.phase import Batch, SimplePhase, TableRows, Term
 from hasten.training.precision import Precision
 from hasten.training.row_adam import RowAdam
 from hasten.training.step import OptimiserStep, Share, first_bad_tensor

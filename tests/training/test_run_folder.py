@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from hasten.config import ModelOptions, RunConfig
 from hasten.errors import HastenError, RunFolderError
-from hasten.training.config_text import config_from_text, config_text
-from hasten.training.run_folder import RunFolder, run_name
+from hasten.runs.config_text import config_from_text, config_text
+from hasten.runs.run_folder import RunFolder, run_name
 
 
 class Options(ModelOptions):

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from hasten.config import TrainingOptions
+from hasten.objectives.base import Batch
 from hasten.ops.table import EmbeddingTable
-from hasten.training.phase import Batch
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
@@ -141,9 +141,10 @@ def test_a_sharded_table_takes_the_place_of_a_whole_one(loss):
     import numpy as np
 
     from hasten.data.tables import Histories
-    from hasten.models.sasrec import SASRec, SASRecOptions
-    from hasten.models.seam import RecommenderQueries, Sizes
-    from hasten.training.next_item import NextItemPhase
+    from hasten.models.interface import Sizes
+    from hasten.models.sequential.sasrec import SASRec, SASRecOptions
+    from hasten.objectives.next_item import NextItemPhase
+    from hasten.scoring import RecommenderQueries
 
     generator = np.random.default_rng(0)
     lengths = generator.integers(3, 9, 12)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hasten.training.semaphores import Semaphores, room
+from hasten.distributed.semaphores import Semaphores, room
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared on Linux alone")
 

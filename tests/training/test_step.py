@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from hasten.config import Patience, TrainingOptions
-from hasten.training.phase import Batch, SimplePhase, Term
+from hasten.objectives.base import Batch, SimplePhase, Term
+from hasten.training.early_stopping import Selection
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
-from hasten.training.selection import Selection
 from hasten.training.step import OptimiserStep, Share, first_bad_tensor
 
 CPU = torch.device("cpu")

@@ -23,8 +23,8 @@ from hasten.errors import (
     NonFiniteError,
     RunFolderError,
 )
-from hasten.models.sasrec import SASRec
-from hasten.training.checkpoint import read_checkpoint
+from hasten.models.sequential.sasrec import SASRec
+from hasten.runs.checkpoint import read_checkpoint
 from hasten.training.trainer import Trainer
 from tests.contract.cases import graph, sequences
 from tests.contract.test_models import fingerprint, records

@@ -11,8 +11,8 @@ from torch import nn
 
 from hasten import run
 from hasten.evaluation.ranker import evaluate
+from hasten.runs.checkpoint import read_checkpoint
 from hasten.training import row_adam
-from hasten.training.checkpoint import read_checkpoint
 from hasten.training.weight_average import WeightAverage
 from tests.contract.cases import CASES
 from tests.contract.test_models import fingerprint, records
@@ -160,7 +160,7 @@ def test_the_averages_are_in_place_for_every_evaluation_and_only_then(monkeypatc
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
         return evaluate(model, *rest, **named)
 
-    monkeypatch.setattr("hasten.assembly.rank", look)
+    monkeypatch.setattr("hasten.build.rank", look)
     train(tmp_path / "run", training__epochs=2, training__average=1, checkpoint__keep=9)
     for epoch in (1, 2):
         found = tensors(tmp_path / "run" / "checkpoints" / f"epoch-{epoch:04d}")

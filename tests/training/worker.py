@@ -18,25 +18,25 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from hasten.assembly import build_model, load_data
+from hasten.build import build_model, load_data
 from hasten.config import DataOptions, DistributedOptions, TrainingOptions
 from hasten.configuration.build import build_config
-from hasten.data.load import load_table
-from hasten.errors import ConfigurationError, HastenError
-from hasten.ops.rank_all import Ranks
-from hasten.training import divided, row_adam, shared_memory
-from hasten.training.checkpoint import Checkpoint
-from hasten.training.distributed import Processes
-from hasten.training.precision import Precision
-from hasten.training.replicas import (
+from hasten.data.interactions.load import load_table
+from hasten.distributed import divided, row_adam, shared_memory
+from hasten.distributed.processes import Processes
+from hasten.distributed.replicas import (
     merged_ranks,
     require_same_data,
     require_same_sums,
     require_same_weights,
     shared_checkpoint,
 )
+from hasten.distributed.summed_buffer import SummedBuffer
+from hasten.errors import ConfigurationError, HastenError
+from hasten.ops.ranking.rank_all import Ranks
+from hasten.runs.checkpoint import Checkpoint
+from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
-from hasten.training.summed_buffer import SummedBuffer
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from hasten.config import DistributedOptions
-from hasten.training.device import prepare_threads
-from hasten.training.distributed import Processes
-from hasten.training.summed_buffer import SummedBuffer
+from hasten.distributed.device import prepare_threads
+from hasten.distributed.processes import Processes
+from hasten.distributed.summed_buffer import SummedBuffer
 
 #: bytes of the summed tensors, and how often each is measured
 SIZES = ((8, 100), (1 << 16, 50), (1 << 20, 30), (1 << 24, 8))

@@ -50,9 +50,9 @@ def _options(path: str | None, form: str | None, sets: list[str] | None) -> Data
 @app.command("list")
 def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
     """Registered data sets, and the formats that can be read."""
-    from hasten.data.catalogue import CATALOGUE, Fetched  # noqa: PLC0415 - slow to import
-    from hasten.data.fetch import cached  # noqa: PLC0415
     from hasten.data.readers import READERS, triples, typed  # noqa: PLC0415
+    from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415 - slow to import
+    from hasten.data.sources.fetch import cached  # noqa: PLC0415
 
     sets: list[dict[str, Any]] = []
     for entry in CATALOGUE.values():
@@ -169,7 +169,7 @@ def check(
 ) -> None:
     """Read everything and apply every rule; exit code 2 with the lines where one is broken."""
     options = _options(path, format, sets)
-    from hasten.data.recognise import load_any  # noqa: PLC0415 - slow to import
+    from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import
     from hasten.data.store import fingerprint  # noqa: PLC0415
 
     started = time.perf_counter()
@@ -214,9 +214,9 @@ def fetch(
 ) -> None:
     """Download a registered data set into the cache: https, checked by sha256."""
     from hasten.cli.downloads import bar  # noqa: PLC0415 - slow to import
-    from hasten.data.catalogue import CATALOGUE, Fetched  # noqa: PLC0415
-    from hasten.data.fetch import DEFAULT_CAP  # noqa: PLC0415
-    from hasten.data.fetch import fetch as download  # noqa: PLC0415
+    from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415
+    from hasten.data.sources.fetch import DEFAULT_CAP  # noqa: PLC0415
+    from hasten.data.sources.fetch import fetch as download  # noqa: PLC0415
 
     entry = CATALOGUE.get(name)
     if isinstance(entry, Fetched):
@@ -256,7 +256,7 @@ def features(
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Features of items from their texts (TF-IDF and SVD), for models that read features."""
-    from hasten.data.text_features import write_text_features  # noqa: PLC0415 - slow to import
+    from hasten.data.interactions.text_features import write_text_features  # noqa: PLC0415 - slow to import
 
     written = write_text_features(texts, out, width, seed)
     output.say(
@@ -290,7 +290,7 @@ def make(
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Make a data set with planted structure, of any size: a CSV file and the items' names."""
-    from hasten.data.catalogue import CATALOGUE  # noqa: PLC0415 - slow to import
+    from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415 - slow to import
 
     graphs = {"families": families, "medicine": genes}
     if kind in graphs and (users, items, events) != (None, None, None):
@@ -314,17 +314,17 @@ def _written(
     """Write a sample: what was written, and what is said of it."""
     counts: tuple[str, ...] = ("users", "items", "events")
     if kind == "families":
-        from hasten.data.graph_sample import write_families  # noqa: PLC0415 - slow to import
+        from hasten.data.samples.graph import write_families  # noqa: PLC0415 - slow to import
 
         found = write_families(out, size, seed)
         counts = ("entities", "relations", "triples")
     elif kind == "medicine":
-        from hasten.data.typed_sample import write_medicine  # noqa: PLC0415
+        from hasten.data.samples.typed_graph import write_medicine  # noqa: PLC0415
 
         found = write_medicine(out, size, seed)
         counts = ("nodes", "types", "edges", "relations")
     else:
-        from hasten.data.samples import write_sample  # noqa: PLC0415
+        from hasten.data.samples.files import write_sample  # noqa: PLC0415
 
         found = write_sample(kind, out, *sizes, seed)
     said = f"{found['data']}: " + ", ".join(f"{found[name]:,} {name}" for name in counts)

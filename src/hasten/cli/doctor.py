@@ -116,12 +116,12 @@ def examine() -> dict[str, Any]:
     import torch  # noqa: PLC0415 - slow to import
 
     from hasten.cli.selftest import run_checks  # noqa: PLC0415 - brings torch
-    from hasten.data.fetch import cache_folder  # noqa: PLC0415
-    from hasten.training.environment import (  # noqa: PLC0415
+    from hasten.data.sources.fetch import cache_folder  # noqa: PLC0415
+    from hasten.runs.allocator import allocator_report  # noqa: PLC0415
+    from hasten.runs.environment import (  # noqa: PLC0415
         describe_environment,
         recorded_variables,
     )
-    from hasten.training.machine import allocator_report  # noqa: PLC0415
 
     checks = run_checks(cache_folder())
     environment = describe_environment()

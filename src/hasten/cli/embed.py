@@ -48,8 +48,8 @@ def embed(
     if not target.parent.is_dir():
         raise UsageError(f"{target}: there is no folder {target.parent}")
     prepare_process()
-    from hasten.finished import load_run  # noqa: PLC0415
     from hasten.inference import embed as engine  # noqa: PLC0415 - brings torch
+    from hasten.loaded_run import load_run  # noqa: PLC0415
 
     found = engine.embed(load_run(run, checkpoint=checkpoint, device=device or "auto"))
     files = engine.write_embeddings(found, target, form)

@@ -197,7 +197,8 @@ def _asked(
     limit: int | None,
 ) -> Any:
     from hasten.inference.inputs import TRIPLE, read_events  # noqa: PLC0415 - only when needed
-    from hasten.influence import asked, flow  # noqa: PLC0415
+    from hasten.influence import flow  # noqa: PLC0415
+    from hasten.influence import queries as asked  # noqa: PLC0415
 
     labels: list[tuple[str, ...]] | None = None
     if triple:
@@ -220,7 +221,7 @@ def _widest(run: Path) -> str:
 
 def _config(run: Path) -> Any:
     from hasten.configuration.build import load_config  # noqa: PLC0415 - only when needed
-    from hasten.training.run_folder import RunFolder  # noqa: PLC0415
+    from hasten.runs.run_folder import RunFolder  # noqa: PLC0415
 
     RunFolder.open(run, lock=False)
     return load_config(run / "config.yaml")

@@ -26,8 +26,7 @@ from hasten.cli import (
     resume,
     train,
 )
-from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError
-from hasten.registry import did_you_mean
+from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError, did_you_mean
 
 # The base of every error of the command line's grammar, in each release of typer.
 _GrammarError: Any = typer.BadParameter.__mro__[2]

@@ -93,7 +93,7 @@ def prepare_process(*, several: bool = False) -> None:
     if "WORLD_SIZE" in os.environ:
         # when a process dies, torch's own warnings in the others bury the one line that says so
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from hasten.training.machine import tune_process  # noqa: PLC0415 - only when it is needed
+    from hasten.runs.allocator import tune_process  # noqa: PLC0415 - only when it is needed
 
     tune_process()
 
@@ -105,7 +105,7 @@ def start_if_several(
 
     They are given the same arguments as this one.
     """
-    from hasten.training import launch  # noqa: PLC0415 - only when it is needed
+    from hasten.distributed import launch  # noqa: PLC0415 - only when it is needed
 
     count = launch.processes_to_start(devices, given, port)
     if not count:

@@ -73,8 +73,8 @@ def predict(
     if out is not None:
         export.check_target(out, format)
     asked = [given] if questions is None else inputs.read_questions(questions)
-    from hasten.finished import load_run  # noqa: PLC0415
     from hasten.inference import predict as engine  # noqa: PLC0415 - brings torch
+    from hasten.loaded_run import load_run  # noqa: PLC0415
 
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
     found = engine.predict(loaded, asked, topk, known=cast(engine.Known, known))

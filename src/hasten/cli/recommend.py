@@ -120,8 +120,8 @@ def recommend(
         histories, times = inputs.read_histories(history_file)
     allowed = None if allow is None else inputs.read_labels(allow, inputs.ITEM)
     blocked = None if block is None else inputs.read_labels(block, inputs.ITEM)
-    from hasten.finished import load_run  # noqa: PLC0415
     from hasten.inference import recommend as engine  # noqa: PLC0415 - brings torch
+    from hasten.loaded_run import load_run  # noqa: PLC0415
 
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
     if explain:

@@ -10,7 +10,7 @@ from hasten.cli.output import say
 from hasten.registry import load_model, reads
 
 if TYPE_CHECKING:
-    from hasten.training.summary import Summary
+    from hasten.runs.summary import Summary
 
 
 def announce(summary: Summary) -> None:

@@ -18,7 +18,7 @@ import torch
 from hasten.config import RunConfig
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.errors import HastenError
-from hasten.models.seam import Sizes
+from hasten.models.interface import Sizes
 from hasten.registry import load_model
 
 Status = Literal["ok", "warning", "fail"]

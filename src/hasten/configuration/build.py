@@ -22,7 +22,7 @@ from hasten.errors import ConfigurationError
 from hasten.registry import load_model
 
 if TYPE_CHECKING:
-    from hasten.models.seam import Model
+    from hasten.models.interface import Model
 
 #: everyday names of keys: the flags of the command line, without their dashes
 EVERYDAY = {

@@ -14,7 +14,7 @@ from hasten.configuration.yaml_file import Entry
 from hasten.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hasten.models.seam import Model
+    from hasten.models.interface import Model
 
 Section = TypeVar("Section", bound=BaseModel)
 

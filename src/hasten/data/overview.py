@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from hasten.arrays import Int64
 from hasten.config import DataOptions
-from hasten.data.facts_places import holds_facts, locate_facts, unpacked
-from hasten.data.features_places import holds_features, locate_features
-from hasten.data.graph_places import located
-from hasten.data.load_facts import typed_columns
-from hasten.data.load_graph import load_graph
-from hasten.data.load_typed import holds_typed, typed_files
-from hasten.data.node_types import NodeTypes
-from hasten.data.places import Place, locate
-from hasten.data.read_features import open_features
+from hasten.data.columns.text import sample
+from hasten.data.columns.times import show
+from hasten.data.detect import holds_triples, load_any
+from hasten.data.graph.files import located
+from hasten.data.graph.load import load_graph
+from hasten.data.graph.load_typed import holds_typed, typed_files
+from hasten.data.graph.node_types import NodeTypes
+from hasten.data.interactions.feature_files import holds_features, locate_features
+from hasten.data.interactions.knowledge_files import holds_facts, locate_facts, unpacked
+from hasten.data.interactions.load_knowledge import typed_columns
 from hasten.data.readers import Claim, recognise, triples
-from hasten.data.recognise import holds_triples, load_any
-from hasten.data.tables import PART_NAMES, Dataset, Int64
-from hasten.data.text import sample
-from hasten.data.times import show
+from hasten.data.readers.features import open_features
+from hasten.data.sources.files import Place, locate
+from hasten.data.tables import PART_NAMES, Dataset
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 _SHOWN = 5
@@ -208,7 +209,7 @@ def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str
 
 
 def _first_lines(path: Path) -> list[str]:
-    from hasten.data.text import lines_of  # noqa: PLC0415
+    from hasten.data.columns.text import lines_of  # noqa: PLC0415
 
     return [line[:200] for _, line in islice(lines_of(path), _SHOWN)]
 

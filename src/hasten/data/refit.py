@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hasten.data.graph import AnyDataset, KnowledgeGraph
-from hasten.data.tables import TRAIN, VALID
+from hasten.data.tables import TRAIN, VALID, AnyDataset, KnowledgeGraph
 from hasten.errors import DataError
 
 

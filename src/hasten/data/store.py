@@ -15,9 +15,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hasten.data.graph import AnyDataset, Facts, KnowledgeGraph, Triples
-from hasten.data.store_features import load_features, save_features
-from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
+from hasten.data.interactions.store_features import load_features, save_features
+from hasten.data.tables import (
+    AnyDataset,
+    Dataset,
+    Facts,
+    Interactions,
+    KnowledgeGraph,
+    Source,
+    Triples,
+    Vocabulary,
+)
 from hasten.errors import DataError
 
 FORMAT_VERSION = 1

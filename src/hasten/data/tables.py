@@ -7,21 +7,19 @@ contiguous from 0; a ``Vocabulary`` carries the labels (and names) that they sta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from hasten.data.graph import Facts
-    from hasten.data.modalities import Modality
+from hasten.arrays import Int64, ragged_offsets, ragged_positions
+from hasten.data.modality import Modality
 
 TRAIN, VALID, TEST = 0, 1, 2
 PART_NAMES = ("train", "valid", "test")
-
-Int64 = NDArray[np.int64]
+TYPE_MARK = "::"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,22 +91,6 @@ class Histories:
         return Histories(offsets, self.items[positions], times)
 
 
-def ragged_offsets(rows: NDArray[np.integer[Any]], count: int) -> Int64:
-    """[count + 1] where each row begins in a CSR array of elements of these rows."""
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
-    return offsets
-
-
-def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Flat positions of the elements of ``rows`` in a CSR array, and the new offsets."""
-    lengths = offsets[rows + 1] - offsets[rows]
-    new = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(lengths, out=new[1:])
-    positions = np.arange(new[-1], dtype=np.int64) + np.repeat(offsets[rows] - new[:-1], lengths)
-    return positions, new
-
-
 @dataclass(frozen=True)
 class Source:
     """Where a dataset came from: what goes into the run's ``data.json``.
@@ -122,6 +104,35 @@ class Source:
     files: tuple[dict[str, Any], ...] = ()
     counts: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Triples:
+    """Facts (head, relation, tail). All int64 [n]: indices of entities and of relations."""
+
+    head: Int64
+    relation: Int64
+    tail: Int64
+
+    def __len__(self) -> int:
+        return len(self.head)
+
+    def take(self, rows: Int64 | NDArray[np.bool_]) -> Triples:
+        """The given rows (a mask or positions)."""
+        return Triples(self.head[rows], self.relation[rows], self.tail[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What is known of the items of a Dataset: distinct triples over entities.
+
+    Entity i is item i for the first N; an item of which nothing is known is an entity too. The
+    others follow. Triples are ordered by head, relation, tail.
+    """
+
+    entities: Vocabulary
+    relations: Vocabulary
+    triples: Triples
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,3 +163,44 @@ class Dataset:
         return Histories(
             offsets, self.interactions.item[keep], None if time is None else time[keep]
         )
+
+
+@dataclass(frozen=True, eq=False)
+class KnowledgeGraph:
+    """Triples with their vocabularies and their split into train, valid and test.
+
+    part: int8 [n], TRAIN, VALID or TEST for each triple, in this order; within a part the triples
+    are in the order of the files. split: how the parts were made, in words that travel with the
+    numbers. rank_last: bool [n], triples of valid and test that count as misses because an entity
+    or the relation stands in no training triple (``data.unknown=rank-last``). typed: whether the
+    labels of entities are ``type::id`` (``node_types``). features: given ones, by
+    the number of the type of nodes.
+    """
+
+    name: str
+    entities: Vocabulary
+    relations: Vocabulary
+    triples: Triples
+    part: NDArray[np.int8]
+    split: str
+    source: Source
+    rank_last: NDArray[np.bool_]
+    typed: bool = False
+    features: tuple[tuple[int, Modality], ...] = ()
+
+    def of(self, *parts: int) -> Triples:
+        """The triples of the given parts."""
+        return self.triples.take(np.isin(self.part, parts))
+
+    @property
+    def trained(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which entities and which relations stand in a training triple."""
+        train = self.of(TRAIN)
+        entities = np.zeros(len(self.entities), bool)
+        entities[train.head] = entities[train.tail] = True
+        relations = np.zeros(len(self.relations), bool)
+        relations[train.relation] = True
+        return entities, relations
+
+
+AnyDataset = Dataset | KnowledgeGraph

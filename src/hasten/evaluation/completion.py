@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.node_types import NodeTypes
-from hasten.data.tables import PART_NAMES, TEST, VALID, Int64
+from hasten.data.graph.node_types import NodeTypes
+from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.evaluation.metrics import Ties
-from hasten.models.questions import known_answers, questions_of
-from hasten.models.seam import TripleQueries
-from hasten.ops.csr import CSR
+from hasten.objectives.triple_queries import known_answers, questions_of
+from hasten.ops.graph.csr import CSR
+from hasten.scoring import TripleQueries
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.node_types import NodeTypes
-from hasten.data.tables import Int64
+from hasten.arrays import Int64
+from hasten.data.graph.node_types import NodeTypes
+from hasten.data.tables import KnowledgeGraph
+from hasten.evaluation.query_tiles import TILE_ROWS
 from hasten.evaluation.ranker import scoring
-from hasten.evaluation.tiles import TILE_ROWS
-from hasten.models.questions import known_answers
-from hasten.models.seam import Model, TripleQueries
+from hasten.models.interface import Model
+from hasten.objectives.triple_queries import known_answers
 from hasten.ops.random import Stream, integers, key
+from hasten.scoring import TripleQueries
 
 Float = NDArray[np.float64]
 _TRIES = 30

@@ -1,4 +1,4 @@
-"""Ranking metrics from the counts of :func:`hasten.ops.rank_all.rank_all`.
+"""Ranking metrics from the counts of :func:`hasten.ops.ranking.rank_all.rank_all`.
 
 The rank of a target is realistic: ``1 + greater + equal / 2``, the mean of the ranks that the
 order of equal scores could give it (Berrendorf et al. 2020, "On the ambiguity of rank-based
@@ -40,9 +40,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.data.tables import Int64
-from hasten.errors import ConfigurationError
-from hasten.registry import did_you_mean
+from hasten.arrays import Int64
+from hasten.errors import ConfigurationError, did_you_mean
 
 Float64 = NDArray[np.float64]
 

@@ -15,16 +15,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
-from hasten.data.graph import AnyDataset, KnowledgeGraph
-from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset, Histories, Int64
+from hasten.data.tables import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    VALID,
+    AnyDataset,
+    Dataset,
+    Histories,
+    KnowledgeGraph,
+)
 from hasten.errors import ConfigurationError, DataError
 from hasten.evaluation.completion import CompletionTask, completion_task
 from hasten.evaluation.metrics import Ties
-from hasten.models.seam import RecommenderQueries
-from hasten.ops.csr import CSR
+from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
+from hasten.scoring import RecommenderQueries
 
 #: the others of ``uni100``
 SAMPLED = 100

@@ -12,21 +12,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from hasten.data.tables import ragged_positions
+from hasten.arrays import ragged_positions
+from hasten.evaluation.candidate_ranges import SpanScorer
 from hasten.evaluation.completion import CompletionTask
+from hasten.evaluation.embedding_diagnostics import Health, health_of
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.spans import SpanScorer
-from hasten.evaluation.tiles import TILE_ROWS, Tile, make_tiles
-from hasten.models.seam import Model
-from hasten.ops.rank_all import Ranks, rank_all, rank_among
+from hasten.evaluation.query_tiles import TILE_ROWS, Tile, make_tiles
+from hasten.models.interface import Model
+from hasten.ops.ranking.rank_all import Ranks, rank_all, rank_among
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Metrics with what they mean and cost. ``values`` is empty if the evaluation was stopped.
 
-    ranks: the counts behind the metrics, of all targets; None if stopped.
+    ranks: the counts behind the metrics, of all targets; None if stopped. diagnostics: of the
+    embeddings of a model that offers them (``diagnosed_embeddings``).
     """
 
     values: dict[str, float]
@@ -34,6 +36,7 @@ class Evaluation:
     queries: int
     seconds: float
     ranks: Ranks | None = None
+    diagnostics: Health | None = None
 
 
 def evaluate(
@@ -58,16 +61,20 @@ def evaluate(
     for name in metrics:
         parse_metric(name)
     begin = time.perf_counter()
-    ranks = rank_queries(
-        model, task, device=device, part=part, parts=parts, stop=stop, progress=progress
-    )
+    with scoring(model):
+        ranks = _rank(
+            model, task, device=device, part=part, parts=parts, stop=stop, progress=progress
+        )
+        diagnosed = getattr(model, "diagnosed_embeddings", None)
+        diagnostics = health_of(*diagnosed()) if diagnosed is not None and ranks else None
     if merge is not None:
         ranks = merge(ranks)
     values = {}
     if ranks is not None:
         values = {name: found.mean() for name, found in per_query(task, ranks, metrics).items()}
     seconds = time.perf_counter() - begin
-    return Evaluation(values, task.protocol.text(), len(task.queries), seconds, ranks)
+    protocol = task.protocol.text()
+    return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics)
 
 
 def rank_queries(
@@ -84,23 +91,38 @@ def rank_queries(
 
     part, parts: a process's share of the tiles, dealt out in turn; :func:`merge_ranks` adds them.
     """
+    with scoring(model):
+        return _rank(
+            model, task, device=device, part=part, parts=parts, stop=stop, progress=progress
+        )
+
+
+def _rank(
+    model: Model,
+    task: AnyTask,
+    *,
+    device: torch.device,
+    part: int,
+    parts: int,
+    stop: Callable[[], bool] | None,
+    progress: Callable[[int, int], None] | None,
+) -> Ranks | None:
     tiles = make_tiles(task.queries.lengths)[part::parts]
     total = sum(tile.count for tile in tiles)
     greater = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
     equal = torch.zeros_like(greater)
     done = 0
-    with scoring(model):
-        for tile in tiles:
-            if stop is not None and stop():
-                return None
-            ranks = _rank_tile(model, task, tile)
-            pairs, _ = ragged_positions(task.targets.offsets, tile.rows)
-            place = torch.from_numpy(pairs).to(device)
-            greater[place] = ranks.greater[: len(pairs)]
-            equal[place] = ranks.equal[: len(pairs)]
-            done += tile.count
-            if progress is not None:
-                progress(done, total)
+    for tile in tiles:
+        if stop is not None and stop():
+            return None
+        ranks = _rank_tile(model, task, tile)
+        pairs, _ = ragged_positions(task.targets.offsets, tile.rows)
+        place = torch.from_numpy(pairs).to(device)
+        greater[place] = ranks.greater[: len(pairs)]
+        equal[place] = ranks.equal[: len(pairs)]
+        done += tile.count
+        if progress is not None:
+            progress(done, total)
     return Ranks(greater, equal)
 
 

@@ -9,14 +9,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.tables import PART_NAMES, TEST, VALID
+from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
 from hasten.errors import UsageError
-from hasten.evaluation.health import health, sample_of
+from hasten.evaluation.embedding_diagnostics import health, sample_of
 from hasten.evaluation.links import link_quality
-from hasten.finished import load_run
 from hasten.inference.embed import Embeddings, embed, read_embeddings
-from hasten.models.seam import Model
+from hasten.loaded_run import load_run
+from hasten.models.interface import Model
 from hasten.ops.random import Stream, key
 
 NOTE = (
@@ -68,7 +67,7 @@ def check_embeddings(
         random = health(noise, kinds, tuple(names.tolist()))
         problems = figures.problems(max_cosine, min_components)
         if plots is not None:
-            from hasten.reporting.embedding_plots import (  # noqa: PLC0415 - brings matplotlib
+            from hasten.inference.embedding_plots import (  # noqa: PLC0415 - brings matplotlib
                 plot_components,
             )
 

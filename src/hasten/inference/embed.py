@@ -12,13 +12,13 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.node_types import NodeTypes, ids_of
+from hasten.data.graph.node_types import NodeTypes, ids_of
+from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError, UsageError
 from hasten.inference.export import neutralised
 
 if TYPE_CHECKING:
-    from hasten.finished import LoadedRun
+    from hasten.loaded_run import LoadedRun
 
 Format = Literal["csv", "parquet", "npy", "projector"]
 FORMATS: tuple[str, ...] = get_args(Format)

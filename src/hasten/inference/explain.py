@@ -17,10 +17,10 @@ import pyarrow as pa
 from hasten.data.tables import Dataset, Vocabulary
 from hasten.errors import UsageError
 from hasten.inference.recommend import Recommendations
-from hasten.ops.best_paths import PathGraph, WeighedPath, best_paths, bounds_to
+from hasten.ops.graph.best_paths import PathGraph, WeighedPath, best_paths, bounds_to
 
 if TYPE_CHECKING:
-    from hasten.finished import LoadedRun
+    from hasten.loaded_run import LoadedRun
 
 #: what the relation of a user and an item is called
 EVENT = "event"
@@ -98,7 +98,7 @@ class PathNames:
         return self.entities[number] if number < count else self.users[number - count]
 
     def relation(self, number: int) -> str:
-        """Relations as :mod:`hasten.models.collaborative` numbers them."""
+        """Relations as :mod:`hasten.ops.graph.collaborative_graph` numbers them."""
         if number < 2:
             return (EVENT, f"^{EVENT}")[number]
         count = len(self.relations)

@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from hasten.errors import HastenError, UsageError
-from hasten.training.durable import sync, sync_path
+from hasten.runs.atomic_write import sync, sync_path
 
 # A spreadsheet takes a text cell that begins with one of these for a formula.
 _FORMULA = r"^[=+\-@\t\r]"

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hasten.data.tables import Int64, Vocabulary
+from hasten.arrays import Int64
+from hasten.data.tables import Vocabulary
 from hasten.errors import DataError
 
 _SHOWN = 5

@@ -12,22 +12,23 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.tables import Int64, Vocabulary
+from hasten.arrays import Int64
+from hasten.data.tables import KnowledgeGraph, Vocabulary
 from hasten.errors import UsageError
+from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
-from hasten.evaluation.tiles import make_tiles
 from hasten.inference.inputs import TRIPLE
 from hasten.inference.labels import indices_of
-from hasten.models.questions import known_answers
-from hasten.models.seam import Model, TripleQueries
-from hasten.ops.csr import CSR
-from hasten.ops.topk_all import topk_all
+from hasten.models.interface import Model
+from hasten.objectives.triple_queries import known_answers
+from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.topk_all import topk_all
+from hasten.scoring import TripleQueries
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hasten.finished import LoadedRun
+    from hasten.loaded_run import LoadedRun
 
 Known = Literal["filter", "mark"]
 

@@ -11,21 +11,23 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hasten.data.checks import MAX_TIME
-from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, Int64, Vocabulary
-from hasten.data.times import PER_SECOND
+from hasten.arrays import Int64
+from hasten.data.columns.checks import MAX_TIME
+from hasten.data.columns.times import PER_SECOND
+from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, Vocabulary
 from hasten.errors import DataError, UsageError
+from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
-from hasten.evaluation.tiles import make_tiles
 from hasten.inference.labels import indices_of
-from hasten.models.seam import Model, RecommenderQueries
-from hasten.ops.csr import CSR
-from hasten.ops.topk_all import topk_all
+from hasten.models.interface import Model
+from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.topk_all import topk_all
+from hasten.scoring import RecommenderQueries
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hasten.finished import LoadedRun
+    from hasten.loaded_run import LoadedRun
 
 Until = Literal["train", "valid", "test"]
 _PARTS: dict[str, tuple[int, ...]] = {

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hasten.influence.body import Backward, spread
-from hasten.models.complex import ComplEx
-from hasten.models.distmult import DistMult
+from hasten.models.knowledge_graph.complex import ComplEx
+from hasten.models.knowledge_graph.distmult import DistMult
 
 Rows = tuple[Tensor, Tensor]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.errors import UsageError
-from hasten.training.checkpoint import checkpoint_name, read_checkpoint
-from hasten.training.resuming import named_checkpoint
-from hasten.training.run_folder import RunFolder
+from hasten.runs.checkpoint import checkpoint_name, read_checkpoint
+from hasten.runs.resuming import named_checkpoint
+from hasten.runs.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.data.graph import KnowledgeGraph, Triples
-from hasten.data.tables import TRAIN, Int64
+from hasten.arrays import Int64
+from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
 from hasten.influence.body import Body, spread
 from hasten.influence.examples import Answers, Sizes, Wanted, cut
 from hasten.influence.factors import Arithmetic, Factors, Inputs, Layers, Loss
@@ -30,9 +30,9 @@ from hasten.influence.residuals import (
     scores_of,
     softmax_residuals,
 )
-from hasten.models.questions import both_directions, questions_of, training_rows
-from hasten.models.triples import TripleModel
-from hasten.ops.csr import CSR
+from hasten.models.knowledge_graph.base import TripleModel
+from hasten.objectives.triple_queries import both_directions, questions_of, training_rows
+from hasten.ops.graph.csr import CSR
 
 
 @dataclass(frozen=True, eq=False)

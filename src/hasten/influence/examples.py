@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.data.tables import Int64, ragged_offsets
+from hasten.arrays import Int64, ragged_offsets
 from hasten.influence.factors import Factors, Inputs, Linear
-from hasten.ops.csr import CSR
+from hasten.ops.graph.csr import CSR
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hasten.ops.product import product
+from hasten.ops.dense.product import product
 
 Loss = Literal["training", "positive"]
 Layers = Literal["all", "last"]

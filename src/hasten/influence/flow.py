@@ -12,24 +12,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from hasten.assembly import build_model, load_weights
+from hasten.arrays import Int64
+from hasten.build import build_model, load_weights
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
-from hasten.data.graph import AnyDataset, KnowledgeGraph, Triples
 from hasten.data.store import load_stored
-from hasten.data.tables import TRAIN, VALID, Dataset, Int64
+from hasten.data.tables import TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph, Triples
+from hasten.distributed.device import prepare_torch
+from hasten.distributed.processes import Processes
 from hasten.errors import UsageError
-from hasten.influence.asked import (
+from hasten.influence.checkpoints import Traced, choose
+from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
+from hasten.influence.factors import Arithmetic, Layers, Loss
+from hasten.influence.next_item import EventSource, without_draws
+from hasten.influence.queries import (
     events_of,
     part_of_events,
     part_of_graph,
     require_history,
     triples_of,
 )
-from hasten.influence.checkpoints import Traced, choose
-from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
-from hasten.influence.factors import Arithmetic, Layers, Loss
-from hasten.influence.next_item import EventSource, without_draws
 from hasten.influence.result import (
     Found,
     Influences,
@@ -41,14 +43,12 @@ from hasten.influence.result import (
 from hasten.influence.sketch import Sketch
 from hasten.influence.support import body_of, require_traceable
 from hasten.influence.trace import Limits, Weighted, trace, trace_self
-from hasten.models.seam import RecommenderQueries
-from hasten.models.triples import TripleModel
+from hasten.models.knowledge_graph.base import TripleModel
 from hasten.ops.random import Stream, key, uniform
-from hasten.training.checkpoint import read_checkpoint
-from hasten.training.device import prepare_torch
-from hasten.training.distributed import Processes
-from hasten.training.machine import tune_process
-from hasten.training.run_folder import RunFolder
+from hasten.runs.allocator import tune_process
+from hasten.runs.checkpoint import read_checkpoint
+from hasten.runs.run_folder import RunFolder
+from hasten.scoring import RecommenderQueries
 from hasten.training.schedule import Schedule
 
 Precision = Literal["fp32", "bf16", "fp64"]

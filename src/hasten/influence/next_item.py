@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hasten.data.tables import Int64
+from hasten.arrays import Int64
 from hasten.influence.examples import Sizes, Wanted
 from hasten.influence.factors import Arithmetic, Factors, Loss
 from hasten.influence.products import paired
 from hasten.influence.residuals import positive_residuals, scores_of, softmax_residuals
-from hasten.models.seam import RecommenderQueries
+from hasten.objectives.base import Batch
+from hasten.objectives.next_item import NextItemBatch, NextItemPhase
 from hasten.ops.table import Table
-from hasten.training.next_item import NextItemBatch, NextItemPhase
-from hasten.training.phase import Batch
+from hasten.scoring import RecommenderQueries
 
 
 class SequentialModel(Protocol):

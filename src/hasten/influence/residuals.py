@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hasten.influence.factors import Arithmetic
-from hasten.ops.csr import CSR
+from hasten.ops.graph.csr import CSR
 
 
 def scores_of(vectors: Tensor, table: Tensor, bias: Tensor | None, mm: Arithmetic) -> Tensor:

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hasten.data.graph import KnowledgeGraph, Triples
-from hasten.data.tables import Dataset, Int64, Vocabulary
+from hasten.arrays import Int64
+from hasten.data.tables import Dataset, KnowledgeGraph, Triples, Vocabulary
 from hasten.influence.trace import Best
 
 Columns = dict[str, Any]

@@ -9,11 +9,11 @@ from hasten.influence.bilinear import ComplExBody, DistMultBody
 from hasten.influence.body import Body
 from hasten.influence.convolution import ConvEBody
 from hasten.influence.factors import Arithmetic, Layers, Loss
-from hasten.models.complex import ComplEx
-from hasten.models.conve import ConvE
-from hasten.models.distmult import DistMult
-from hasten.models.sasrec import SASRec
-from hasten.models.tisasrec import TiSASRec
+from hasten.models.knowledge_graph.complex import ComplEx
+from hasten.models.knowledge_graph.conve import ConvE
+from hasten.models.knowledge_graph.distmult import DistMult
+from hasten.models.sequential.sasrec import SASRec
+from hasten.models.sequential.tisasrec import TiSASRec
 
 
 def body_of(model: nn.Module, arithmetic: Arithmetic) -> Body | None:

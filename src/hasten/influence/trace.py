@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hasten.distributed.processes import Processes
 from hasten.errors import HastenError, UsageError
 from hasten.influence.examples import Source, cut, stacked
 from hasten.influence.factors import Arithmetic, Factors
 from hasten.influence.products import products
 from hasten.influence.sketch import Sketch
-from hasten.ops.topk_all import topk_all
-from hasten.training.distributed import Processes
-from hasten.training.progress import Progress
+from hasten.ops.ranking.topk_all import topk_all
+from hasten.runs.progress import Progress
 
 
 @dataclass(frozen=True)

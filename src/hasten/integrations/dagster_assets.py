@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import dagster as dg
 import numpy as np
 
-from hasten.assembly import load_data
+from hasten.build import load_data
 from hasten.configuration.build import build_config
-from hasten.data.graph import KnowledgeGraph
-from hasten.data.node_types import NodeTypes
+from hasten.data.graph.node_types import NodeTypes
 from hasten.data.store import fingerprint
+from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError
 
 Found = TypeVar("Found")

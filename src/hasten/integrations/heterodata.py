@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hasten.data.node_types import NodeTypes, ids_of
+from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from hasten.data.graph import KnowledgeGraph
+    from hasten.data.tables import KnowledgeGraph
 
 
 def to_hetero_data(graph: KnowledgeGraph, *parts: int) -> Any:

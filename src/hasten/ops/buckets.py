@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasten.data.tables import Int64
+from hasten.arrays import Int64
 
 #: padded tokens that cost as much as one more bucket (measured for two blocks of width 50)
 SLACK_CPU = 128

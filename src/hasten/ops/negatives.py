@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.data.clean import distinct
-from hasten.data.tables import Int64, ragged_offsets
+from hasten.arrays import Int64, ragged_offsets
+from hasten.data.interactions.clean import distinct
 from hasten.ops.random import integers
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hasten.training.machine import cpu_computes_bf16
+from hasten.distributed.device import cpu_computes_bf16
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 _LOWER: dict[str, PrecisionName] = {"fp16": "bf16", "bf16": "fp32"}

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from hasten.config import TrainingOptions
+from hasten.objectives.base import Batch, TableRows
 from hasten.ops.missed_steps import MissedSteps
-from hasten.training.phase import Batch, TableRows
 
 #: the table's rows for one that is read: with fewer, dense passes cost less
 FEWEST = 4

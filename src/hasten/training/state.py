@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hasten.errors import CheckpointError
-from hasten.training.checkpoint import Checkpoint
+from hasten.runs.checkpoint import Checkpoint
 from hasten.training.compile import CompileReport, compile_step, forget_compiled
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep

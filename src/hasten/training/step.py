@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
+from hasten.distributed.all_reduce import GradientExchange
+from hasten.distributed.divided import DividedParameters
+from hasten.distributed.processes import Processes
+from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.ops.random import Stream, key, seed_device
-from hasten.training.distributed import Processes
-from hasten.training.divided import DividedParameters
-from hasten.training.exchange import GradientExchange
-from hasten.training.phase import Batch, Encoded, Phase, Term
 from hasten.training.precision import Precision, gradient_norm
 from hasten.training.row_adam import RowAdam, of_dense
 

@@ -16,27 +16,27 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import RunConfig
+from hasten.distributed.processes import Processes
+from hasten.distributed.rank_log import RankLog
+from hasten.distributed.replicas import require_same_sums
 from hasten.errors import Interrupted, NonFiniteError
 from hasten.evaluation.ranker import Evaluation
-from hasten.training.checkpoint import (
+from hasten.objectives.base import Batch, Phase
+from hasten.runs.checkpoint import (
     Checkpoint,
     checkpoint_name,
     prune_checkpoints,
     write_checkpoint,
 )
+from hasten.runs.environment import peak_memory_bytes
+from hasten.runs.journal import Journal
+from hasten.runs.progress import Progress
+from hasten.runs.run_folder import RunFolder
 from hasten.training.compile import CompileReport, compile_step, forget_compiled
-from hasten.training.distributed import Processes
-from hasten.training.environment import peak_memory_bytes
-from hasten.training.journal import Journal
-from hasten.training.memory_cleanup import release_memory
-from hasten.training.phase import Batch, Phase
+from hasten.training.early_stopping import Selection
+from hasten.training.memory import release_memory
 from hasten.training.precision import Precision, resolve_precision
-from hasten.training.progress import Progress
-from hasten.training.rank_log import RankLog
-from hasten.training.replicas import require_same_sums
-from hasten.training.run_folder import RunFolder
 from hasten.training.schedule import Schedule
-from hasten.training.selection import Selection
 from hasten.training.signals import StopSignals
 from hasten.training.state import (
     Position,
@@ -314,7 +314,7 @@ class Trainer:
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
             best = self.selection.update(evaluation.values[self.selection.metric], number)
-            self.look_at_health(number)
+            self.record_diagnostics(number, evaluation)
         position.epoch, position.phase, position.index, position.step_of_epoch = number, 0, 0, 0
         self.report(number, values, evaluation, best)
         totals.losses, totals.epoch_seconds = {}, 0.0
@@ -323,9 +323,9 @@ class Trainer:
         if last or number % self.config.checkpoint.every == 0:
             self.save()
 
-    def look_at_health(self, number: int) -> None:
-        """Record how healthy the embeddings were when they were judged, where the model says it."""
-        health = getattr(self.model, "health", None)
+    def record_diagnostics(self, number: int, evaluation: Evaluation) -> None:
+        """Record the diagnostics of the embeddings, and warn of what they show."""
+        health = evaluation.diagnostics
         if health is None:
             return
         self.journal.record("health", number, self.position.step, health.figures)

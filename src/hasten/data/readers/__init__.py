@@ -1,6 +1,6 @@
 """Readers, one file per format, and the recognition of formats.
 
-A new format: a file with an object that fits :class:`~hasten.data.readers.seam.Reader`, and its
+A new format: a file with an object that fits :class:`~.interface.Reader`, and its
 line in ``READERS``.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hasten.config import DataOptions
+from hasten.data.columns.text import Sample, sample
 from hasten.data.readers.delimited import Delimited
+from hasten.data.readers.interface import Claim, Events, Reader
 from hasten.data.readers.lines import Lines
 from hasten.data.readers.parquet import Parquet
 from hasten.data.readers.recbole import RecBole
-from hasten.data.readers.seam import Claim, Events, Reader
 from hasten.data.readers.sequences import Sequences
-from hasten.data.text import Sample, sample
 from hasten.errors import ConfigurationError, DataError
 
 _ALL: tuple[Reader, ...] = (Delimited(), Parquet(), Lines(), Sequences(), RecBole())

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from hasten.data.checks import (
+from hasten.data.columns.checks import (
     ID_ROLES,
     MAX_ID,
     MAX_RATING,
@@ -21,7 +21,8 @@ from hasten.data.checks import (
     refusal,
     time_rule,
 )
-from hasten.data.readers.seam import Events, IdColumn, TimeColumn
+from hasten.data.columns.raw import IdColumn, TimeColumn
+from hasten.data.readers.interface import Events
 from hasten.errors import DataError
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 
 from hasten.config import DataOptions
-from hasten.data.checks import looks_numeric, part_of
+from hasten.data.columns.checks import looks_numeric, part_of
+from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.columns import find_roles
-from hasten.data.readers.seam import Claim, Events
-from hasten.data.text import Sample
+from hasten.data.readers.interface import Claim, Events
 from hasten.errors import DataError
 
 _SEPARATORS = (",", "\t", ";", "|", "::", cells.BLANKS)

@@ -6,11 +6,11 @@ import csv
 from collections import Counter
 
 from hasten.config import DataOptions
-from hasten.data.checks import looks_numeric, time_rule
+from hasten.data.columns.checks import looks_numeric, time_rule
+from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.columns import SYNONYMS, plain, positional_roles
-from hasten.data.readers.seam import Claim, Events
-from hasten.data.text import Sample
+from hasten.data.readers.interface import Claim, Events
 from hasten.errors import DataError
 
 _SEPARATORS = ("::", "\t", ",", ";", "|", cells.BLANKS)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hasten.config import DataOptions
 from hasten.data.readers.columnar import read_arrow
 from hasten.data.readers.columns import find_roles
-from hasten.data.readers.seam import Events
+from hasten.data.readers.interface import Events
 from hasten.errors import DataError
 
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hasten.config import DataOptions
+from hasten.data.columns.text import Sample, file_digest
 from hasten.data.readers.columnar import read_arrow
 from hasten.data.readers.columns import find_roles
-from hasten.data.readers.seam import Claim, Events
-from hasten.data.text import Sample, file_digest
+from hasten.data.readers.interface import Claim, Events
 from hasten.errors import DataError
 
 

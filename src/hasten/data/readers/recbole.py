@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from hasten.config import DataOptions
+from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.columns import find_roles
-from hasten.data.readers.seam import Claim, Events
-from hasten.data.text import Sample
+from hasten.data.readers.interface import Claim, Events
 from hasten.errors import DataError
 
 _CELL = re.compile(r"\s*([^:\s][^:]*):(token|float|token_seq|float_seq)\s*")

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
-from hasten.data import text
-from hasten.data.checks import (
+from hasten.arrays import Int64
+from hasten.data.columns import text
+from hasten.data.columns.checks import (
     ID_ROLES,
     MAX_RATING,
     MAX_TIME,
@@ -26,9 +27,9 @@ from hasten.data.checks import (
     refusal,
     time_rule,
 )
+from hasten.data.columns.raw import IdColumn, TimeColumn
 from hasten.data.readers.cells import BLANKS, Layout, split
-from hasten.data.readers.seam import Events, IdColumn, TimeColumn
-from hasten.data.tables import Int64
+from hasten.data.readers.interface import Events
 from hasten.errors import DataError
 
 _BLOCK = 16 << 20

@@ -16,8 +16,8 @@ import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
 from hasten.config import DataOptions
-from hasten.data import text
-from hasten.data.checks import (
+from hasten.data.columns import text
+from hasten.data.columns.checks import (
     MAX_TIME,
     Problem,
     Rules,
@@ -26,10 +26,11 @@ from hasten.data.checks import (
     refusal,
     time_problem,
 )
+from hasten.data.columns.raw import IdColumn, TimeColumn
+from hasten.data.columns.text import Sample
 from hasten.data.readers import cells
+from hasten.data.readers.interface import Claim, Events
 from hasten.data.readers.lines import rows_of
-from hasten.data.readers.seam import Claim, Events, IdColumn, TimeColumn
-from hasten.data.text import Sample
 from hasten.errors import DataError
 
 _MOSTLY = 0.9

@@ -14,15 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hasten.arrays import Int64
 from hasten.config import DataOptions
-from hasten.data.checks import Problem, Rules, looks_numeric, time_rule
+from hasten.data.columns.checks import Problem, Rules, looks_numeric, time_rule
+from hasten.data.columns.raw import IdColumn
+from hasten.data.columns.text import Sample, file_digest, sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.columnar import Columns
 from hasten.data.readers.columns import SYNONYMS, TRIPLE_ROLES, find_roles, plain, positional_roles
+from hasten.data.readers.interface import Claim
 from hasten.data.readers.memory import as_arrow
-from hasten.data.readers.seam import Claim, IdColumn
-from hasten.data.tables import Int64
-from hasten.data.text import Sample, file_digest, sample
 from hasten.errors import DataError
 
 NAME = "triples"

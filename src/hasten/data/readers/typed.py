@@ -24,14 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hasten.data.checks import Problem, Rules, printable, refusal
-from hasten.data.node_types import MARK
+from hasten.arrays import Int64
+from hasten.data.columns.checks import Problem, Rules, printable, refusal
+from hasten.data.columns.raw import IdColumn
+from hasten.data.columns.text import Sample, sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.columnar import Columns
-from hasten.data.readers.seam import Claim, IdColumn
+from hasten.data.readers.interface import Claim
 from hasten.data.readers.triples import TripleColumns
-from hasten.data.tables import Int64
-from hasten.data.text import Sample, sample
+from hasten.data.tables import TYPE_MARK
 from hasten.errors import DataError
 
 PRIMEKG, METAEDGES, EDGE_FILES = "primekg", "metaedges", "edge-files"
@@ -266,7 +267,7 @@ def _prefixed(column: IdColumn, kind: str) -> IdColumn:
 
 def label_of(kind: str, name: str) -> str:
     """``type::id``; an id that is written so already stays."""
-    return name if name.startswith(kind + MARK) else kind + MARK + name
+    return name if name.startswith(kind + TYPE_MARK) else kind + TYPE_MARK + name
 
 
 def _joined(column: IdColumn, kind: IdColumn) -> IdColumn:
@@ -284,7 +285,7 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: _Rows) -> IdColu
     """The labels of ids by the table of nodes, or as they are where there is none."""
     texts = column.values.to_pylist()
     if nodes is None:
-        bare = np.array([MARK not in text for text in texts], bool)
+        bare = np.array([TYPE_MARK not in text for text in texts], bool)
         if bare.any():
             rows.refuse(
                 bare[column.codes],
@@ -304,7 +305,7 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: _Rows) -> IdColu
 
 def _check_types(column: IdColumn, rows: _Rows) -> None:
     """Refuse a type that cannot be told from an id."""
-    kinds = [text.split(MARK)[0] for text in column.values.to_pylist()]
+    kinds = [text.split(TYPE_MARK)[0] for text in column.values.to_pylist()]
     bad = np.array([not kind or not kind.isprintable() for kind in kinds], bool)
     if bad.any():
         rows.refuse(bad[column.codes], lambda _: "the type of a node is empty", "")
@@ -318,7 +319,7 @@ def _gather_names(names: dict[str, str], column: IdColumn, name: IdColumn, rows:
     for pair, row in zip(pairs.tolist(), first.tolist(), strict=True):
         label, text = labels[pair // width], texts[pair % width]
         if text and names.setdefault(label, text) != text:
-            kind, _, node = label.partition(MARK)
+            kind, _, node = label.partition(TYPE_MARK)
             marked = np.zeros(len(column), bool)
             marked[row] = True
             rows.refuse(

@@ -1,0 +1,26 @@
+"""Ragged arrays in compressed sparse rows (CSR): offsets and flat positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+
+
+def ragged_offsets(rows: NDArray[np.integer[Any]], count: int) -> Int64:
+    """[count + 1] where each row begins in a CSR array of elements of these rows."""
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
+    return offsets
+
+
+def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """Flat positions of the elements of ``rows`` in a CSR array, and the new offsets."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    new = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths, out=new[1:])
+    positions = np.arange(new[-1], dtype=np.int64) + np.repeat(offsets[rows] - new[:-1], lengths)
+    return positions, new

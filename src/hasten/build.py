@@ -1,0 +1,177 @@
+"""What a run is put together from: data, model, tasks to be judged by, weights of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from hasten.config import RunConfig
+from hasten.data.graph.load import load_graph, load_graph_table
+from hasten.data.graph.node_features import with_node_features
+from hasten.data.interactions.feature_files import holds_features
+from hasten.data.interactions.load import load_dataset, load_table
+from hasten.data.interactions.load_features import load_multimodal, load_multimodal_table
+from hasten.data.interactions.load_knowledge import load_recommendation, load_recommendation_table
+from hasten.data.refit import refitted
+from hasten.data.store import fingerprint
+from hasten.data.tables import TEST, VALID, AnyDataset
+from hasten.distributed.processes import Processes
+from hasten.distributed.replicas import merged_ranks
+from hasten.errors import CheckpointError, ConfigurationError
+from hasten.evaluation.protocols import AnyTask, ranking_task
+from hasten.evaluation.ranker import Evaluation
+from hasten.evaluation.ranker import evaluate as rank
+from hasten.models.interface import Model, Sizes
+from hasten.ops.random import Stream, key
+from hasten.registry import load_model, reads
+from hasten.runs.checkpoint import Checkpoint
+from hasten.training.state import phase_state
+
+
+def load_data(config: RunConfig, table: object | None) -> AnyDataset:
+    """The data of a run: a table in memory, or what the configuration names."""
+    dataset = _read(config, table)
+    return refitted(dataset) if config.data.refit else dataset
+
+
+def _read(config: RunConfig, table: object | None) -> AnyDataset:
+    kind = reads(load_model(config.model.name))
+    options, seed = config.data, config.seed
+    features = kind == "features"
+    if features or (kind == "pairs" and holds_features(options)):
+        if table is not None:
+            return load_multimodal_table(table, options, seed, features=features)
+        return load_multimodal(options, seed, features=features)
+    if kind in ("pairs", "facts"):
+        facts = kind == "facts"
+        if table is not None:
+            return load_recommendation_table(table, options, seed, facts=facts)
+        return load_recommendation(options, seed, facts=facts)
+    if kind == "triples":
+        return _read_graph(config, table)
+    return load_dataset(options, seed) if table is None else load_table(table, options, seed)
+
+
+def _read_graph(config: RunConfig, table: object | None) -> AnyDataset:
+    """A graph, with given features of its nodes where model and data both have them."""
+    options, name = config.data, config.model.name
+    inputs = getattr(config.model, "inputs", None)
+    if not options.features and inputs != "features":
+        if table is not None:
+            return load_graph_table(table, options, config.seed)
+        return load_graph(options, config.seed)
+    if inputs != "features":
+        hint = "" if inputs is None else ": --set model.inputs=features takes them"
+        raise ConfigurationError(f"data.features has no effect on {name} as it is set{hint}")
+    if not options.features:
+        raise ConfigurationError(
+            "model.inputs=features, but no features of nodes are named: "
+            "--set data.features.TYPE=FILE (.npy or Parquet), for at least one type"
+        )
+    alone = options.model_copy(update={"features": {}})
+    if table is not None:
+        graph = load_graph_table(table, alone, config.seed)
+    else:
+        graph = load_graph(alone, config.seed)
+    return with_node_features(graph, options.features)
+
+
+def with_sample(config: RunConfig) -> RunConfig:
+    """The configuration with the model's built-in sample where it names no data."""
+    if config.data.path is not None or config.data.train is not None:
+        return config
+    sample = load_model(config.model.name).sample
+    return config.model_copy(update={"data": config.data.model_copy(update={"path": sample})})
+
+
+def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyTask]:
+    """What is ranked on the validation and on the test part."""
+    options, seed = config.evaluation, config.seed
+    return (
+        ranking_task(dataset, VALID, options, seed),
+        ranking_task(dataset, TEST, options, seed),
+    )
+
+
+def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) -> nn.Module:
+    """The model, initialised from the seed alone."""
+    state = torch.get_rng_state()
+    torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
+    constructor = cast(Any, load_model(config.model.name))
+    model: nn.Module = constructor(config.model, Sizes.of(dataset))
+    torch.set_rng_state(state)
+    attach = getattr(model, "attach", None)
+    if attach is not None:
+        attach(dataset)
+    return model.to(device)
+
+
+def judge_task(
+    model: nn.Module,
+    task: AnyTask,
+    config: RunConfig,
+    processes: Processes,
+    stop: Callable[[], bool] | None = None,
+) -> Evaluation:
+    """Judge the model, every process ranking its share of the queries."""
+    found = rank(
+        cast(Model, model),
+        task,
+        config.evaluation.metrics,
+        device=processes.device,
+        stop=stop,
+        part=processes.rank,
+        parts=processes.world,
+        merge=lambda ranks: merged_ranks(processes, ranks),
+    )
+    # of machines that differ, one decides what is best
+    return replace(found, values=processes.from_first(lambda: found.values))
+
+
+def describe_data(dataset: AnyDataset) -> dict[str, Any]:
+    """What ``data.json`` of the run folder says of the data."""
+    source = dataset.source
+    return {
+        "name": dataset.name,
+        "fingerprint": fingerprint(dataset),
+        "split": dataset.split,
+        "format": source.format,
+        "path": source.path,
+        "files": list(source.files),
+        "counts": source.counts,
+        "notes": list(source.notes),
+    }
+
+
+def start_from(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """The weights of a checkpoint as a beginning, perhaps those of another model."""
+    adopt = getattr(model, "adopt", None)
+    if adopt is None or not adopt(checkpoint.tensors["weights"]):
+        load_weights(model, checkpoint)
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Put the weights of a checkpoint into the model; CheckpointError where they do not fit."""
+    try:
+        model.load_state_dict(checkpoint.tensors["weights"])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{checkpoint.path}: its weights do not fit this model and these data: {error}"
+        ) from error
+
+
+def load_phases(
+    model: nn.Module, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
+) -> None:
+    """Give back to the phases what they keep between epochs, where scoring depends on it.
+
+    A model that encodes its whole graph has that graph from its phases.
+    """
+    if not checkpoint.tensors.get("phases") and not hasattr(model, "encoded_once"):
+        return
+    for phase in cast(Model, model).phases(dataset, config):
+        phase.load_state(phase_state(checkpoint, phase.name))

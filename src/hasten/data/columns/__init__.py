@@ -1,0 +1,1 @@
+"""Columns of tables: ids, names, times, text, and their checks."""

@@ -1,0 +1,169 @@
+"""Columns of ids -> one sorted vocabulary: what counts as a number, what as a label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+
+from hasten.data.columns.checks import MAX_ID, MISSING_WORDS, NUMBER_PATTERN, WHOLE_PATTERN, IdRule
+from hasten.data.columns.raw import IdColumn
+
+Mode = Literal["auto", "numbers", "labels"]
+_ZEROS = r"^0[0-9]+$"
+#: with more numbers than this among the ids, the others are taken for damage
+_NEARLY_ALL = 0.99
+REMEDY = "if they are labels, not numbers: --set data.ids=labels"
+
+
+@dataclass(frozen=True, eq=False)
+class Ids:
+    """One vocabulary of ids over several files.
+
+    labels: int64 or string Arrow array, sorted, distinct; codes: int32 [n] of each file.
+    """
+
+    labels: pa.Array
+    codes: list[NDArray[np.int32]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BadIds:
+    """The ids break this rule; cause: in words, should no single row be to blame."""
+
+    rule: IdRule
+    cause: str
+
+
+def unite(
+    role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[str]
+) -> Ids | BadIds:
+    """The ids of all files as one sorted vocabulary.
+
+    auto: ids are numbers where all of them are written as numbers without leading zeros (and are
+    then held to 0..2^31-1), labels otherwise; nearly all of them being numbers is refused.
+    Numbers sort ascending, labels by code point.
+    """
+    values = [_values(column.values, mode) for column in columns]
+    if any(not types.is_integer(v.type) for v in values):
+        values = [v.cast(pa.string()) for v in values]
+    united = pa.concat_arrays(values)
+    notes: tuple[str, ...] = ()
+    if types.is_string(united.type):
+        united = pc.utf8_trim_whitespace(united)
+        judged = _judge(role, united, mode, header)
+        if isinstance(judged, BadIds):
+            return judged
+        united, notes = judged
+    if types.is_integer(united.type):
+        low, high = pc.min_max(united).as_py().values()
+        if low < 0 or high > MAX_ID:
+            return BadIds("numbers", f"{role} ids from {low} to {high}")
+    labels = pc.unique(united)
+    labels = labels.take(pc.array_sort_indices(labels))
+    order = np.asarray(pc.index_in(united, value_set=labels), np.int32)
+    codes, start = [], 0
+    for column in columns:
+        stop = start + len(column.values)
+        codes.append(order[start:stop][column.codes])
+        start = stop
+    return Ids(labels, codes, notes)
+
+
+def _values(values: pa.Array, mode: Mode) -> pa.Array:
+    return values.cast(pa.string()) if mode == "labels" else values
+
+
+def _judge(
+    role: str, texts: pa.Array, mode: Mode, header: frozenset[str]
+) -> tuple[pa.Array, tuple[str, ...]] | BadIds:
+    """The texts as whole numbers or as labels."""
+    if mode != "labels":
+        numbers = _canonical(texts)
+        if numbers is not None:
+            return numbers, ()
+        numeric = _count(pc.match_substring_regex(texts, NUMBER_PATTERN))
+        zeros = _count(pc.match_substring_regex(texts, _ZEROS))
+        if mode == "numbers" or (numeric == len(texts) and not zeros):
+            return _whole(role, texts)
+        if _NEARLY_ALL * len(texts) < numeric < len(texts):
+            strange = len(texts) - numeric
+            return BadIds("numbers", f"{strange} of {len(texts)} {role} ids are no numbers")
+    bad = _label_problem(role, texts, mode, header)
+    if bad is not None:
+        return bad
+    if mode == "labels" or not numeric:
+        return texts, ()
+    if numeric == len(texts):
+        note = f"{zeros} {role} ids are written with leading zeros: all are kept as text"
+    else:
+        note = (
+            f"{numeric} of {len(texts)} {role} ids are written as numbers and "
+            f"{len(texts) - numeric} are not (e.g. {_other(texts)!r}): all are kept as text"
+        )
+    return texts, (note + " (--set data.ids=labels or numbers says so)",)
+
+
+def _count(mask: pa.Array) -> int:
+    return int(pc.sum(mask).as_py() or 0)
+
+
+def _other(texts: pa.Array) -> str:
+    mask = pc.invert(pc.match_substring_regex(texts, NUMBER_PATTERN))
+    return str(texts.filter(mask)[0].as_py())
+
+
+def _canonical(texts: pa.Array) -> pa.Array | None:
+    """The texts as int64 where each is written as Python writes a whole number."""
+    try:
+        numbers = texts.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    return numbers if numbers.cast(pa.string()).equals(texts) else None
+
+
+def _whole(role: str, texts: pa.Array) -> tuple[pa.Array, tuple[str, ...]] | BadIds:
+    """Texts such as 12, 12.0 or 012 as int64; two texts for one number are refused."""
+    if not pc.all(pc.match_substring_regex(texts, WHOLE_PATTERN)).as_py():
+        return BadIds("numbers", f"{role} ids that are not whole numbers")
+    digits = pc.replace_substring_regex(texts, r"\..*$", "")
+    try:
+        numbers = digits.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return BadIds("numbers", f"{role} ids that are too large")
+    if len(pc.unique(numbers)) < len(pc.unique(texts)):
+        return BadIds("numbers", f"{role} ids: {_two_spellings(texts, numbers)} are one number")
+    return numbers, (f"{role} ids such as {_unusual(texts)!r} are read as whole numbers",)
+
+
+def _two_spellings(texts: pa.Array, numbers: pa.Array) -> str:
+    seen: dict[int, str] = {}
+    for text, number in zip(texts.to_pylist(), numbers.to_pylist(), strict=True):
+        if seen.setdefault(number, text) != text:
+            return f"{seen[number]!r} and {text!r}"
+    raise AssertionError("no number is written in two ways")
+
+
+def _unusual(texts: pa.Array) -> str:
+    mask = pc.match_substring_regex(texts, r"\.|^0[0-9]")
+    return str(texts.filter(mask)[0].as_py())
+
+
+def _label_problem(role: str, texts: pa.Array, mode: Mode, header: frozenset[str]) -> BadIds | None:
+    refused = ["", *header]
+    if pc.any(pc.is_in(texts, value_set=pa.array(refused, pa.string()))).as_py():
+        return BadIds("labels", f"empty {role} ids or a repeated header")
+    if not pc.all(pc.utf8_is_printable(texts)).as_py():
+        return BadIds("labels", f"{role} ids with characters that cannot be printed")
+    if mode == "auto":
+        words = pa.array(MISSING_WORDS, pa.string())
+        if pc.any(pc.is_in(pc.utf8_lower(texts), value_set=words)).as_py():
+            return BadIds("labels", f"{role} ids that look like missing values")
+    return None

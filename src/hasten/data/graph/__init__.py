@@ -1,0 +1,1 @@
+"""Knowledge graphs: files into triples, dictionaries, splits."""

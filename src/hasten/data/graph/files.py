@@ -1,0 +1,187 @@
+"""Which files hold a knowledge graph: a file, an archive, a folder, files named one by one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hasten.config import DataOptions
+from hasten.data.columns.text import file_digest, sample
+from hasten.data.readers import triples as reader
+from hasten.data.readers.interface import Claim
+from hasten.data.sources.archives import is_archive, unpack
+from hasten.data.sources.files import (
+    ENDINGS,
+    Place,
+    ending,
+    named_files,
+    part_files,
+    resolve,
+    set_name,
+)
+from hasten.errors import DataError, UsageError
+
+#: what dictionaries are called by convention, without their ending
+_ENTITY_FILES = ("node_dict", "entity_dict", "entities", "entity2id", "node2id", "entity_ids")
+_RELATION_FILES = ("rel_dict", "relation_dict", "relations", "relation2id", "rel2id")
+_RELATION_NAME_FILES = ("edge_map",)
+_DICTIONARY_ENDINGS = (".txt", ".tsv", ".dict", ".json", ".csv")
+_ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
+
+
+@dataclass(frozen=True)
+class GraphPlace:
+    """The files of a knowledge graph: those of its triples, and what lies beside them."""
+
+    triples: Place
+    entities: Path | None = None
+    relations: Path | None = None
+    names: Path | None = None
+    relation_names: Path | None = None
+    files: tuple[dict[str, object], ...] = ()
+
+
+@contextmanager
+def located(options: DataOptions) -> Iterator[GraphPlace]:
+    """The files that the options name; an archive is unpacked for as long as they are read.
+
+    Raises:
+        DataError: a file is missing, or a folder does not say which of its files are meant.
+        UsageError: options that contradict each other.
+    """
+    path = None if options.path is None else Path(options.path)
+    archive = _archive(path) if path is not None and options.train is None else None
+    if archive is None:
+        yield _locate(options, path, None)
+        return
+    with tempfile.TemporaryDirectory(prefix="hasten-") as scratch:
+        folder = Path(scratch) / _archive_name(archive)
+        unpack(archive, folder)
+        inner = _descend(folder)
+        try:
+            found = _locate(options, inner, set_name(folder))
+            triples = replace(found.triples, path=str(archive))
+            yield replace(found, triples=triples, files=(file_digest(archive),))
+        except DataError as error:
+            raise DataError(str(error).replace(str(inner), str(archive))) from error
+
+
+def _archive(path: Path) -> Path | None:
+    """The path if it is an archive, or the archive that is alone in a folder."""
+    if path.is_dir():
+        files = [p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")]
+        data = [p for p in files if not p.name.lower().startswith("readme")]
+        return data[0] if len(data) == 1 and is_archive(data[0]) else None
+    return path if path.is_file() and is_archive(path) else None
+
+
+def _archive_name(path: Path) -> str:
+    name = path.name
+    for end in _ARCHIVE_ENDINGS:
+        if name.lower().endswith(end):
+            return name[: -len(end)] or "archive"
+    return name
+
+
+def _descend(folder: Path) -> Path:
+    """Into the only folder of an archive that holds nothing else."""
+    while True:
+        inside = [p for p in folder.iterdir() if not p.name.startswith((".", "__MACOSX"))]
+        if len(inside) != 1 or not inside[0].is_dir():
+            return folder
+        folder = inside[0]
+
+
+def _locate(options: DataOptions, path: Path | None, name: str | None) -> GraphPlace:
+    if path is not None and not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    folder = path if path is not None and path.is_dir() else None
+    entities = _dictionary("entities", options.entities, folder, _ENTITY_FILES)
+    relations = _dictionary("relations", options.relations, folder, _RELATION_FILES)
+    relation_names = _dictionary(
+        "relation_names", options.relation_names, folder, _RELATION_NAME_FILES
+    )
+    names = _names(options.names, path)
+    beside = {p for p in (entities, relations, relation_names, names) if p is not None}
+    if options.train is not None:
+        place = named_files(options, path)
+    elif options.valid is not None or options.test is not None:
+        raise UsageError("data.valid and data.test need data.train beside them")
+    elif path is None:
+        raise UsageError("no data are named: give a path or a registered name")
+    elif folder is not None:
+        place = _folder(folder, beside, options)
+    else:
+        place = Place(set_name(path), str(path), ((path, None),))
+    found = [p.name for p in sorted(beside) if str(p) not in _given(options)]
+    notes = (f"taken from the same folder: {', '.join(found)}",) if found else ()
+    place = Place(name or place.name, place.path, place.parts, notes=(*place.notes, *notes))
+    return GraphPlace(place, entities, relations, names, relation_names)
+
+
+def _names(given: str | None, path: Path | None) -> Path | None:
+    """The names that an option gives; those of ``X.csv`` or of a folder are called X.names.csv."""
+    if given is not None:
+        return resolve("names", given, path if path is not None and path.is_dir() else None)
+    if path is None:
+        return None
+    if path.is_dir():
+        found = sorted(p for p in path.glob("*.names.*") if p.suffix in (".csv", ".tsv", ".txt"))
+        if len(found) > 1:
+            both = ", ".join(p.name for p in found)
+            raise DataError(f"{path}: {both}: choose with --set data.names=FILE")
+        return found[0] if found else None
+    beside = path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".names.csv")
+    return beside if beside.is_file() else None
+
+
+def _given(options: DataOptions) -> set[str | None]:
+    return {options.entities, options.relations, options.names, options.relation_names}
+
+
+def _dictionary(
+    key: str, given: str | None, folder: Path | None, known: tuple[str, ...]
+) -> Path | None:
+    """The dictionary that an option names, or that lies in the folder by convention."""
+    if given is not None:
+        return resolve(key, given, folder)
+    if folder is None:
+        return None
+    names = [stem + end for stem in known for end in _DICTIONARY_ENDINGS]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if len(found) > 1:
+        both = ", ".join(p.name for p in found)
+        raise DataError(f"{folder}: {both}: choose with --set data.{key}=FILE")
+    return found[0] if found else None
+
+
+def _folder(folder: Path, beside: set[Path], options: DataOptions) -> Place:
+    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    candidates = [
+        p for p in files
+        if ending(p) in ENDINGS and p not in beside and not p.name.lower().startswith("readme")
+    ]  # fmt: skip
+    parts: tuple[tuple[Path, int | None], ...] = part_files(folder, candidates)
+    if not parts:
+        readable = [p for p in candidates if _claimed(p, options)]
+        if len(readable) != 1:
+            listed = ", ".join(p.name for p in readable or candidates or files) or "nothing"
+            what = "more than one file may hold the triples" if readable else "no triples are found"
+            raise DataError(
+                f"{folder}: {what}: {listed}. Name one file, or data.train, data.valid and "
+                "data.test"
+            )
+        parts = ((readable[0], None),)
+    rest = [p.name for p in candidates if p not in dict(parts)]
+    notes = (f"files not used: {', '.join(rest)}",) if rest else ()
+    return Place(set_name(folder), str(folder), parts, notes=notes)
+
+
+def _claimed(path: Path, options: DataOptions) -> bool:
+    try:
+        return isinstance(reader.claim(sample(path), options, named=True), Claim)
+    except DataError:
+        return False

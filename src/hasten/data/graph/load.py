@@ -1,0 +1,135 @@
+"""Options -> a checked and split KnowledgeGraph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hasten.config import DataOptions
+from hasten.data.columns.text import file_digest
+from hasten.data.graph.assemble import GraphRead, assemble_graph
+from hasten.data.graph.dictionaries import Dictionary, read_dictionary, read_relation_names
+from hasten.data.graph.files import GraphPlace, located
+from hasten.data.graph.load_typed import filtered_table, holds_typed, read_typed
+from hasten.data.readers import triples, typed
+from hasten.data.readers.memory import as_arrow
+from hasten.data.readers.names import read_names
+from hasten.data.sources import catalogue
+from hasten.data.sources.fetched import fetched_options
+from hasten.data.tables import KnowledgeGraph
+from hasten.errors import DataError, UsageError
+
+#: options that say something about events, with the values that say nothing
+_OF_EVENTS = {
+    key: DataOptions.model_fields[key].default
+    for key in ("times", "time_unit", "min_rating", "k_core", "ratio_order")
+}
+_OF_FILES = ("format", "train", "valid", "test", "separator", "entities", "relations")
+
+
+def load_graph(options: DataOptions, seed: int) -> KnowledgeGraph:
+    """The knowledge graph that the options name: read, checked, split.
+
+    options.path: a file, an archive, a folder or a registered name; a path that exists comes
+    first.
+
+    Raises:
+        DataError: what is wrong, with file, line and text.
+    """
+    _refuse_others(options)
+    name = None
+    if _named(options) is None and holds_typed(options):
+        return assemble_graph(read_typed(options), options, seed)
+    if options.path is not None and not Path(options.path).exists():
+        entry = catalogue.find(options.path)
+        if entry.kind not in ("triples", "typed"):
+            raise DataError(f"{options.path} holds events of users, not triples")
+        if isinstance(entry, catalogue.Sample):
+            return _sample(entry, options, seed)
+        options, name = fetched_options(entry, options), entry.name
+    with located(options) as place:
+        read = _read(place, options)
+        if name is not None:
+            read.name = name
+        return assemble_graph(read, options, seed)
+
+
+def load_graph_table(
+    table: Any, options: DataOptions, seed: int, name: str = "table"
+) -> KnowledgeGraph:
+    """A table in memory with the columns head, relation and tail."""
+    _refuse_others(options)
+    given = [f"data.{key}" for key in ("path", *_OF_FILES) if getattr(options, key)]
+    if given:
+        raise UsageError(f"{', '.join(given)} has no effect on a table in memory")
+    read = _read_table(table, options, name)
+    if options.names is not None:
+        path = Path(options.names)
+        read.names, read.files = read_names(path), (file_digest(path),)
+    return assemble_graph(read, options, seed)
+
+
+def _named(options: DataOptions) -> str | None:
+    """The registered name that the options mean, if they mean one."""
+    path = options.path
+    return path if path is not None and not Path(path).exists() else None
+
+
+def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> KnowledgeGraph:
+    """A built-in sample: always the same triples, whatever the seed of the run."""
+    given = [f"data.{key}" for key in (*_OF_FILES, "names", "columns") if getattr(options, key)]
+    if given:
+        raise UsageError(f"{', '.join(given)} has no effect on the built-in sample {entry.name}")
+    made = entry.make()
+    read = _read_table(made.table, options, entry.name)
+    read.path, read.format, read.names = entry.name, "sample", {**read.names, **made.names}
+    return assemble_graph(read, options, seed)
+
+
+def _read_table(table: Any, options: DataOptions, name: str) -> GraphRead:
+    """Triples, or typed edges with the columns of PrimeKG."""
+    arrow = as_arrow(table, name)
+    if typed.is_typed_table(arrow.column_names):
+        return filtered_table(typed.read_edge_table(arrow, name), options, name)
+    columns = triples.read_triple_table(table, options, name)
+    return GraphRead(name, None, "table", [(columns, None)])
+
+
+def _read(place: GraphPlace, options: DataOptions) -> GraphRead:
+    found = [(triples.read_triples(path, options), part) for path, part in place.triples.parts]
+    where = place.triples
+    read = GraphRead(where.name, where.path, triples.NAME, found, notes=where.notes)
+    beside = (place.entities, place.relations, place.names, place.relation_names)
+    read.files = (*place.files, *(file_digest(path) for path in beside if path is not None))
+    if place.entities is not None:
+        read.entities = read_dictionary(place.entities)
+    if place.relations is not None:
+        read.relations = read_dictionary(place.relations)
+    if place.names is not None:
+        read.names = read_names(place.names)
+    if place.relation_names is not None:
+        known = _known(read.relations, [columns.relation.values for columns, _ in found])
+        read.relation_names = read_relation_names(place.relation_names, known)
+    return read
+
+
+def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
+    """The texts that relations are called by."""
+    found = set() if dictionary is None else {*dictionary.labels, *dictionary.numbers}
+    for values in columns:
+        found |= set(pc.utf8_trim_whitespace(values.cast(pa.string())).to_pylist())
+    return found
+
+
+def _refuse_others(options: DataOptions) -> None:
+    """Options about events have no effect on triples; another format holds none."""
+    given = [key for key, value in _OF_EVENTS.items() if getattr(options, key) != value]
+    if given:
+        raise UsageError(f"{', '.join(f'data.{key}' for key in given)} has no effect on triples")
+    if options.format not in (None, triples.NAME, *typed.SUMMARIES):
+        raise UsageError(f"format {options.format!r} holds no triples: leave --format out")
+    if options.split == "leave-last-two-out":
+        raise DataError("data.split=leave-last-two-out is for events; triples: ratio or given")

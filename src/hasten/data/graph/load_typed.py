@@ -1,0 +1,261 @@
+"""Options -> the typed edges of a graph: which files, which nodes and relations of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hasten.arrays import Int64
+from hasten.config import DataOptions
+from hasten.data.columns.raw import IdColumn
+from hasten.data.columns.text import file_digest, sample
+from hasten.data.graph.assemble import GraphRead
+from hasten.data.readers import typed
+from hasten.data.readers.interface import Claim
+from hasten.data.readers.triples import TripleColumns
+from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, NodeTable
+from hasten.data.sources import catalogue
+from hasten.data.sources.files import ENDINGS, ending, named_files, part_files, resolve, set_name
+from hasten.data.tables import TYPE_MARK
+from hasten.errors import DataError, UsageError
+
+_NODE_TABLES = ("nodes.tsv", "nodes.csv")
+_OF_TYPED = ("nodes", "edges", "node_types", "edge_types", "symmetric")
+
+
+def holds_typed(options: DataOptions) -> bool:
+    """Whether the options mean a typed graph: they say so, or the first file can be nothing else.
+
+    Raises:
+        UsageError: options of typed graphs for data that are not typed.
+    """
+    if options.format is not None:
+        found = options.format in SUMMARIES
+    elif options.edges or options.nodes:
+        found = True
+    else:
+        found = _first_claims(options)
+    given = [f"data.{key}" for key in _OF_TYPED if getattr(options, key)]
+    if given and not found:
+        raise UsageError(f"{', '.join(given)}: these data hold no typed edges")
+    return found
+
+
+def _first_claims(options: DataOptions) -> bool:
+    path = options.train or options.path
+    if path is None:
+        return False
+    if options.train is None and not Path(path).exists():
+        entry = catalogue.CATALOGUE.get(path)
+        return entry is not None and entry.kind == "typed"
+    try:
+        first = _files(options)[0][0]
+        return typed.claim(sample(first)) is not None
+    except DataError:
+        return False
+
+
+def read_typed(options: DataOptions) -> GraphRead:
+    """What the files hold, filtered.
+
+    Raises:
+        DataError: with file, line and text.
+    """
+    files = _files(options)
+    nodes = _nodes(options, files)
+    read: list[tuple[TripleColumns, int | None]] = []
+    names: dict[str, str] = {} if nodes is None else dict(nodes.names)
+    forms: list[str] = []
+    for path, part, relation in files:
+        form = EDGE_FILES if relation is not None else _form(path, options)
+        forms.append(form)
+        found = typed.read_edges(path, form, nodes, relation)
+        for label, name in found.names.items():
+            if names.setdefault(label, name) != name:
+                kind, _, node = label.partition(TYPE_MARK)
+                raise DataError(
+                    f"{path}: duplicate ({kind}, {node}): named {name!r} here and "
+                    f"{names[label]!r} in another file"
+                )
+        read.append((found.columns, part))
+    where = Path(options.path or options.train or files[0][0])
+    notes: list[str] = []
+    read = _filtered(read, nodes, options, notes, str(where))
+    digests = () if nodes is None else (file_digest(nodes.path),)
+    return GraphRead(
+        set_name(where), str(where), "+".join(dict.fromkeys(forms)), read,
+        names=names, files=digests, notes=tuple(notes), typed=True,
+    )  # fmt: skip
+
+
+def typed_files(options: DataOptions) -> list[tuple[Path, int | None, str, Claim]]:
+    """Every file of edges with its part, its format and how it is read."""
+    found = []
+    for path, part, relation in _files(options):
+        form = EDGE_FILES if relation is not None else _form(path, options)
+        beginning = sample(path)
+        claimed = (form, typed.edge_file_claim(beginning)) if relation else typed.claim(beginning)
+        if claimed is None:
+            raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
+        found.append((path, part, *claimed))
+    return found
+
+
+def filtered_table(edges: typed.TypedEdges, options: DataOptions, name: str) -> GraphRead:
+    """Typed edges in memory as what was read, filtered."""
+    for key in ("nodes", "edges"):
+        if getattr(options, key):
+            raise UsageError(f"data.{key} has no effect on a table in memory")
+    notes: list[str] = []
+    read = _filtered([(edges.columns, None)], None, options, notes, name)
+    return GraphRead(name, None, "table", read, names=edges.names, notes=tuple(notes), typed=True)
+
+
+def _files(options: DataOptions) -> list[tuple[Path, int | None, str | None]]:
+    """(file, its part, its relation) of every file of edges."""
+    path = None if options.path is None else Path(options.path)
+    folder = path if path is not None and path.is_dir() else None
+    if options.edges:
+        if path is not None and folder is None:
+            raise UsageError("data.edges names files: data.path is the folder that they lie in")
+        found = sorted(options.edges.items())
+        return [(resolve(f"edges.{name}", file, folder), None, name) for name, file in found]
+    if options.train is not None:
+        return [(file, part, None) for file, part in named_files(options, path).parts]
+    if path is None:
+        raise UsageError("no data are named: give a path or a registered name")
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if folder is None:
+        return [(path, None, None)]
+    candidates = sorted(p for p in folder.iterdir() if p.is_file() and ending(p) in ENDINGS)
+    parts = part_files(folder, candidates)
+    if parts:
+        return [(file, part, None) for file, part in parts]
+    edges = [p for p in candidates if typed.claim(sample(p)) is not None]
+    if len(edges) != 1:
+        listed = ", ".join(p.name for p in edges or candidates) or "nothing"
+        raise DataError(f"{folder}: one file of typed edges is expected: {listed}. Name it")
+    return [(edges[0], None, None)]
+
+
+def _form(path: Path, options: DataOptions) -> str:
+    found = typed.claim(sample(path))
+    if options.format in SUMMARIES and options.format != EDGE_FILES:
+        return str(options.format)
+    if found is None:
+        if options.nodes is not None:
+            return METAEDGES
+        raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
+    return found[0]
+
+
+def _nodes(
+    options: DataOptions, files: Sequence[tuple[Path, int | None, str | None]]
+) -> NodeTable | None:
+    """The table of nodes that is named, or lies beside the edges."""
+    folder = None if options.path is None else Path(options.path)
+    if options.nodes is not None:
+        if options.edges:
+            raise UsageError("data.nodes has no effect with data.edges, whose headers name types")
+        inside = folder if folder is not None and folder.is_dir() else None
+        return typed.read_nodes(resolve("nodes", options.nodes, inside))
+    if options.edges:
+        return None
+    beside = files[0][0].parent
+    for name in _NODE_TABLES:
+        if (beside / name).is_file() and _form(files[0][0], options) == METAEDGES:
+            return typed.read_nodes(beside / name)
+    return None
+
+
+def _filtered(
+    read: list[tuple[TripleColumns, int | None]],
+    nodes: NodeTable | None,
+    options: DataOptions,
+    notes: list[str],
+    where: str,
+) -> list[tuple[TripleColumns, int | None]]:
+    """The edges of the chosen types and relations."""
+    columns = [each for each, _ in read]
+    kinds = {k for c in columns for end in (c.head, c.tail) for k in _kinds(end.values)}
+    relations = {r for c in columns for r in c.relation.values.to_pylist()}
+    listed = kinds if nodes is None else {*nodes.types, *kinds}
+    _known("data.node_types", options.node_types, listed, "node type", where)
+    _known("data.edge_types", options.edge_types, relations, "relation", where)
+    kept, left = [], 0
+    for each, part in read:
+        keep = np.ones(len(each), bool)
+        if options.node_types is not None:
+            for end in (each.head, each.tail):
+                inside = [k in options.node_types for k in _kinds(end.values)]
+                keep &= np.array(inside, bool)[end.codes]
+        if options.edge_types is not None:
+            inside = [r in options.edge_types for r in each.relation.values.to_pylist()]
+            keep &= np.array(inside, bool)[each.relation.codes]
+        left += int((~keep).sum())
+        kept.append((each if keep.all() else _take(each, np.flatnonzero(keep)), part))
+    if left:
+        notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")
+    remaining = {k for c, _ in kept for end in (c.head, c.tail) for k in _kinds(end.values)}
+    wanted = listed if options.node_types is None else set(options.node_types)
+    if options.edge_types is None and (bare := sorted(wanted - remaining)):
+        table = where if nodes is None else str(nodes.path)
+        raise DataError(
+            f"{table}: nodes of type {', '.join(map(repr, bare))} have no edges in {where}: "
+            "leave the type out with data.node_types, or add its edges"
+        )
+    if nodes is not None:
+        used = {t for c, _ in kept for end in (c.head, c.tail) for t in end.values.to_pylist()}
+        chosen = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in wanted]
+        if isolated := len(chosen) - len(used.intersection(chosen)):
+            notes.append(f"{isolated:,} of {len(chosen):,} nodes have no edge and were left out")
+    return kept
+
+
+def _kinds(values: pa.Array) -> list[str]:
+    return [text.split(TYPE_MARK)[0] for text in values.to_pylist()]
+
+
+def _known(
+    key: str, chosen: tuple[str, ...] | None, known: set[str], what: str, where: str
+) -> None:
+    for name in chosen or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(
+                f"{where}: {key}: unknown {what} {name!r}{hint} (there are "
+                f"{', '.join(sorted(known))})"
+            )
+    if chosen is not None and not chosen:
+        raise DataError(f"{key} names nothing: leave it out for all")
+
+
+def _take(columns: TripleColumns, rows: Int64) -> TripleColumns:
+    """Some of the rows, with the lines that they stand in."""
+    if not len(rows):
+        raise DataError(f"{columns.source}: no edge is left by data.node_types and data.edge_types")
+    places = columns.places
+
+    def of(wanted: Int64) -> Iterator[tuple[str, str]]:
+        return places(rows[wanted])
+
+    def part(column: IdColumn) -> IdColumn:
+        used, codes = np.unique(column.codes[rows], return_inverse=True)
+        values = pc.take(column.values, pa.array(used))
+        return IdColumn(codes.reshape(-1).astype(np.int32), values)
+
+    return replace(
+        columns,
+        head=part(columns.head),
+        relation=part(columns.relation),
+        tail=part(columns.tail),
+        places=of,
+    )

@@ -1,0 +1,116 @@
+"""What is counted about a knowledge graph: sizes, overlaps, leakage by inverse relations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.data.columns.checks import counted
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Triples
+
+#: r' is an inverse of r where at least this share of r's pairs stand in r' the other way round
+#: (a symmetric relation is its own), as Toutanova & Chen (2015) looked for them
+_INVERSE = 0.8
+
+
+def count(graph: KnowledgeGraph, said: list[str]) -> dict[str, Any]:
+    """What ``data.json`` counts; what a person should know goes into the notes."""
+    counts: dict[str, Any] = {
+        "entities": len(graph.entities),
+        "relations": len(graph.relations),
+        "triples": len(graph.triples),
+    }
+    counts |= {name: int(np.sum(graph.part == p)) for p, name in enumerate(PART_NAMES)}
+    entities, relations = graph.trained
+    counts["entities_not_in_train"] = int(np.sum(~entities))
+    counts["relations_not_in_train"] = int(np.sum(~relations))
+    for kind in ("entities", "relations"):
+        missing = counts[f"{kind}_not_in_train"]
+        if missing:
+            said.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
+    said += [
+        f"there are no {name} triples"
+        for part, name in ((VALID, "valid"), (TEST, "test"))
+        if not counts[name] and part
+    ]
+    return counts | _overlaps(graph, said) | _leaks(graph, said)
+
+
+def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> Int64:
+    """One whole number a pair of entities: head and tail, or the other way round."""
+    first, second = triples.head, triples.tail
+    if reverse:
+        first, second = second, first
+    return first * len(graph.entities) + second
+
+
+def _overlaps(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
+    """Triples that stand in two parts."""
+    pairs = _keys(graph.triples, graph)
+    _, pair = np.unique(pairs, return_inverse=True)
+    whole = pair * len(graph.relations) + graph.triples.relation
+    in_part = [np.unique(whole[graph.part == p]) for p in (TRAIN, VALID, TEST)]
+    counts = {}
+    for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
+        shared = int(np.isin(in_part[second], in_part[first], assume_unique=True).sum())
+        what = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
+        counts[f"triples_in_{what.replace(' ', '_')}"] = shared
+        if shared:
+            said.append(f"overlap: {counted(shared, 'triple')} in both {what}")
+    return counts
+
+
+def _leaks(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
+    """Valid and test triples (h, r, t) whose reverse (t, r', h) is a training triple.
+
+    reversed: by any relation r'; inverse: by one that is an inverse of r in the training part.
+    """
+    train = graph.of(TRAIN)
+    inverse = _inverses(train, graph)
+    keys = _keys(train, graph)
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    counts = {}
+    for part in (VALID, TEST):
+        judged = graph.of(part)
+        name = PART_NAMES[part]
+        row, place = _matches(_keys(judged, graph, reverse=True), keys)
+        other = train.relation[order[place]]
+        pair = judged.relation[row] * len(graph.relations) + other
+        reversed_count = len(np.unique(row))
+        leaking = len(np.unique(row[np.isin(pair, inverse)]))
+        counts[f"reversed_in_{name}"] = reversed_count
+        counts[f"inverse_leaks_in_{name}"] = leaking
+        if leaking:
+            said.append(
+                f"inverse leakage: {leaking:,} of {len(judged):,} {name} triples follow from a "
+                f"training triple by an inverse or symmetric relation ({reversed_count:,} pairs "
+                "stand there the other way round)"
+            )
+    return counts
+
+
+def _matches(wanted: Int64, keys: Int64) -> tuple[Int64, Int64]:
+    """All pairs (index into wanted, index into keys) with the same key; keys are ascending."""
+    begin = np.searchsorted(keys, wanted, "left")
+    lengths = np.searchsorted(keys, wanted, "right") - begin
+    row = np.repeat(np.arange(len(wanted), dtype=np.int64), lengths)
+    first = np.repeat(begin - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    return row, np.arange(len(row), dtype=np.int64) + first
+
+
+def _inverses(train: Triples, graph: KnowledgeGraph) -> NDArray[np.int64]:
+    """The pairs (r, r') of relations, as r * R + r', where r' is an inverse of r."""
+    relations = len(graph.relations)
+    keys = _keys(train, graph)
+    order = np.argsort(keys, kind="stable")
+    row, place = _matches(_keys(train, graph, reverse=True), keys[order])
+    pair = train.relation[row] * relations + train.relation[order[place]]
+    # a triple counts once for each relation that holds the other way round
+    found, number = np.unique(pair, return_counts=True)
+    sizes = np.bincount(train.relation, minlength=relations)
+    inverse: NDArray[np.int64] = found[number >= _INVERSE * sizes[found // relations]]
+    return inverse

@@ -1,0 +1,181 @@
+"""Typed edges as they are stored: one direction of each, no relation between more than two types.
+
+A file may hold every edge in both directions (PrimeKG does). An edge and its reverse must never
+fall into different parts, so edges between two types are kept in the direction in which their
+relation stands first. Edges within one type have a direction, unless the relation is symmetric:
+then both directions are stored, and are always divided together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from hasten.arrays import Int64
+from hasten.data.columns import counter_random as counter
+from hasten.data.columns.checks import counted
+from hasten.data.graph.node_types import symmetric_relations, type_codes
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Triples, Vocabulary
+from hasten.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class TypedLinks:
+    """Triples in their stored directions. place: int64 [n], the row that each came from."""
+
+    triples: Triples
+    relations: Vocabulary
+    place: Int64
+    symmetric: np.ndarray
+
+
+def stored_links(
+    triples: Triples,
+    entities: Vocabulary,
+    relations: Vocabulary,
+    symmetric: tuple[str, ...],
+    said: list[str],
+) -> TypedLinks:
+    """Edges turned into the direction of their relation, reverses of stored edges taken out.
+
+    symmetric: relations without direction beside those whose edges all stand in both directions.
+
+    Raises:
+        DataError: a relation named as symmetric that there is not, or that joins two types.
+    """
+    names, code = type_codes(entities.labels)
+    count, types = len(entities), len(names)
+    relation, labels, turned = _one_pair_each(triples, relations, code, names)
+    head = np.where(turned, triples.tail, triples.head)
+    tail = np.where(turned, triples.head, triples.tail)
+    place = np.arange(len(head))
+    if turned.any():
+        keys = (relation * count + head) * count + tail
+        known = np.unique(keys[~turned])
+        at = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
+        again = turned & (known[at] == keys)
+        said.append(
+            f"{counted(int(turned.sum()), 'edge')} against the direction of the relation: "
+            f"{int(again.sum()):,} are reverses of others and were left out, the rest was turned"
+        )
+        keep = ~again
+        head, tail, relation, place = head[keep], tail[keep], relation[keep], place[keep]
+    found = Triples(head, relation, tail)
+    within = np.zeros(len(labels), bool)
+    within[relation[code[head] == code[tail]]] = True
+    both = symmetric_relations(found, len(labels), count) & within
+    vocabulary = Vocabulary(pa.array(labels, pa.string()))
+    wanted = vocabulary.index(pa.array(list(symmetric), pa.string()))
+    for name, number in zip(symmetric, wanted.tolist(), strict=True):
+        if number < 0:
+            raise DataError(f"data.symmetric: no relation {name!r} (there are {', '.join(labels)})")
+        if not within[number]:
+            raise DataError(f"data.symmetric: {name!r} joins two types of nodes")
+        both[number] = True
+    add = both[relation] & (head != tail)
+    if add.any():
+        found, place = _in_both_directions(found, place, add, count)
+    assert types
+    return TypedLinks(found, vocabulary, place, both)
+
+
+def _one_pair_each(
+    triples: Triples, relations: Vocabulary, code: Int64, names: tuple[str, ...]
+) -> tuple[Int64, list[str], np.ndarray]:
+    """Relations such that each joins one pair of types, their labels, and which edges to turn."""
+    types = len(names)
+    first, second = code[triples.head], code[triples.tail]
+    kind = (triples.relation * types + first) * types + second
+    kinds, begin = np.unique(kind, return_index=True)
+    texts = relations.labels.cast(pa.string()).to_pylist()
+    signatures: dict[int, list[tuple[int, int]]] = {}
+    target: dict[int, tuple[str, bool]] = {}
+    for number in kinds[np.argsort(begin)].tolist():
+        relation, pair = number // types**2, (number // types % types, number % types)
+        seen = signatures.setdefault(relation, [])
+        if pair[::-1] in seen and pair[0] != pair[1]:
+            target[number] = (
+                _label(texts[relation], seen.index(pair[::-1]), pair[::-1], names),
+                True,
+            )
+            continue
+        seen.append(pair)
+        target[number] = (_label(texts[relation], len(seen) - 1, pair, names), False)
+    labels = sorted({label for label, _ in target.values()})
+    number_of = {label: number for number, label in enumerate(labels)}
+    at = np.searchsorted(kinds, kind)
+    relation = np.array([number_of[target[k][0]] for k in kinds.tolist()], np.int64)[at]
+    turned = np.array([target[k][1] for k in kinds.tolist()], bool)[at]
+    return relation, labels, turned
+
+
+def _label(text: str, number: int, pair: tuple[int, int], names: tuple[str, ...]) -> str:
+    """The relation's name; with its types, for a second pair of types under the same name."""
+    return text if number == 0 else f"{text} ({names[pair[0]]} - {names[pair[1]]})"
+
+
+def _in_both_directions(
+    triples: Triples, place: Int64, add: np.ndarray, count: int
+) -> tuple[Triples, Int64]:
+    """The marked edges and their reverses, each once; others stay as they are."""
+    head, relation, tail = triples.head, triples.relation, triples.tail
+    more_head, more_tail = tail[add], head[add]
+    keys = (relation * count + head) * count + tail
+    more = (relation[add] * count + more_head) * count + more_tail
+    fresh = ~np.isin(more, keys)
+    order = np.argsort(np.concatenate([place, place[add][fresh]]), kind="stable")
+    return (
+        Triples(
+            np.concatenate([head, more_head[fresh]])[order],
+            np.concatenate([relation, relation[add][fresh]])[order],
+            np.concatenate([tail, more_tail[fresh]])[order],
+        ),
+        np.concatenate([place, place[add][fresh]])[order],
+    )
+
+
+def link_parts(
+    triples: Triples, shares: tuple[float, float, float], relations: int, seed: int
+) -> tuple[np.ndarray, str]:
+    """The shares of every relation's links at random; every node keeps a training edge.
+
+    A link is an unordered pair of nodes under a relation, so that an edge and its reverse are
+    always in the same part. In a random order, the first link of each node and of each relation
+    stays in train.
+
+    Raises:
+        DataError: nothing is left for a part that should not be empty.
+    """
+    count = int(max(triples.head.max(), triples.tail.max())) + 1 if len(triples) else 0
+    low, high = np.minimum(triples.head, triples.tail), np.maximum(triples.head, triples.tail)
+    _, first, link = np.unique(
+        (triples.relation * count + low) * count + high, return_index=True, return_inverse=True
+    )
+    ends = np.stack([low[first], high[first]], axis=1)
+    relation = triples.relation[first]
+    order = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SPLIT, 2), len(first)))
+    stays = np.zeros(len(first), bool)
+    stays[np.unique(ends[order].reshape(-1), return_index=True)[1] // 2] = True
+    stays[np.unique(relation[order], return_index=True)[1]] = True
+    part = np.full(len(first), TRAIN, np.int8)
+    sizes = np.bincount(relation, minlength=relations)
+    for number in range(relations):
+        free = order[~stays & (relation[order] == number)]
+        end = len(free)
+        for which in (TEST, VALID):
+            taken = free[max(0, end - round(sizes[number] * shares[which])) : end]
+            part[taken] = which
+            end -= len(taken)
+    for which in (TEST, VALID):
+        if shares[which] and not (part == which).any():
+            raise DataError(
+                f"data.ratios: of {len(first):,} edges none is left for {PART_NAMES[which]}, "
+                "because every node and relation keeps a training edge: lower the shares"
+            )
+    words = "/".join(f"{share:g}" for share in shares)
+    return part[link.reshape(-1)], (
+        f"ratio {words} of every relation's edges with their reverses, at random (seed {seed}), "
+        "no node unseen in train"
+    )

@@ -1,0 +1,227 @@
+"""Events of one or more files -> vocabularies, cleaning, order, split, counts: a Dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.config import DataOptions
+from hasten.data.columns import ids, times
+from hasten.data.columns.checks import Rules, counted, refusal
+from hasten.data.interactions import clean, splits
+from hasten.data.interactions.statistics import count
+from hasten.data.readers import Events, names
+from hasten.data.tables import VALID, Dataset, Interactions, Source, Vocabulary
+from hasten.errors import DataError
+
+Otherwise = Literal["leave-last-two-out", "ratio"]
+_OF_RATIO = {key: DataOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
+
+
+@dataclass(eq=False)
+class Read:
+    """What was read, in order (train, valid, test).
+
+    events: each file's, with its part (None: not said); they are let go of as soon as they are
+    joined. names: item id text -> name; files: further files to record; format: for people.
+    """
+
+    name: str
+    path: str | None
+    format: str
+    events: list[tuple[Events, int | None]]
+    names: dict[str, str] = field(default_factory=dict)
+    files: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def assemble(
+    read: Read, options: DataOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
+) -> Dataset:
+    """The dataset of what was read. otherwise: the split ``auto`` of data that name no parts.
+
+    Raises:
+        DataError: ids, times or the split do not work out.
+    """
+    try:
+        return _assemble(read, options, seed, otherwise)
+    except DataError as error:
+        where = read.path or read.name
+        raise error if where in str(error) else DataError(f"{where}: {error}") from error
+
+
+def _assemble(read: Read, options: DataOptions, seed: int, otherwise: Otherwise) -> Dataset:
+    counts: dict[str, Any] = {"read": sum(len(events) for events, _ in read.events)}
+    files = (*chain.from_iterable(events.files for events, _ in read.events), *read.files)
+    said = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
+    events, users, items = _join(read, options, said)
+    events = _cleaned(events, len(users), len(items), options, counts, said)
+    events, in_order = clean.ordered(events)
+    if not in_order:
+        said.append("times are not in the order of the file: events sorted by time (stably)")
+    if events.time is None:
+        said.append("no times: the order of the file is taken as the order in time")
+        if options.time_unit != "s":
+            said.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
+    user, user_vocabulary = _vocabulary(events.user, users)
+    item, item_vocabulary = _vocabulary(events.item, items)
+    part, split = _split(user, len(user_vocabulary), events, options, seed, otherwise)
+    changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
+    if changed and not split.startswith("ratio") and otherwise != "ratio":
+        said.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
+    if read.names:
+        item_vocabulary, more = names.with_names(item_vocabulary, read.names)
+        said += more
+    interactions = Interactions(user, item, events.rating, events.time)
+    source = Source(read.format, read.path, files)
+    dataset = Dataset(
+        read.name, user_vocabulary, item_vocabulary, interactions, part, split, source
+    )
+    counts |= count(dataset, said, split.startswith("given"))
+    return replace(dataset, source=replace(source, counts=counts, notes=tuple(dict.fromkeys(said))))
+
+
+def _join(
+    read: Read, options: DataOptions, said: list[str]
+) -> tuple[clean.Columns, pa.Array, pa.Array]:
+    """The events of all files as codes into the labels of users and items; empties ``read``."""
+    sources = [events for events, _ in read.events]
+    users = _ids("user", sources, options)
+    items = _ids("item", sources, options)
+    said += [*users.notes, *items.notes]
+    events = _columns(read.events, users, items, options, said)
+    read.events.clear()
+    return events, users.labels, items.labels
+
+
+def _ids(role: str, sources: list[Events], options: DataOptions) -> ids.Ids:
+    """The vocabulary of one role over all files, or the error that names the bad rows."""
+    columns = [events.user if role == "user" else events.item for events in sources]
+    header = frozenset().union(*(events.header for events in sources))
+    united = ids.unite(role, columns, options.ids, header)
+    if isinstance(united, ids.Ids):
+        return united
+    said = {role: united.rule, "header": header, "missing": options.ids == "labels"}
+    rules = Rules(**said)  # type: ignore[arg-type]
+    problems = chain.from_iterable(events.problems(rules) for events in sources)
+    remedy = ids.REMEDY if united.rule == "numbers" or "missing" in united.cause else ""
+    raise refusal(
+        ", ".join(events.source for events in sources),
+        problems,
+        sources[0].expected,
+        remedy,
+        united.cause,
+    )
+
+
+def _columns(
+    read: list[tuple[Events, int | None]],
+    users: ids.Ids,
+    items: ids.Ids,
+    options: DataOptions,
+    said: list[str],
+) -> clean.Columns:
+    """The files' columns one after the other, as codes into the vocabularies."""
+    sources = [events for events, _ in read]
+    for what in ("rating", "time"):
+        holding = [events.source for events in sources if getattr(events, what) is not None]
+        if 0 < len(holding) < len(sources):
+            raise DataError(
+                f"{', '.join(holding)} with a {what} column, but not the other files: "
+                "give all of them the same columns"
+            )
+    time: Int64 | None = None
+    key: Int64 | None = None
+    if sources[0].time is not None:
+        columns = [events.time for events in sources if events.time is not None]
+        time, key, notes = times.unite(columns, options.time_unit)
+        said += notes
+    rating: NDArray[np.float32] | None = None
+    if sources[0].rating is not None:
+        ratings = [events.rating for events in sources if events.rating is not None]
+        rating = times.joined(ratings)
+    return clean.Columns(
+        times.joined(users.codes), times.joined(items.codes), rating, time, key, _part(read)
+    )
+
+
+def _part(read: list[tuple[Events, int | None]]) -> NDArray[np.int8] | None:
+    """The part of every event, where the files or a column say it."""
+    parts = []
+    for events, part in read:
+        if part is not None:
+            parts.append(np.full(len(events), part, np.int8))
+        elif events.part is not None:
+            parts.append(events.part)
+    return np.concatenate(parts) if parts else None
+
+
+def _cleaned(
+    events: clean.Columns,
+    users: int,
+    items: int,
+    options: DataOptions,
+    counts: dict[str, Any],
+    said: list[str],
+) -> clean.Columns:
+    if options.min_rating is not None:
+        before = len(events)
+        events = clean.rated_at_least(events, options.min_rating)
+        counts["below_min_rating"] = before - len(events)
+        said.append(
+            f"{counted(before - len(events), 'event')} rated below {options.min_rating:g} left out"
+        )
+    events, duplicates = clean.without_duplicates(events, options.duplicates)
+    counts["duplicates"] = duplicates
+    if duplicates:
+        did = "left out" if options.duplicates == "drop" else "kept"
+        said.append(
+            f"{counted(duplicates, 'duplicate event')} (user, item, time) {did} (data.duplicates)"
+        )
+    if options.k_core > 1:
+        before = len(events)
+        events = clean.core(events, options.k_core, users, items)
+        counts["outside_core"] = before - len(events)
+        said.append(
+            f"{counted(before - len(events), 'event')} outside the {options.k_core}-core left out"
+        )
+    return events
+
+
+def _vocabulary(codes: NDArray[np.int32], labels: pa.Array) -> tuple[Int64, Vocabulary]:
+    """The vocabulary of the codes that still occur, and the codes counted anew."""
+    used = np.bincount(codes, minlength=len(labels)) > 0
+    if used.all():
+        return codes.astype(np.int64), Vocabulary(labels)
+    new = np.cumsum(used) - 1
+    return new[codes], Vocabulary(labels.take(np.flatnonzero(used)))
+
+
+def _split(
+    user: Int64,
+    users: int,
+    events: clean.Columns,
+    options: DataOptions,
+    seed: int,
+    otherwise: Otherwise,
+) -> tuple[NDArray[np.int8], str]:
+    part, timed = events.part, events.time is not None
+    chosen = options.split
+    if chosen == "auto":
+        chosen = otherwise if part is None else "given"
+    if chosen == "given":
+        parts, words = splits.given(part)
+        if options.valid_share and not np.any(parts == VALID):
+            items = events.item.astype(np.int64)
+            parts, how = splits.carve_valid(parts, user, items, options.valid_share, seed)
+            words = f"{words}, {how}"
+        return parts, words
+    if chosen == "ratio":
+        return splits.ratio(user, users, options.ratios, options.ratio_order, seed, timed)
+    return splits.leave_last_two_out(user, users, timed)

@@ -1,0 +1,178 @@
+"""Cleaning: the rating threshold, the policy on duplicates, the k-core, the order of events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.data.columns.checks import counted
+from hasten.data.columns.counter_random import mix
+from hasten.errors import DataError
+
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Events as parallel columns [n]; user and item are codes, key sorts finer than time."""
+
+    user: NDArray[np.int32]
+    item: NDArray[np.int32]
+    rating: NDArray[np.float32] | None
+    time: Int64 | None
+    key: Int64 | None
+    part: NDArray[np.int8] | None
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def take(self, rows: Bool | Int64) -> Columns:
+        """The given rows (a mask or positions)."""
+
+        def cut(column: Any) -> Any:
+            return None if column is None else column[rows]
+
+        return Columns(
+            self.user[rows], self.item[rows],
+            cut(self.rating), cut(self.time), cut(self.key), cut(self.part),
+        )  # fmt: skip
+
+
+def rated_at_least(events: Columns, threshold: float) -> Columns:
+    """The events rated at least this.
+
+    Raises:
+        DataError: there are no ratings, or none is high enough.
+    """
+    if events.rating is None:
+        raise DataError(f"data.min_rating={threshold:g}, but the data have no ratings")
+    kept = events.take(events.rating >= threshold)
+    if not len(kept):
+        raise DataError(
+            f"data.min_rating={threshold:g} leaves no event; the highest rating is "
+            f"{float(events.rating.max()):g}"
+        )
+    return kept
+
+
+def duplicate_rows(events: Columns) -> Bool:
+    """Which rows repeat an earlier row's user, item and time (user and item without times).
+
+    Found by sorting a 64-bit hash of the three; rows whose hashes agree are compared exactly.
+    """
+    hashes = mix(events.user.astype(np.uint64) << np.uint64(32) | events.item.astype(np.uint64))
+    if events.time is not None:
+        hashes ^= (events.time if events.key is None else events.key).view(np.uint64)
+        hashes = mix(hashes)
+    ordered = np.sort(hashes)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    mask = np.zeros(len(events), bool)
+    if not len(repeated):
+        return mask
+    candidates = np.flatnonzero(np.isin(hashes, repeated))
+    keys: list[NDArray[Any]] = [events.item[candidates], events.user[candidates]]
+    if events.time is not None:
+        keys.append((events.time if events.key is None else events.key)[candidates])
+    order = np.lexsort((candidates, *keys))
+    same = np.ones(len(order) - 1, bool)
+    for key in keys:
+        sorted_key = key[order]
+        same &= sorted_key[1:] == sorted_key[:-1]
+    mask[candidates[order[1:][same]]] = True
+    return mask
+
+
+def without_duplicates(
+    events: Columns, policy: Literal["keep", "drop", "error"]
+) -> tuple[Columns, int]:
+    """The events under the policy, and how many rows repeat an earlier one.
+
+    Raises:
+        DataError: the policy is error and there are duplicates.
+    """
+    mask = duplicate_rows(events)
+    count = int(np.count_nonzero(mask))
+    if not count or policy == "keep":
+        return events, count
+    if policy == "error":
+        raise DataError(
+            f"{counted(count, 'duplicate event')}: repeating an earlier (user, item, time); "
+            "--set data.duplicates=drop or keep"
+        )
+    return events.take(~mask), count
+
+
+def core(events: Columns, k: int, users: int, items: int) -> Columns:
+    """The k-core: users and items with fewer than k events are dropped until none is left.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    while len(events):
+        enough_user = np.bincount(events.user, minlength=users) >= k
+        enough_item = np.bincount(events.item, minlength=items) >= k
+        keep = enough_user[events.user] & enough_item[events.item]
+        if keep.all():
+            return events
+        events = events.take(keep)
+    raise DataError(f"data.k_core={k} leaves no event")
+
+
+def distinct(values: Int64) -> Int64:
+    """The distinct values, ascending: ``np.unique``, which hashes and takes 80 times as long."""
+    if np.all(values[1:] > values[:-1]):
+        return values
+    ordered = np.sort(values)
+    found: Int64 = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return found
+
+
+def stable_order(key: Int64, limit: int) -> Int64:
+    """``np.argsort(key, kind="stable")`` of keys in [0, limit), several times faster.
+
+    numpy sorts whole 64-bit values much faster than it argsorts: so the bits of the key, as many
+    as there is room for, are sorted together with the position, the low ones first.
+    """
+    position_bits = max(1, (len(key) - 1).bit_length())
+    room = 63 - position_bits
+    positions = np.arange(len(key), dtype=np.int64)
+    order = positions
+    for shift in range(0, (limit - 1).bit_length(), room):
+        packed = (key if shift == 0 else key[order]) >> shift
+        packed &= (1 << room) - 1
+        packed <<= position_bits
+        packed |= positions
+        packed.sort()
+        packed &= (1 << position_bits) - 1
+        order = packed if shift == 0 else order[packed]
+    return order
+
+
+def ordered(events: Columns) -> tuple[Columns, bool]:
+    """Sorted by user, then time, then file order; whether each user's times were in order."""
+    time = events.time if events.key is None else events.key
+    if time is None:
+        if np.all(events.user[1:] >= events.user[:-1]):
+            return events, True
+        users = events.user.astype(np.int64)
+        return events.take(stable_order(users, int(users.max()) + 1)), True
+    low, high = int(time.min()), int(time.max())
+    span = high - low + 1
+    if span * (int(events.user.max()) + 1) < 2**63:
+        key = events.user.astype(np.int64)
+        key *= span
+        key += time
+        key -= low
+        if np.all(key[1:] >= key[:-1]):
+            return events, True
+        order = stable_order(key, span * (int(events.user.max()) + 1))
+        del key
+    else:
+        order = np.lexsort((time, events.user))
+    result = events.take(order)
+    same_user = result.user[1:] == result.user[:-1]
+    return result, not bool(np.any((order[1:] < order[:-1]) & same_user))

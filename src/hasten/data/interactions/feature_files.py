@@ -1,0 +1,124 @@
+"""Where the features of items lie: MMRec's layout, beside a file of events, or named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasten.config import DataOptions
+from hasten.data.sources import catalogue
+from hasten.data.sources.files import ENDINGS, ending, is_features, part_files, resolve, set_name
+from hasten.errors import DataError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_FILE = re.compile(r"(?P<name>.+)_(feat|feats|features)\.(npy|parquet|pq)")
+#: what is seen comes first: models give the first modality a part of its own
+_SEEN = ("image", "images", "vision", "visual", "v", "img")
+
+
+@dataclass(frozen=True)
+class FeaturesPlace:
+    """The files of features by modality, in the order of the models, and where the events are.
+
+    events: the options that read the events; note: what was found out about them, in words.
+    """
+
+    files: dict[str, Path]
+    events: DataOptions
+    note: str | None = None
+
+
+def locate_features(options: DataOptions) -> FeaturesPlace:
+    """The features beside the events that the options name; no files where there are none.
+
+    Raises:
+        DataError: a named file is missing, or a modality has two files.
+    """
+    events = options.model_copy(update={"features": {}})
+    path = None if options.path is None else Path(options.path)
+    folder = path if path is not None and path.is_dir() else None
+    if options.features:
+        named = {n: resolve(f"features.{n}", t, folder) for n, t in options.features.items()}
+        return FeaturesPlace(_ordered(named), events)
+    if path is None or not path.exists():
+        return FeaturesPlace({}, events)
+    if folder is not None or path.suffix == ".inter":
+        home = folder or path.parent
+        stems = [_stem(p) for p in home.iterdir() if _may_hold_events(p)]
+        beside = sorted(p for p in home.iterdir() if is_features(p))
+        found = _in_order((p, _without(stems, p.name)) for p in beside)
+    else:
+        stem = _stem(path)
+        beside = sorted(p for p in path.parent.iterdir() if is_features(p))
+        found = _in_order((p, p.name.removeprefix(stem)) for p in beside if p.name.startswith(stem))
+    if folder is None or not found or options.train is not None:
+        return FeaturesPlace(found, events)
+    return FeaturesPlace(found, *_events_of(folder, events))
+
+
+def _events_of(folder: Path, events: DataOptions) -> tuple[DataOptions, str | None]:
+    """The folder's own events, or those of the one folder in it that holds parts of events."""
+    own = [p for p in folder.iterdir() if _may_hold_events(p)]
+    if own:
+        return events, None
+    inner = [
+        p
+        for p in sorted(folder.iterdir())
+        if p.is_dir() and part_files(p, [f for f in sorted(p.iterdir()) if _may_hold_events(f)])
+    ]
+    if len(inner) != 1:
+        return events, None
+    note = f"events taken from {inner[0].name}, the only folder in {set_name(folder)} with parts"
+    return events.model_copy(update={"path": str(inner[0])}), note
+
+
+def _stem(events: Path) -> str:
+    """What files that belong to a file of events begin with: its name, and a dot."""
+    return events.name.removesuffix(".gz").removesuffix(ending(events)) + "."
+
+
+def _without(stems: Iterable[str], name: str) -> str:
+    return next((name.removeprefix(stem) for stem in stems if name.startswith(stem)), name)
+
+
+def _may_hold_events(path: Path) -> bool:
+    return (
+        path.is_file()
+        and ending(path) in ENDINGS
+        and not is_features(path)
+        and not path.name.lower().startswith(("readme", "."))
+    )
+
+
+def _in_order(found: Iterable[tuple[Path, str]]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for path, name in found:
+        match = _FILE.fullmatch(name)
+        if match is None:
+            continue
+        modality = match["name"]
+        if modality in files:
+            raise DataError(
+                f"{path.parent}: both {files[modality].name} and {path.name} may be the {modality} "
+                f"features: name one by --set data.features.{modality}=FILE"
+            )
+        files[modality] = path
+    return _ordered(files)
+
+
+def _ordered(files: dict[str, Path]) -> dict[str, Path]:
+    for name in files:
+        if not _NAME.fullmatch(name):
+            raise DataError(f"{name!r} cannot be the name of a modality: letters, digits, _ and -")
+    names = sorted(files, key=lambda name: (name.lower() not in _SEEN, name))
+    return {name: files[name] for name in names}
+
+
+def holds_features(options: DataOptions) -> bool:
+    """Whether there are features beside the events that the options name."""
+    if options.path is not None and not Path(options.path).exists():
+        entry = catalogue.CATALOGUE.get(options.path)
+        return bool(options.features) or (entry is not None and entry.kind == "features")
+    return bool(locate_features(options).files)

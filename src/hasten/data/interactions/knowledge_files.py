@@ -1,0 +1,124 @@
+"""Where the facts about items lie: KGAT's layout, RecBole's atomic files, files that are named."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hasten.config import DataOptions
+from hasten.data.sources import catalogue
+from hasten.data.sources.archives import is_archive, unpack
+from hasten.data.sources.files import resolve
+from hasten.errors import DataError
+
+#: what the published sets of KGAT call their triples, and their lists by role
+_KGAT_TRIPLES = ("kg_final.txt", "kg_final.txt.gz", "kg_final.txt.zip", "kg_final.zip")
+_KGAT_LISTS = {
+    "user": "user_list.txt",
+    "item": "item_list.txt",
+    "entity": "entity_list.txt",
+    "relation": "relation_list.txt",
+}
+_ENDINGS = (".tsv", ".csv", ".txt")
+
+
+@dataclass(frozen=True)
+class FactsPlace:
+    """The files beside the events. kg: None where there are none; layout: in words.
+
+    lists: role -> file, of KGAT's layout; links: item and entity a line.
+    """
+
+    layout: str
+    kg: Path | None = None
+    links: Path | None = None
+    lists: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def kgat(self) -> bool:
+        """Whether it is KGAT's layout, whose events are lines ``user item item ...``."""
+        return self.layout == "kgat"
+
+
+def locate_facts(options: DataOptions) -> FactsPlace:
+    """The files beside the events that the options name; those that are not there are None.
+
+    Raises:
+        DataError: a named file is missing.
+    """
+    path = None if options.path is None else Path(options.path)
+    folder = path if path is not None and path.is_dir() else None
+    kg = None if options.kg is None else resolve("kg", options.kg, folder)
+    links = None if options.links is None else resolve("links", options.links, folder)
+    if kg is not None:
+        return FactsPlace("named files", kg, links, _lists(folder))
+    if folder is not None:
+        found = [folder / name for name in _KGAT_TRIPLES if (folder / name).is_file()]
+        lists = _lists(folder)
+        if found or "item" in lists:
+            return FactsPlace("kgat", found[0] if found else None, links, lists)
+    return _atomic(path, links)
+
+
+def _lists(folder: Path | None) -> dict[str, Path]:
+    if folder is None:
+        return {}
+    found = {role: folder / name for role, name in _KGAT_LISTS.items()}
+    return {role: path for role, path in found.items() if path.is_file()}
+
+
+def _atomic(path: Path | None, links: Path | None) -> FactsPlace:
+    """RecBole: X.kg and X.link beside X.inter."""
+    if path is None:
+        return FactsPlace("none")
+    if path.is_file() and path.suffix != ".inter":
+        return _beside(path, links)
+    inter = [path] if path.is_file() else []
+    if path.is_dir():
+        inter = sorted(p for p in path.iterdir() if p.suffix == ".inter")
+    if len(inter) != 1:
+        return FactsPlace("none")
+    kg, link = inter[0].with_suffix(".kg"), inter[0].with_suffix(".link")
+    if not kg.is_file():
+        return FactsPlace("none")
+    return FactsPlace("recbole", kg, links or (link if link.is_file() else None))
+
+
+def _beside(path: Path, links: Path | None) -> FactsPlace:
+    """X.kg.tsv and X.links.tsv (or .csv, .txt) beside X.csv."""
+    stem = path.name.removesuffix(".gz")
+    stem = stem.removesuffix(Path(stem).suffix)
+    found: dict[str, list[Path]] = {}
+    for word in ("kg", "links"):
+        names = [path.with_name(f"{stem}.{word}{end}") for end in _ENDINGS]
+        found[word] = [name for name in names if name.is_file()]
+    if not found["kg"]:
+        return FactsPlace("none")
+    return FactsPlace("beside", found["kg"][0], links or next(iter(found["links"]), None))
+
+
+def holds_facts(options: DataOptions) -> bool:
+    """Whether there are facts beside the events that the options name."""
+    if options.path is not None and not Path(options.path).exists():
+        entry = catalogue.CATALOGUE.get(options.path)
+        return entry is not None and entry.kind == "facts"
+    return locate_facts(options).kg is not None
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """The file of triples; out of its archive for as long as it is read, where it lies in one."""
+    if not is_archive(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="hasten-") as scratch:
+        folder = Path(scratch) / "files"
+        unpack(path, folder)
+        files = [p for p in folder.rglob("*") if p.is_file()]
+        files = [p for p in files if not p.name.startswith(".") and "__MACOSX" not in p.parts]
+        if len(files) != 1:
+            raise DataError(f"{path}: one file of triples is expected, not {len(files)} files")
+        yield files[0]

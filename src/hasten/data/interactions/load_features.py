@@ -1,0 +1,159 @@
+"""Options -> a Dataset for recommenders of users and items, with features of its items."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hasten.config import DataOptions
+from hasten.data.columns.checks import counted
+from hasten.data.columns.text import file_digest
+from hasten.data.interactions.feature_files import locate_features
+from hasten.data.interactions.load import load_dataset, load_table
+from hasten.data.modality import Modality
+from hasten.data.readers.features import FeatureFile, open_features, said_of
+from hasten.data.sources import catalogue
+from hasten.data.sources.files import set_name
+from hasten.data.tables import Dataset, Vocabulary
+from hasten.errors import DataError
+
+_SHOWN = 5
+
+
+def load_multimodal(options: DataOptions, seed: int, *, features: bool) -> Dataset:
+    """The events that the options name, split at random where they name no parts.
+
+    features: with those of the items; without them the same users and items.
+
+    Raises:
+        DataError: what is wrong, with file, row and column.
+    """
+    if options.path is not None and not Path(options.path).exists():
+        entry = catalogue.find(options.path)
+        dataset = load_dataset(options.model_copy(update={"features": {}}), seed, "ratio")
+        if isinstance(entry, catalogue.Sample) and entry.kind == "features":
+            made = entry.make().features
+            opened = {n: FeatureFile(Path(n), values, None, True) for n, values in made.items()}
+            return _with_features(dataset, opened, features)
+        return _named(dataset, options, features)
+    place = locate_features(options)
+    dataset = load_dataset(place.events, seed, "ratio")
+    if place.note is not None:
+        notes = (*dataset.source.notes, place.note)
+        source = replace(dataset.source, path=options.path, notes=notes)
+        dataset = replace(dataset, name=set_name(Path(options.path or "")), source=source)
+    return _with_features(dataset, _opened(place.files), features)
+
+
+def load_multimodal_table(
+    table: Any, options: DataOptions, seed: int, *, features: bool
+) -> Dataset:
+    """Events in memory, with the features of the files that ``data.features`` names."""
+    events = options.model_copy(update={"features": {}})
+    return _named(load_table(table, events, seed, otherwise="ratio"), options, features)
+
+
+def _named(dataset: Dataset, options: DataOptions, features: bool) -> Dataset:
+    alone = DataOptions(features=options.features)
+    return _with_features(dataset, _opened(locate_features(alone).files), features)
+
+
+def _opened(files: dict[str, Path]) -> dict[str, FeatureFile]:
+    return {name: open_features(path) for name, path in files.items()}
+
+
+def _with_features(dataset: Dataset, opened: dict[str, FeatureFile], features: bool) -> Dataset:
+    if not opened:
+        if not features:
+            return dataset
+        raise DataError(
+            f"{dataset.source.path or dataset.name}: events, but no features of the items: "
+            "image_feat.npy and text_feat.npy in the folder, X.image_feat.npy beside X.csv, or "
+            "--set data.features.image=FILE (from texts alone: hasten data features TEXTS)"
+        )
+    dataset = _all_items(dataset, opened)
+    if not features:
+        return dataset
+    said, found = list(dataset.source.notes), []
+    for name, file in opened.items():
+        found.append(aligned(name, file, dataset.items.labels))
+        values = found[-1].values
+        where = "" if file.made else f" from {file.path.name}"
+        said.append(f"{name} features{where}: {len(values):,} x {values.shape[1]:,} {values.dtype}")
+        said += [f"{name}: {words}" for words in said_of(values)]
+    source = dataset.source
+    digests = (file_digest(file.path) for file in opened.values() if not file.made)
+    source = replace(
+        source,
+        format=source.format if source.format == "sample" else f"{source.format}+features",
+        files=(*source.files, *digests),
+        counts={**source.counts, "features": {m.name: m.width for m in found}},
+        notes=tuple(said),
+    )
+    return replace(dataset, modalities=tuple(found), source=source)
+
+
+def _all_items(dataset: Dataset, files: dict[str, FeatureFile]) -> Dataset:
+    """The dataset with all items that have features; every modality must have them all."""
+    numbered = {file.path.name: len(file.values) for file in files.values() if file.items is None}
+    if len(set(numbered.values())) > 1:
+        said = ", ".join(f"{name} {count:,} rows" for name, count in numbered.items())
+        raise DataError(f"{dataset.source.path or dataset.name}: the features disagree: {said}")
+    labels = dataset.items.labels
+    known = labels
+    for file in files.values():
+        rows = file.rows_of(known)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            raise _missing(file, known.take(pa.array(missing)), known)
+        new = np.setdiff1d(np.arange(len(file.values)), rows)
+        if len(new):
+            known = pa.concat_arrays([known, _labels(file, new, labels.type)])
+    for file in files.values():
+        missing = np.flatnonzero(file.rows_of(known) < 0)
+        if len(missing):
+            raise _missing(file, known.take(pa.array(missing)), known)
+    more = len(known) - len(labels)
+    if not more:
+        return dataset
+    names = dataset.items.names
+    if names is not None:
+        names = pa.concat_arrays([names, pa.nulls(more, names.type)])
+    source = dataset.source
+    note = f"{counted(more, 'item')} with features and without events"
+    counts = {**source.counts, "items": len(known)}
+    source = replace(source, counts=counts, notes=(*source.notes, note))
+    return replace(dataset, items=Vocabulary(known, names), source=source)
+
+
+def _labels(file: FeatureFile, rows: Any, kind: pa.DataType) -> pa.Array:
+    """What the items of these rows are called."""
+    try:
+        found = pa.array(rows) if file.items is None else file.items.take(pa.array(rows))
+        return found.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{file.path}: items of the events are numbers, but not those of the features ({error})"
+        ) from error
+
+
+def _missing(file: FeatureFile, labels: pa.Array, known: pa.Array) -> DataError:
+    shown = ", ".join(repr(label) for label in labels.to_pylist()[:_SHOWN])
+    more = ", ..." if len(labels) > _SHOWN else ""
+    have = f"it has {len(file.values):,} rows"
+    if file.items is None:
+        have += f", for items 0 to {len(file.values) - 1:,}"
+    return DataError(
+        f"{file.path}: no row for {counted(len(labels), 'item')} of {len(known):,}: {shown}{more} "
+        f"({have})"
+    )
+
+
+def aligned(name: str, file: FeatureFile, labels: pa.Array) -> Modality:
+    """The features of these items, read and checked now."""
+    values = file.taken(file.rows_of(labels))
+    return Modality.of(name, values, None if file.made else file.path.resolve())

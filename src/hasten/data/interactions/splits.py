@@ -1,0 +1,149 @@
+"""How events are divided into train, valid and test. Events come sorted by user, then time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.data.columns import counter_random as counter
+from hasten.data.tables import TEST, TRAIN, VALID
+from hasten.errors import DataError
+
+Parts = NDArray[np.int8]
+#: with fewer events a user is trained on, but never asked about
+MIN_EVENTS = 3
+#: with fewer train items nothing is taken out for validation
+MIN_CARVED = 5
+
+
+def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
+    """Each user's last event is the test, the one before the validation.
+
+    timed: whether the order of the events is that of their times, or only that of the file.
+
+    Raises:
+        DataError: no user has three events.
+    """
+    counts, ends = _counts(user, users)
+    if not np.any(counts >= MIN_EVENTS):
+        raise DataError(
+            f"no user has {MIN_EVENTS} events, so leave-last-two-out leaves nothing to test "
+            f"({users} users, {len(user)} events)"
+        )
+    part = np.zeros(len(user), np.int8)
+    asked = ends[counts >= MIN_EVENTS]
+    part[asked - 1] = TEST
+    part[asked - 2] = VALID
+    return part, f"leave-last-two-out, {_order(timed)}"
+
+
+def ratio(
+    user: Int64,
+    users: int,
+    shares: tuple[float, float, float],
+    order: Literal["time", "random"],
+    seed: int,
+    timed: bool,
+) -> tuple[Parts, str]:
+    """Shares of each user's events: the last ones in time, or drawn at random from the seed.
+
+    Of n events round(n * share) go to test and to valid, but at least one stays in train. The
+    random draw of an event depends on the seed and on its place in the sorted events.
+
+    Raises:
+        DataError: no user has enough events for a part that should not be empty.
+    """
+    counts, ends = _counts(user, users)
+    asked = np.where(counts >= MIN_EVENTS, counts, 0)
+    tests = np.floor(asked * shares[2] + 0.5).astype(np.int64)
+    valids = np.floor(asked * shares[1] + 0.5).astype(np.int64)
+    tests = np.minimum(tests, np.maximum(asked - 1, 0))
+    valids = np.minimum(valids, np.maximum(asked - 1 - tests, 0))
+    for share, sizes, name in ((shares[1], valids, "valid"), (shares[2], tests, "test")):
+        if share > 0 and not sizes.any():
+            raise DataError(
+                f"data.ratios: no user has enough events for the {name} share of {share:g} "
+                f"(the longest has {int(counts.max(initial=0))})"
+            )
+    if order == "random":
+        draw = counter.bits(counter.key(seed, counter.STREAM_SPLIT), len(user))
+        places = np.lexsort((draw, user))
+    else:
+        places = np.arange(len(user))
+    from_end = ends[user] - 1 - np.arange(len(user))
+    sorted_part = np.full(len(user), TRAIN, np.int8)
+    sorted_part[from_end < (tests + valids)[user]] = VALID
+    sorted_part[from_end < tests[user]] = TEST
+    part = np.empty(len(user), np.int8)
+    part[places] = sorted_part
+    words = "/".join(f"{share:g}" for share in shares)
+    how = _order(timed) if order == "time" else f"at random (seed {seed})"
+    return part, f"ratio {words} of each user's events, {how}"
+
+
+def carve_valid(
+    part: Parts, user: Int64, item: Int64, share: float, seed: int
+) -> tuple[Parts, str]:
+    """A given split without a validation part: a share of each user's train items becomes it.
+
+    Of users with at least five distinct train items round(n * share) of them, at least one, drawn
+    from the seed; all events of a drawn item go with it.
+
+    Raises:
+        DataError: no user has five train items.
+    """
+    train = np.flatnonzero(part == TRAIN)
+    width = int(item.max(initial=0)) + 1
+    pairs, inverse = np.unique(user[train] * width + item[train], return_inverse=True)
+    owner = pairs // width
+    counts = np.bincount(owner)
+    asked = counts >= MIN_CARVED
+    if not asked.any():
+        raise DataError(
+            f"no user has {MIN_CARVED} train items, so none can be taken out for validation: give "
+            "a validation file, or --set data.valid_share=0"
+        )
+    taken = np.where(asked, np.maximum(np.floor(counts * share + 0.5), 1), 0).astype(np.int64)
+    draw = counter.bits(counter.key(seed, counter.STREAM_SPLIT, 1), len(pairs))
+    order = np.lexsort((draw, owner))
+    starts = np.cumsum(counts) - counts
+    chosen = np.zeros(len(pairs), bool)
+    chosen[order] = np.arange(len(pairs)) - starts[owner[order]] < taken[owner[order]]
+    carved = part.copy()
+    carved[train[chosen[inverse]]] = VALID
+    words = f"validation {share:g} of the train items of users with {MIN_CARVED} (seed {seed})"
+    return carved, words
+
+
+def given(part: Parts | None) -> tuple[Parts, str]:
+    """The parts that the files name.
+
+    Raises:
+        DataError: they name none, or nothing to train on.
+    """
+    if part is None:
+        raise DataError(
+            "data.split=given, but the data name no parts: give a folder with train and test "
+            "files, or data.train, data.valid and data.test, or choose another split"
+        )
+    if not np.any(part == TRAIN):
+        raise DataError("the given split has no training event")
+    names = [
+        name
+        for name, p in (("train", TRAIN), ("valid", VALID), ("test", TEST))
+        if (part == p).any()
+    ]
+    return part, f"given parts ({', '.join(names)})"
+
+
+def _order(timed: bool) -> str:
+    return "by time" if timed else "in file order"
+
+
+def _counts(user: Int64, users: int) -> tuple[Int64, Int64]:
+    """Events of each user [U], and where each user's events end [U]."""
+    counts = np.bincount(user, minlength=users)
+    return counts, np.cumsum(counts)

@@ -1,0 +1,95 @@
+"""Features in a run folder: copies of small ones, and of large ones where they come from.
+
+A run goes on from its copy, or from the file itself, which must hold what it held. Scoring needs
+neither: a checkpoint holds the vectors that were computed from them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hasten.data.interactions.load_features import aligned
+from hasten.data.modality import Matrix, Modality
+from hasten.data.readers.features import open_features
+from hasten.errors import DataError
+
+#: bytes of all features together up to which a run folder holds a copy of them
+COPIED = 64 << 20
+
+
+def save_features(modalities: Sequence[Modality], folder: Path) -> list[dict[str, Any]]:
+    """Write copies where they are small, or were made; what is to be known to read them again."""
+    total = sum(modality.values.nbytes for modality in modalities)
+    described = []
+    for modality in modalities:
+        copied = total <= COPIED or modality.origin is None
+        if copied:
+            final = folder / _file(modality.name)
+            aside = folder / f".{final.name}.new"
+            with aside.open("wb") as file:
+                np.save(file, modality.values, allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(final)
+        described.append(
+            {
+                "name": modality.name,
+                "shape": list(modality.shape),
+                "digest": modality.digest,
+                "copied": copied,
+                "origin": None if modality.origin is None else str(modality.origin),
+            }
+        )
+    return described
+
+
+def _file(name: str) -> str:
+    return f"{name}_feat.npy"
+
+
+def load_features(
+    described: Sequence[dict[str, Any]], folder: Path, labels: pa.Array
+) -> tuple[Modality, ...]:
+    """What :func:`save_features` described; values are read when they are asked for."""
+    found = []
+    for entry in described:
+        name, origin = str(entry["name"]), entry["origin"]
+        if entry["copied"]:
+            if not (folder / _file(name)).is_file():
+                raise DataError(f"{folder} holds no stored dataset: {_file(name)} missing")
+            read = _of_copy(folder / _file(name))
+        else:
+            read = _of_origin(name, Path(origin), labels)
+        rows, width = entry["shape"]
+        path = None if origin is None else Path(origin)
+        found.append(Modality(name, (int(rows), int(width)), entry["digest"], read, path))
+    return tuple(found)
+
+
+def _of_copy(path: Path) -> Callable[[], Matrix]:
+    def read() -> Matrix:
+        try:
+            values: Matrix = np.load(path, allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise DataError(f"{path}: the stored features are damaged ({error})") from error
+        return values
+
+    return read
+
+
+def _of_origin(name: str, path: Path, labels: pa.Array) -> Callable[[], Matrix]:
+    def read() -> Matrix:
+        if not path.is_file():
+            raise DataError(
+                f"{path}: the {name} features are gone. They are too large for a copy in the run "
+                "folder: put the file back to train on (recommending needs none)"
+            )
+        return aligned(name, open_features(path), labels).values
+
+    return read

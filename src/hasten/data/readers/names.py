@@ -1,0 +1,110 @@
+"""Names of items: a file of ``id<separator>name`` lines, or of columns with a header."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hasten.data.columns import text
+from hasten.data.readers import cells
+from hasten.data.readers.columns import SYNONYMS, plain
+from hasten.data.readers.recbole import atomic_header
+from hasten.data.tables import Vocabulary
+from hasten.errors import DataError
+
+_SEPARATORS = ("::", "\t", "|", ";", ",")
+_NAME = frozenset(
+    ("name", "title", "itemname", "itemtitle", "movietitle", "booktitle", "artistname", "trackname")
+)
+_EXPECTED = "expected: id<separator>name, or a header with an id and a name column"
+
+
+def read_names(path: Path, encoding: str = "utf-8") -> dict[str, str]:
+    """Id text -> name.
+
+    encoding: only catalogue entries whose files are known to be in another one set it.
+
+    Raises:
+        DataError: with file, line and text; two different names for one id.
+    """
+    text.require_file(path)
+    if encoding == "utf-8":
+        text.scan(path)
+        lines = [(n, line) for n, line in text.lines_of(path) if line.strip()]
+    else:
+        decoded = path.read_bytes().decode(encoding)
+        lines = [(n, line) for n, line in enumerate(decoded.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise DataError(f"{path}: 0 rows, the file is empty")
+    separator, id_column, name_column, skip = _layout(path, lines[0][1])
+    names: dict[str, str] = {}
+    for number, line in lines[skip:]:
+        try:
+            row = cells.split(line, separator)
+        except csv.Error as error:
+            raise DataError(f"{path}: line {number}: {error}: {line!r}\n{_EXPECTED}") from error
+        if len(row) <= max(id_column, name_column) or not row[id_column].strip():
+            raise DataError(f"{path}: line {number}: no id or no name: {line!r}\n{_EXPECTED}")
+        label, name = row[id_column].strip(), row[name_column].strip()
+        if names.setdefault(label, name) != name:
+            raise DataError(
+                f"{path}: line {number}: item {label!r} is named {name!r}, "
+                f"but it was named {names[label]!r} before"
+            )
+    if not names:
+        raise DataError(f"{path}: 0 rows, only a header")
+    return names
+
+
+def _layout(path: Path, first: str) -> tuple[str, int, int, int]:
+    """Separator, position of the id, position of the name, lines to skip."""
+    typed = atomic_header(first, "\t")
+    if typed is not None:
+        names = [name for name, _ in typed]
+        texts = [i for i, (_, kind) in enumerate(typed) if kind == "token_seq"]
+        found = _header(names) or (0, texts[0]) if texts else _header(names)
+        if found is None:
+            raise DataError(f"{path}: no column of names among {', '.join(names)}")
+        return "\t", *found, 1
+    for separator in _SEPARATORS:
+        try:
+            row = cells.split(first, separator)
+        except csv.Error:
+            continue
+        if len(row) > 1:
+            header = _header(row)
+            return (separator, *header, 1) if header else (separator, 0, 1, 0)
+    raise DataError(f"{path}: line 1 has no separator: {first!r}\n{_EXPECTED}")
+
+
+def _header(row: list[str]) -> tuple[int, int] | None:
+    """Positions of the id and the name, where the row is a header that names both."""
+    ids = [i for i, cell in enumerate(row) if plain(cell) in SYNONYMS["item"] | {"id"}]
+    names = [i for i, cell in enumerate(row) if plain(cell) in _NAME]
+    return (ids[0], names[0]) if ids and names else None
+
+
+def with_names(
+    items: Vocabulary, names: dict[str, str], kind: str = "items"
+) -> tuple[Vocabulary, list[str]]:
+    """The vocabulary with the names that are known, and notes. kind: what it holds, in words."""
+    labels = items.labels.cast(pa.string())
+    keys = pa.array(list(names), pa.string())
+    if items.numeric:  # "007" and "7" are one number
+        keys = pc.replace_substring_regex(keys, r"^0+([0-9])", r"\1")
+        keys = pc.replace_substring_regex(keys, r"\.0*$", "")
+    values = pa.array(list(names.values()), pa.string())
+    found = values.take(pc.index_in(labels, value_set=keys))
+    found = pc.if_else(pc.equal(found, ""), pa.scalar(None, pa.string()), found)
+    if missing := found.null_count:
+        if missing == len(labels):
+            example = labels[0].as_py()
+            raise DataError(
+                f"none of the {len(names)} names belongs to the {kind} of the data "
+                f"(names of {next(iter(names))!r}, ..., {kind} {example!r}, ...)"
+            )
+        return Vocabulary(items.labels, found), [f"{missing} of {len(labels)} {kind} have no name"]
+    return Vocabulary(items.labels, found), []

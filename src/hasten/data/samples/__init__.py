@@ -1,0 +1,1 @@
+"""Built-in samples with planted structure."""

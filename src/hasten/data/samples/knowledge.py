@@ -1,0 +1,123 @@
+"""A built-in sample of users, items and facts: the facts tell what the events alone cannot.
+
+``library``: readers follow authors, in the genres and the series that these write; a reader reads
+few of many books, so two readers seldom share one. Who wrote a book, in which series, on which
+subject and in which genre, says what else a reader would take. Only the counter-based generator
+and exact arithmetic are used.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hasten.data.columns import counter_random as counter
+from hasten.data.samples.base import SampleSet
+from hasten.errors import DataError
+
+Int64 = NDArray[np.int64]
+
+_USERS, _ITEMS, _EVENTS = 600, 3200, 6_000
+_AUTHORS_EACH = 8
+_GENRES = ("Crime", "Travel", "Fantasy", "History", "Poetry", "Science", "Romance", "Cooking")
+_SUBJECTS = 40
+_COUNTRIES = ("Iceland", "Portugal", "Kenya", "Japan", "Canada", "Chile")
+#: how often a reader takes a book by a favourite author, and else one of the favourite genre
+_BY_AUTHOR, _OF_GENRE = 0.75, 0.2
+_FAVOURITES = 3
+
+
+def make_library(
+    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
+) -> SampleSet:
+    """The sample ``library`` at any size: events without times, names of books, facts.
+
+    Raises:
+        DataError: sizes that do not go together.
+    """
+    users = _USERS if users is None else users
+    items = _ITEMS if items is None else items
+    events = users * (_EVENTS // _USERS) if events is None else events
+    if users < 1 or items < 40 or not 5 * users <= events <= users * items // 4:
+        raise DataError(
+            f"{users} users, {items} items, {events} events: at least 40 items, and between 5 and "
+            "a quarter of the items for each user"
+        )
+    authors = items // _AUTHORS_EACH
+    author = np.minimum(np.arange(items) // _AUTHORS_EACH, authors - 1)
+    genre_of_author = _draw(len(_GENRES), authors, 30, seed)
+    read = _read(users, items, events, author, genre_of_author, seed)
+    place = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SAMPLE, 31), items))
+    label = np.empty(items, np.int64)
+    label[place] = np.arange(1, items + 1)
+    table = pa.table({"user_id": read[0] + 1, "item_id": label[read[1]]})
+    names = {
+        str(label[i]): f"{_GENRES[genre_of_author[author[i]]]} book {i % _AUTHORS_EACH + 1} by "
+        f"author {author[i] + 1}"
+        for i in np.argsort(label).tolist()
+    }
+    return SampleSet(table, names, _facts(items, label, author, genre_of_author, seed))
+
+
+def _draw(high: int, count: int, part: int, seed: int) -> Int64:
+    return counter.integers(high, counter.key(seed, counter.STREAM_SAMPLE, part), count)
+
+
+def _read(
+    users: int, items: int, events: int, author: Int64, genre_of_author: Int64, seed: int
+) -> tuple[Int64, Int64]:
+    """Reader and book of every event, each pair once, readers one after the other."""
+    authors = len(genre_of_author)
+    genre = _draw(len(_GENRES), users, 32, seed)
+    # favourites are of the reader's genre: the authors in the order of their genres
+    by_genre = np.argsort(genre_of_author, kind="stable")
+    starts = np.searchsorted(genre_of_author[by_genre], np.arange(len(_GENRES) + 1))
+    sizes = np.maximum(np.diff(starts), 1)
+    drawn = _draw(1 << 30, users * _FAVOURITES, 33, seed).reshape(users, _FAVOURITES)
+    favourite = by_genre[np.minimum(starts[genre][:, None] + drawn % sizes[genre][:, None],
+                                    authors - 1)]  # fmt: skip
+    tries = 6 * (events // users + 1)
+    kind = counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, 34), users * tries)
+    which = _draw(1 << 30, users * tries, 35, seed)
+    user = np.repeat(np.arange(users), tries)
+    liked = favourite[user, which % _FAVOURITES]
+    first = np.searchsorted(author, liked)
+    count = np.searchsorted(author, liked, "right") - first
+    by_author = first + (which // _FAVOURITES) % count
+    of_genre_author = by_genre[np.minimum(
+        starts[genre[user]] + which % sizes[genre[user]], authors - 1)]  # fmt: skip
+    of_genre = np.searchsorted(author, of_genre_author) + (which // 64) % _AUTHORS_EACH
+    item = np.where(
+        kind < _BY_AUTHOR,
+        by_author,
+        np.where(kind < _BY_AUTHOR + _OF_GENRE, of_genre, which % items),
+    )
+    item = np.minimum(item, items - 1)
+    pair, at = np.unique(user * items + item, return_index=True)
+    order = np.argsort(at)
+    user, item = pair[order] // items, pair[order] % items
+    wanted = np.full(users, events // users)
+    wanted[: events - int(wanted.sum())] += 1
+    begin = np.searchsorted(user, np.arange(users))
+    kept = np.arange(len(user)) - begin[user] < wanted[user]
+    return user[kept], item[kept]
+
+
+def _facts(items: int, label: Int64, author: Int64, genre_of_author: Int64, seed: int) -> pa.Table:
+    """Triples that an item's author, series, subject and genre are told by."""
+    authors = len(genre_of_author)
+    country = _draw(len(_COUNTRIES), authors, 36, seed)
+    subject = _draw(_SUBJECTS, items, 37, seed)
+    rows = []
+    for i in range(items):
+        book = str(label[i])
+        rows.append((book, "written_by", f"author-{author[i] + 1}"))
+        rows.append((book, "about", f"subject-{subject[i] + 1}"))
+        if i % _AUTHORS_EACH < _AUTHORS_EACH // 2:
+            rows.append((book, "in_series", f"series-{author[i] + 1}"))
+    for a in range(authors):
+        rows.append((f"author-{a + 1}", "writes_in", _GENRES[genre_of_author[a]]))
+        rows.append((f"author-{a + 1}", "lives_in", _COUNTRIES[country[a]]))
+    columns = zip(*rows, strict=True)
+    return pa.table(dict(zip(("head", "relation", "tail"), map(list, columns), strict=True)))

@@ -1,0 +1,180 @@
+"""Built-in samples, made from a seed, with planted structure so that learning shows.
+
+``sequences``: listeners with one or two tastes walk through records. Every genre is a ring of
+records; from a record a listener mostly goes on to one of the next three in the ring (so that the
+next item can be predicted from the last one), sometimes jumps within the genre (to records near
+the start of the ring: they are popular) or changes to the other taste. ``sittings``: listeners
+whose next record depends on how long they paused (:mod:`hasten.data.samples.sessions`). Only the
+counter-based generator and exact arithmetic are used: the bytes do not depend on the version of
+numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hasten.data.columns import counter_random as counter
+from hasten.data.samples import sessions as sittings
+from hasten.data.samples.base import SampleSet
+from hasten.errors import DataError
+
+GENRES = (
+    "Jazz", "Blues", "Folk", "Soul", "Rock", "Techno",
+    "Opera", "Punk", "Reggae", "Metal", "Country", "Ambient",
+)  # fmt: skip
+#: lengths, offsets, tastes, items, genres and seed to the items and times of all events
+Walk = Callable[
+    [NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int, int, int],
+    tuple[NDArray[np.int64], NDArray[np.int64]],
+]
+_USERS, _ITEMS, _EVENTS = 1200, 400, 24_000
+_FIRST_SECOND = 1_672_617_600  # 2023-01-02
+_FOLLOW, _CHANGE = 0.75, 0.12
+_SECOND_TASTE = 0.5
+#: how long the listeners' histories are, relative to each other
+_LENGTHS = np.array([6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 30, 38, 46, 51])
+#: how many listeners the genres have, relative to each other
+_GENRE_WEIGHTS = 360_360 // np.arange(3, 3 + len(GENRES))
+
+
+def make_sequences(
+    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
+) -> SampleSet:
+    """The sample ``sequences`` at any size; sizes left out follow from those given.
+
+    Raises:
+        DataError: sizes that do not go together.
+    """
+    return _make(_walks, users, items, events, seed)
+
+
+def make_sittings(
+    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
+) -> SampleSet:
+    """The sample ``sittings`` at any size; sizes left out follow from those given.
+
+    Raises:
+        DataError: sizes that do not go together.
+    """
+    return _make(sittings.walks, users, items, events, seed)
+
+
+def _make(
+    walk: Walk, users: int | None, items: int | None, events: int | None, seed: int
+) -> SampleSet:
+    if events is None:
+        events = _EVENTS if users is None else users * (_EVENTS // _USERS)
+    if users is None:
+        users = max(1, events * _USERS // _EVENTS)
+    if items is None:
+        items = max(_ITEMS, users // 10)
+    _check_sizes(users, items, events)
+    genres = min(len(GENRES), items // 4)
+    lengths = _lengths(users, events, seed)
+    offsets = np.zeros(users + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    tastes = _tastes(users, genres, seed)
+    item, time = walk(lengths, offsets, tastes, items, genres, seed)
+    place = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SAMPLE, 9), items))
+    label = np.empty(items, np.int64)
+    label[place] = np.arange(1, items + 1)
+    table = pa.table(
+        {
+            "user_id": np.repeat(np.arange(1, users + 1), lengths),
+            "item_id": label[item],
+            "timestamp": time,
+        }
+    )
+    return SampleSet(table, _names(label, genres))
+
+
+def _check_sizes(users: int, items: int, events: int) -> None:
+    if users < 1 or items < 8:
+        raise DataError(f"{users} users and {items} items: at least 1 user and 8 items are needed")
+    if events < 3 * users:
+        raise DataError(f"{events} events for {users} users: at least 3 a user are needed")
+    if max(users, items) > 2**31 - 1:
+        raise DataError("at most 2^31-1 users and items")
+
+
+def _lengths(users: int, events: int, seed: int) -> NDArray[np.int64]:
+    """Events of each user: at least 3, skewed, and exactly ``events`` together."""
+    drawn = counter.integers(len(_LENGTHS), counter.key(seed, counter.STREAM_SAMPLE, 1), users)
+    weight = _LENGTHS[drawn]
+    lengths: NDArray[np.int64] = 3 + weight * (events - 3 * users) // int(weight.sum())
+    lengths[: events - int(lengths.sum())] += 1  # less than one a user was rounded off
+    return lengths
+
+
+def _tastes(users: int, genres: int, seed: int) -> NDArray[np.int64]:
+    """Two genres a user [U, 2], the same twice for those with one taste."""
+    edges = np.cumsum(_GENRE_WEIGHTS[:genres])
+    tastes = []
+    for part in (2, 3):
+        drawn = counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, part), users)
+        tastes.append(np.searchsorted(edges, drawn * edges[-1], side="right"))
+    both = counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, 4), users) < _SECOND_TASTE
+    chosen = np.stack([tastes[0], np.where(both, tastes[1], tastes[0])], axis=1)
+    limited: NDArray[np.int64] = np.minimum(chosen, genres - 1)
+    return limited
+
+
+def _walks(
+    lengths: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    tastes: NDArray[np.int64],
+    items: int,
+    genres: int,
+    seed: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Items and times of all users, one step of all walks at a time.
+
+    Item i stands in the ring of genre i % genres at place i // genres.
+    """
+    users = len(lengths)
+    order = np.argsort(-lengths, kind="stable")  # the walks that go on are always the first ones
+    tastes, starts = tastes[order], offsets[:-1][order]
+    going = np.searchsorted(-lengths[order], -np.arange(1, lengths.max() + 1), side="right")
+    sizes = (items - np.arange(genres) + genres - 1) // genres
+    bases = [counter.key(seed, counter.STREAM_SAMPLE, part) for part in (5, 6, 7, 8)]
+    item = np.empty(offsets[-1], np.int64)
+    time = np.empty(offsets[-1], np.int64)
+    taste = np.zeros(users, np.int64)
+    place = np.zeros(users, np.int64)
+    clock = _FIRST_SECOND + counter.integers(300 * 86400, bases[3], users)
+    for step, active in enumerate(going):
+        draws = [counter.uniform(base, active, (step + 1) * users) for base in bases]
+        rows = np.arange(active)
+        change = draws[0] >= 1 - _CHANGE
+        taste = np.where(change, 1 - taste[:active], taste[:active])
+        genre = tastes[rows, taste]
+        size = sizes[genre]
+        # one of the next three: 60, 25 and 15 %
+        after = place[:active] + 1 + (draws[1] >= 0.6) + (draws[1] >= 0.85)
+        jump = np.floor(size * (draws[1] * draws[1] * draws[1])).astype(np.int64)
+        follows = (draws[0] < _FOLLOW) & (step > 0)
+        place = np.where(follows, after, np.where(jump == place[:active], jump + 1, jump)) % size
+        clock = clock[:active] + _gaps(draws[2], draws[3])
+        item[starts[:active] + step] = place * genres + genre
+        time[starts[:active] + step] = clock
+    return item, time
+
+
+def _gaps(which: NDArray[np.float64], drawn: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Seconds between two records: minutes in one sitting, hours, days or weeks between them."""
+    longest = np.array([900.0, 6 * 3600.0, 3 * 86400.0, 30 * 86400.0])
+    kind = np.searchsorted(np.array([0.6, 0.8, 0.96]), which, side="right")
+    return 60 + np.floor(longest[kind] * drawn).astype(np.int64)
+
+
+def _names(label: NDArray[np.int64], genres: int) -> dict[str, str]:
+    digits = len(str(len(label) // genres + 1))
+    names = {
+        str(name): f"{GENRES[i % genres]} record {i // genres + 1:0{max(2, digits)}d}"
+        for i, name in enumerate(label.tolist())
+    }
+    return dict(sorted(names.items(), key=lambda pair: int(pair[0])))

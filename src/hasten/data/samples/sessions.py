@@ -1,0 +1,63 @@
+"""The walks of the built-in sample ``sittings``, in which only the times tell what comes next.
+
+A listener goes around a ring of records. How far depends on how long the pause before the record
+just played was: after a record of the same sitting comes the next one in the ring, after the first
+record of the day one a third of the ring away, after a longer absence one two thirds away. Every
+listener has a pace of their own: what is a short pause for one is a long one for another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hasten.arrays import Int64
+from hasten.data.columns import counter_random as counter
+
+_FIRST_SECOND = 1_672_617_600  # 2023-01-02
+#: seconds of the shortest pause in a sitting, for the three paces
+_PACES = np.array([60, 240, 960])
+#: shares of the three kinds of pauses, and the shortest of each in units of the pace; the longest
+#: is a quarter longer
+_SHARES = np.array([0.5, 0.8])
+_PAUSES = np.array([1, 12, 600])
+#: how often any record of the ring may follow
+_ANY = 0.1
+
+
+def walks(
+    lengths: Int64, offsets: Int64, tastes: Int64, items: int, genres: int, seed: int
+) -> tuple[Int64, Int64]:
+    """Items and times of all listeners' events, listener by listener.
+
+    lengths, offsets: events of each; tastes: [U, 2], of which the first is theirs. Item i stands in
+    the ring of genre i % genres at place i // genres.
+    """
+    events = int(offsets[-1])
+    drawn = [
+        counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, part), events)
+        for part in range(10, 14)
+    ]
+    firsts = offsets[:-1]
+    user = np.repeat(np.arange(len(lengths)), lengths)
+    pace = _PACES[counter.integers(3, counter.key(seed, counter.STREAM_SAMPLE, 14), len(lengths))]
+    kind = np.searchsorted(_SHARES, drawn[0], side="right")
+    pause = np.floor(pace[user] * _PAUSES[kind] * (1 + 0.25 * drawn[1])).astype(np.int64)
+    kind[firsts] = 2
+    start = counter.integers(300 * 86400, counter.key(seed, counter.STREAM_SAMPLE, 15), len(firsts))
+    pause[firsts] = _FIRST_SECOND + start
+    genre = tastes[user, 0]
+    size = (items - genre + genres - 1) // genres
+    steps = np.empty(events, np.int64)
+    steps[1:] = (1 + kind[:-1] * (size[1:] // 3)) % size[1:]
+    anywhere = np.floor(size * drawn[3]).astype(np.int64)
+    steps = np.where(drawn[2] < _ANY, anywhere, steps)
+    steps[firsts] = anywhere[firsts]
+    place = _sums(steps, offsets) % size
+    return place * genres + genre, _sums(pause, offsets)
+
+
+def _sums(values: Int64, offsets: Int64) -> Int64:
+    """The running sum of each row."""
+    total = np.cumsum(values)
+    before = total[offsets[:-1]] - values[offsets[:-1]]
+    return total - np.repeat(before, np.diff(offsets))

@@ -1,0 +1,1 @@
+"""Where data come from: names, files, downloads, archives."""

@@ -1,0 +1,253 @@
+"""Downloads: https, sha256 required, size capped, written aside and renamed, cached.
+
+The cache (``HASTEN_CACHE``, or ``~/.cache/hasten``) holds a folder a download, named by the data
+set and its sha256: ``download/`` with the file as it came, ``content/`` with what it unpacks to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import ipaddress
+import os
+import re
+import shutil
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from hasten.data.sources import archives
+from hasten.data.sources.catalogue import CATALOGUE, Fetched, find
+from hasten.data.sources.published import GIT, RemoteFolder, git_name
+from hasten.errors import DataError, HastenError, UsageError
+
+#: called with the bytes so far and the bytes to come (None: not said)
+Report = Callable[[int, int | None], None]
+DEFAULT_CAP = 4 << 30
+_BLOCK = 1 << 20
+_TIMEOUT = 60.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """Where downloads are kept."""
+    if cache is not None:
+        return cache
+    named = os.environ.get("HASTEN_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "hasten"
+
+
+def cached(name: str, sha256: str, cache: Path | None = None) -> Path | None:
+    """The content of a download that is in the cache, or None."""
+    folder = _folder(name, sha256, cache) / "content"
+    return folder if folder.is_dir() else None
+
+
+def fetch(
+    name_or_url: str,
+    *,
+    sha256: str | None = None,
+    cache: Path | None = None,
+    offline: bool | None = None,
+    cap: int = DEFAULT_CAP,
+    report: Report | None = None,
+) -> Path:
+    """The folder with the content of a registered set or an address, downloaded if need be.
+
+    sha256: required for an address. cap: bytes at most. offline: only what is in the cache
+    (None: where HASTEN_OFFLINE is set to anything but 0).
+
+    Raises:
+        UsageError: no sha256, an address that is not https (http only on this machine), offline.
+        DataError: another sha256, too many bytes, an archive that is not safe to unpack.
+        HastenError: the download failed.
+    """
+    name, url, digest = _target(name_or_url, sha256)
+    entry = CATALOGUE.get(name_or_url)
+    wanted = {_file_name(url): (url, digest)}
+    if isinstance(entry, RemoteFolder) and sha256 is None:
+        wanted = {file: (f"{url}/{file}", kind) for file, kind in entry.files.items()}
+    final = _folder(name, digest, cache)
+    if final.is_dir():
+        kept = {file: final / "download" / file for file in wanted}
+        whole = (final / "content").is_dir() and all(path.is_file() for path in kept.values())
+        if whole and all(_digest(kept[f], d) == d for f, (_, d) in wanted.items()):
+            return final / "content"
+        shutil.rmtree(final)  # damaged since: fetch it anew
+    if offline is None:
+        offline = os.environ.get("HASTEN_OFFLINE", "0") not in ("", "0")
+    if offline:
+        raise UsageError(f"{name} is not in the cache {cache_folder(cache)}, and offline is set")
+    if isinstance(entry, Fetched) and sha256 is None:
+        cap = min(cap, entry.bytes)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".incoming-", dir=final.parent))
+    try:
+        (aside / "download").mkdir()
+        for file, (address, kind) in wanted.items():
+            target = aside / "download" / file
+            _download(address, target, kind, cap, report)
+            if len(wanted) == 1 and archives.is_archive(target):
+                archives.unpack(target, aside / "content")
+            else:
+                (aside / "content").mkdir(exist_ok=True)
+                os.link(target, aside / "content" / target.name)
+        _rename(aside, final)
+    except OSError as error:
+        raise HastenError(f"{name}: cannot write to {final.parent}: {error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return final / "content"
+
+
+def _target(name_or_url: str, sha256: str | None) -> tuple[str, str, str]:
+    """Name, address and sha256 of what is to be fetched."""
+    if sha256 is not None and not _SHA256.fullmatch(sha256.lower()):
+        raise UsageError(f"--sha256 {sha256!r}: 64 hexadecimal digits are expected")
+    if "://" in name_or_url:
+        check_address(name_or_url)
+        if sha256 is None:
+            raise UsageError(
+                f"{name_or_url}: no sha256 is known for this address; take it from the "
+                "publisher and pass --sha256"
+            )
+        stem = _file_name(name_or_url).split(".")[0]
+        return stem or "download", name_or_url, sha256.lower()
+    entry = find(name_or_url)
+    if not isinstance(entry, Fetched):
+        raise UsageError(f"{name_or_url} is a built-in sample: there is nothing to fetch")
+    return entry.name, entry.url, (sha256 or entry.sha256).lower()
+
+
+def _folder(name: str, sha256: str, cache: Path | None) -> Path:
+    return cache_folder(cache) / "datasets" / f"{name}-{sha256[:16]}"
+
+
+def _file_name(url: str) -> str:
+    last = urllib.parse.unquote(urllib.parse.urlsplit(url).path).rsplit("/", 1)[-1]
+    return _PLAIN.sub("-", last).strip(".-")[:64] or "download"
+
+
+def check_address(url: str, origin: str | None = None) -> None:
+    """Refuse anything but https; http is allowed on this machine (loopback) alone.
+
+    origin: the address that redirects here; from elsewhere it may not lead to this machine.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname or ""
+        _ = parts.port
+    except ValueError as error:
+        raise UsageError(f"{url!r} is no address: {error}") from error
+    if parts.username is not None or parts.password is not None:
+        raise UsageError("an address with a user name or password in it is refused")
+    if not host or parts.scheme not in ("https", "http"):
+        raise UsageError(f"{url!r}: an https address is expected")
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise UsageError(f"{url}: only https is allowed (http on this machine alone)")
+    from_elsewhere = not _is_loopback(urllib.parse.urlsplit(origin or url).hostname or "")
+    if _is_loopback(host) and from_elsewhere:
+        raise UsageError(f"{origin} redirects to this machine ({url}): refused")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
+    """Follow redirects only to addresses that would be allowed themselves."""
+
+    max_redirections = 5
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Any,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        check_address(newurl, origin=req.full_url)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _digest(path: Path, like: str) -> str:
+    """The sha256 of a file, or git's name of it where the other is one."""
+    if like.startswith(GIT):
+        return git_name(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(url: str, target: Path, expected: str, cap: int, report: Report | None) -> None:
+    """Stream the address into the file; only complete, with the right hash, it stays."""
+    handlers: list[Any] = [_CheckedRedirects()]
+    if _is_loopback(urllib.parse.urlsplit(url).hostname or ""):
+        handlers.append(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(*handlers)
+    request = urllib.request.Request(url, headers={"User-Agent": "hasten"})  # noqa: S310
+    try:
+        with opener.open(request, timeout=_TIMEOUT) as response:
+            digest = _stream(url, response, target, cap, report)
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise HastenError(f"{url}: the download failed: {reason}") from error
+    except ConnectionError as error:
+        raise HastenError(f"{url}: the download broke off: {error}") from error
+    if expected.startswith(GIT):
+        named = git_name(target)
+        if named != expected:
+            raise DataError(f"{url}: git calls it {named}, but {expected} was expected; not kept")
+    elif digest != expected:
+        raise DataError(f"{url}: the sha256 is {digest}, but {expected} was expected; not kept")
+
+
+def _stream(
+    url: str, response: http.client.HTTPResponse, target: Path, cap: int, report: Report | None
+) -> str:
+    said = response.headers.get("Content-Length")
+    length = int(said) if said is not None and said.isdecimal() else None
+    if length is not None and length > cap:
+        raise DataError(f"{url}: {length} bytes, more than the cap of {cap}")
+    digest = hashlib.sha256()
+    done = 0
+    with target.open("xb") as file:
+        while block := response.read(_BLOCK):
+            done += len(block)
+            if done > cap:
+                raise DataError(f"{url}: more than the cap of {cap} bytes")
+            digest.update(block)
+            file.write(block)
+            if report is not None:
+                report(done, length)
+        file.flush()
+        os.fsync(file.fileno())
+    if length is not None and done < length:
+        raise HastenError(f"{url}: the download broke off after {done} of {length} bytes")
+    return digest.hexdigest()
+
+
+def _rename(aside: Path, final: Path) -> None:
+    """Move the finished folder to its place; another process may have been first."""
+    try:
+        aside.rename(final)
+    except OSError:
+        if not (final / "content").is_dir():
+            raise
+        return
+    descriptor = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,232 @@
+"""Which files the options mean: one file, files named one by one, or what a folder holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hasten.config import DataOptions
+from hasten.data.columns.text import require_file
+from hasten.data.readers import recognise
+from hasten.data.tables import TEST, TRAIN, VALID
+from hasten.errors import DataError, UsageError
+
+ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".data", ".tab", ".inter", ".parquet", ".pq")
+_PART_WORDS = {
+    "train": TRAIN, "trn": TRAIN, "training": TRAIN,
+    "valid": VALID, "val": VALID, "validation": VALID, "dev": VALID,
+    "test": TEST, "tst": TEST,
+}  # fmt: skip
+_TIME_WORDS = frozenset(("time", "times", "timestamp", "timestamps"))
+_ITEM_WORDS = frozenset(("item", "items", "seq", "sequences"))
+_FEATURES = re.compile(r"_(feat|feats|features)\.(npy|parquet|pq)$")
+_PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of a data set. parts: (file, TRAIN, VALID or TEST; None where not said)."""
+
+    name: str
+    path: str
+    parts: tuple[tuple[Path, int | None], ...]
+    times: Path | None = None
+    names: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def set_name(path: Path) -> str:
+    """A name for the data at a path, fit for the name of a run folder."""
+    stem = path.resolve().name
+    if not path.is_dir():
+        stem = stem.removesuffix(".gz")
+        for ending in ENDINGS:
+            stem = stem.removesuffix(ending)
+    plain = _PLAIN_NAME.sub("-", stem).strip("-._")[:64]
+    return plain or "data"
+
+
+def locate(options: DataOptions) -> Place:
+    """The files that the options name.
+
+    Raises:
+        DataError: a file is missing, or a folder does not say which of its files are meant.
+        UsageError: options that contradict each other.
+    """
+    path = None if options.path is None else Path(options.path)
+    if path is not None and not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if options.train is not None:
+        place = named_files(options, path)
+    elif options.valid is not None or options.test is not None:
+        raise UsageError("data.valid and data.test need data.train beside them")
+    elif path is None:
+        raise UsageError("no data are named: give a path or a registered name")
+    elif path.is_dir():
+        place = _folder(path, options)
+    else:
+        place = Place(set_name(path), str(path), ((path, None),))
+    base = path if path is not None and path.is_dir() else None
+    if options.times is not None:
+        if len(place.parts) > 1:
+            raise UsageError("data.times goes with one file of sequences, not with several files")
+        place = replace(place, times=resolve("times", options.times, base))
+    if options.names is not None:
+        return replace(place, names=resolve("names", options.names, base))
+    return _find_names(place)
+
+
+def resolve(key: str, text: str, folder: Path | None) -> Path:
+    """A file named by an option: as it stands, or within the data folder."""
+    direct = Path(text)
+    if direct.is_file() or folder is None:
+        return _existing(key, direct)
+    inside = folder / text
+    return inside if inside.is_file() else _existing(key, direct)
+
+
+def _existing(key: str, path: Path) -> Path:
+    try:
+        return require_file(path)
+    except DataError as error:
+        raise DataError(f"data.{key}: {error}") from error
+
+
+def named_files(options: DataOptions, folder: Path | None) -> Place:
+    """The files that data.train, data.valid and data.test name."""
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"data.path names {folder} and data.train names a file: give one of them")
+    parts = []
+    for key, text, part in (
+        ("train", options.train, TRAIN),
+        ("valid", options.valid, VALID),
+        ("test", options.test, TEST),
+    ):
+        if text is not None:
+            parts.append((resolve(key, text, folder), part))
+    if len({path.resolve() for path, _ in parts}) < len(parts):
+        raise UsageError("data.train, data.valid and data.test name the same file twice")
+    first = parts[0][0]
+    if len(parts) == 1:
+        return Place(set_name(first), str(first), ((first, None),))
+    home = first.resolve().parent if folder is None else folder
+    return Place(set_name(home), str(home), tuple(parts))
+
+
+def _folder(folder: Path, options: DataOptions) -> Place:
+    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    candidates = [
+        p for p in files if ending(p) in ENDINGS and not _is_names(p) and not is_features(p)
+    ]
+    base = Place(set_name(folder), str(folder), ())
+    parts = part_files(folder, candidates)
+    if parts:
+        rest = [p.name for p in candidates if p not in dict(parts)]
+        notes = (f"files not used: {', '.join(rest)}",) if rest else ()
+        return replace(base, parts=parts, notes=notes)
+    if atomic := [p for p in candidates if p.suffix == ".inter"]:
+        candidates = atomic
+    if options.times is None and (pair := _with_times(candidates)):
+        items, times = pair
+        note = f"times taken from {times.name} (the only other file, named alike)"
+        return replace(base, parts=((items, None),), times=times, notes=(note,))
+    if options.times is not None:
+        candidates = [p for p in candidates if p.name != Path(options.times).name]
+    if len(candidates) == 1:
+        return replace(base, parts=((candidates[0], None),))
+    readable = [p for p in candidates if _readable(p, options)]
+    if len(readable) == 1:
+        note = f"read {readable[0].name}, the only file of {folder.name} that holds events"
+        return replace(base, parts=((readable[0], None),), notes=(note,))
+    kept_back = [p for p in readable if {_PART_WORDS.get(w) for w in _words(p)} & {VALID, TEST}]
+    if len(kept_back) == 1:
+        name = kept_back[0].name
+        raise DataError(
+            f"{folder}: {name} is there, but no training part. Add it, or have this one divided: "
+            f"--set data.train={name}"
+        )
+    listed = ", ".join(p.name for p in readable or candidates or files) or "nothing"
+    what = (
+        "more than one file may hold the events" if readable else "no file of events is recognised"
+    )
+    raise DataError(
+        f"{folder}: {what}: {listed}. Name one file, or data.train, data.valid and data.test"
+    )
+
+
+def ending(path: Path) -> str:
+    """The ending of the name, without that of compression."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _words(path: Path) -> list[str]:
+    name = path.name.removesuffix(".gz").lower()
+    for ending in ENDINGS:
+        name = name.removesuffix(ending)
+    return re.split(r"[^a-z0-9]+", name)
+
+
+def _is_names(path: Path) -> bool:
+    return path.name.lower().startswith("readme") or "names" in _words(path)
+
+
+def is_features(path: Path) -> bool:
+    """Whether a file is called as features of items are: ``image_feat.npy``."""
+    return path.is_file() and _FEATURES.search(path.name) is not None
+
+
+def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
+    """The files of a given split: one train file, with a valid or a test file."""
+    found: dict[int, list[Path]] = {TRAIN: [], VALID: [], TEST: []}
+    for path in files:
+        parts = {_PART_WORDS[word] for word in _words(path) if word in _PART_WORDS}
+        if len(parts) == 1:
+            found[parts.pop()].append(path)
+    if not found[TRAIN] or not (found[VALID] or found[TEST]):
+        return ()
+    for paths in found.values():
+        if len(paths) > 1:
+            both = ", ".join(path.name for path in paths)
+            raise DataError(
+                f"{folder}: more than one file for one part: {both}. "
+                "Name data.train, data.valid and data.test"
+            )
+    return tuple((paths[0], part) for part, paths in found.items() if paths)
+
+
+def _with_times(files: list[Path]) -> tuple[Path, Path] | None:
+    """A file of sequences and its times: two files, alike but for the word item or time."""
+    if len(files) != 2:
+        return None
+    timed = [p for p in files if _TIME_WORDS & set(_words(p))]
+    if len(timed) != 1:
+        return None
+    items = files[1 - files.index(timed[0])]
+    rest = [w for w in _words(items) if w not in _ITEM_WORDS]
+    same = rest == [w for w in _words(timed[0]) if w not in _TIME_WORDS]
+    return (items, timed[0]) if same else None
+
+
+def _readable(path: Path, options: DataOptions) -> bool:
+    try:
+        recognise(path, options)
+    except DataError:
+        return False
+    return True
+
+
+def _find_names(place: Place) -> Place:
+    """Names that lie beside the data by convention: X.item for X.inter, X.names.csv for X.csv."""
+    if len(place.parts) != 1:
+        return place
+    path = place.parts[0][0]
+    if path.suffix == ".inter":
+        beside = path.with_suffix(".item")
+    else:
+        stem = path.name.removesuffix(".gz")
+        beside = path.with_name(stem.removesuffix(ending(path)) + ".names.csv")
+    if not beside.is_file():
+        return place
+    note = f"item names taken from {beside.name}"
+    return replace(place, names=beside, notes=(*place.notes, note))

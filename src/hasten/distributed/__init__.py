@@ -1,0 +1,1 @@
+"""Several processes: launch, rendezvous, collectives, failures."""

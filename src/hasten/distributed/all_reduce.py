@@ -1,0 +1,109 @@
+"""The one all-reduce of an optimiser step: gradients, losses and wishes in one flat buffer.
+
+Because denominators are global, gradients of the shares are summed, not averaged. Losses travel
+along, so that every process knows those of the whole batch; and what each wishes to happen after
+the step (stop, save), so that all do it after the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hasten.distributed.divided import DividedParameters
+from hasten.distributed.processes import Processes
+from hasten.distributed.summed_buffer import SummedBuffer
+
+
+class GradientExchange:
+    """Sums what the processes computed of a step; afterwards all hold the same bytes."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+        self._names: list[str] | None = None
+        self._shapes: list[torch.Size] = []
+        self._buffer: SummedBuffer | None = None
+        self._count = self._gradients = 0
+        self._tail = torch.empty(0)
+        self._views: list[Tensor] = []
+        self._sums: list[Tensor] = []
+
+    def __call__(
+        self,
+        parameters: Sequence[Tensor],
+        losses: dict[str, Tensor],
+        wishes: Sequence[float],
+        sums: Sequence[Tensor] = (),
+        divided: DividedParameters | None = None,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Sum gradients and ``sums`` (in place), losses and wishes over all processes.
+
+        parameters: of one dtype and device, of the same shapes on all processes; losses: scalars by
+        name; a process without rows has none. A phase must name its terms alike in every step.
+        divided: takes its part of the gradients, and the parameters have none afterwards.
+        Returns the losses and the wishes [len(wishes)].
+        """
+        if self.processes.world == 1:  # under a launcher, with nobody to exchange with
+            return losses, self.processes.sum_(torch.tensor(wishes), "the wishes")
+        if self._names is None:
+            self._names = self._agreed_names(losses)
+        names = self._names
+        self._lay_out([*parameters, *sums], len(parameters), len(names) + len(wishes))
+        assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
+        grads = [parameter.grad for parameter in parameters]
+        held = [
+            (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
+        ]
+        held += zip(self._sums, sums, strict=True)
+        if held:  # a share without rows leads to no gradient at all
+            torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
+        for view, grad in zip(self._views, grads, strict=True):
+            if grad is None:
+                view.zero_()
+        tail = self._tail
+        zero = tail.new_zeros(())
+        values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
+        tail[: len(names)].copy_(torch.stack(values))
+        tail[len(names) :].copy_(torch.tensor(wishes, dtype=tail.dtype), non_blocking=True)
+        assert self._buffer is not None
+        if divided is None:
+            self._buffer.sum_(self._count, "the sum of gradients")
+            for parameter, view in zip(parameters, self._views, strict=True):
+                parameter.grad = view
+            summed = self._buffer.values[self._gradients : self._count].clone()
+        else:
+            part = (divided.begin, divided.end, self._gradients, self._count)
+            summed = self._buffer.reduce_(*part, "the sum of gradients")
+            divided.take(self._buffer.values[: self._gradients])
+            for parameter in parameters:
+                parameter.grad = None
+        *found, tail = torch.split(summed, [*(own.numel() for own in sums), len(tail)])
+        for own, value in zip(sums, found, strict=True):
+            own.copy_(value.view_as(own))
+        return dict(zip(names, tail[: len(names)].unbind(), strict=True)), tail[len(names) :]
+
+    def _agreed_names(self, losses: dict[str, Tensor]) -> list[str]:
+        """The loss terms of all processes in one order."""
+        told = self.processes.gather(list(losses), "the names of loss terms")
+        return list(dict.fromkeys(name for names in told for name in names))
+
+    def _lay_out(self, held: Sequence[Tensor], gradients: int, tail: int) -> None:
+        """Cut the buffer into gradients, sums, then losses and wishes, unless it is."""
+        shapes = [tensor.shape for tensor in held]
+        if shapes == self._shapes:
+            return
+        self._shapes = shapes
+        sizes = [*(tensor.numel() for tensor in held), tail]
+        self._count, self._gradients = sum(sizes), sum(sizes[:gradients])
+        if self._buffer is None or self._count > len(self._buffer.values):
+            kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients]}
+            assert len(kinds) == 1, "one dtype and device a phase"
+            ((dtype, device),) = kinds
+            # rows that a batch reads differ in number: a first growth should be the last
+            spare = 0 if self._buffer is None else self._count // 4
+            self._buffer = SummedBuffer(self.processes, self._count + spare, dtype, device)
+        *pieces, self._tail = torch.split(self._buffer.values[: self._count], sizes)
+        views = [piece.view_as(tensor) for piece, tensor in zip(pieces, held, strict=True)]
+        self._views, self._sums = views[:gradients], views[gradients:]

@@ -1,0 +1,62 @@
+"""What a process other than the first tells of itself: a log of its own in the run folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from hasten.errors import HastenError
+from hasten.runs.journal import escape_controls
+
+
+class RankLog:
+    """Stands in for :class:`hasten.runs.journal.Journal` on ranks above 0.
+
+    Lines for people go to ``train-rank<k>.log``; records and TensorBoard are the first's alone.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._path = folder / f"train-rank{rank}.log"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)  # on a machine with disks of its own
+            self._file = self._path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def record(
+        self, kind: str, epoch: int, step: int, values: Mapping[str, float | str | int]
+    ) -> None:
+        """Nothing: the first process records."""
+
+    def train(self, text: str) -> None:
+        """A line for people."""
+        try:
+            self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escape_controls(text)}\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def valid(self, text: str) -> None:
+        """Nothing: the first process has it."""
+
+    def warn(self, text: str) -> None:
+        """A warning; the first process shows it, where it concerns all."""
+        self.train(f"warning: {text}")
+
+    def __enter__(self) -> RankLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.train(f"ended by {type(error).__name__}: {error}")
+        self._file.close()
+
+    def _failure(self, error: OSError) -> HastenError:
+        return HastenError(f"{self._path}: cannot be written: {error.strerror}")

@@ -1,0 +1,151 @@
+"""How the processes of a run meet: the store, the network interface, the process group.
+
+On one node everything stays on the loopback interface, unless the environment names another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from hasten.config import DistributedOptions
+from hasten.distributed.launch import LOOPBACK, Launch, port_problem
+from hasten.errors import ConfigurationError, ProcessesError
+
+_SIOCGIFADDR = 0x8915
+
+
+def resolve_backend(name: str, device: torch.device) -> str:
+    """``auto`` is nccl on CUDA, else gloo; one that cannot serve the device is refused."""
+    if name == "auto":
+        return "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+    if name == "nccl" and device.type != "cuda":
+        raise ConfigurationError(
+            f"distributed.backend nccl needs CUDA devices, not {device.type}: use gloo or auto"
+        )
+    if name == "nccl" and not dist.is_nccl_available():
+        raise ConfigurationError("distributed.backend nccl: this torch is built without it")
+    return name
+
+
+def choose_interface(launch: Launch) -> None:
+    """Let gloo and nccl use loopback on one node, else the interface that reaches the first.
+
+    ``GLOO_SOCKET_IFNAME`` and ``NCCL_SOCKET_IFNAME`` stay where they are set. Left to itself, gloo
+    would take the address of the host's name, which is often one that no other machine reaches.
+    """
+    if launch.one_node:
+        name: str | None = "lo0" if sys.platform == "darwin" else "lo"
+    else:
+        name = _interface_towards(launch.address, launch.port)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _interface_towards(address: str, port: int) -> str | None:
+    """The interface from which packets to this address leave; None where that is not known."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, port))  # a datagram socket sends nothing by that
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    return next((name for _, name in socket.if_nameindex() if _address_of(name) == own), None)
+
+
+def _address_of(interface: str) -> str | None:
+    """The IPv4 address of an interface, where the system tells (Linux)."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            answer = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def open_store(launch: Launch, timeout: timedelta) -> Any:
+    """The store where the processes meet: held by the launcher or else by rank 0."""
+    holds = launch.rank == 0 and not launch.keeps_store
+    descriptor = launch.store_socket
+    if holds and descriptor is None:
+        # a socket of our own: torch's would listen on every interface
+        descriptor = _listen(launch)
+    try:
+        return TCPStore(
+            launch.address,
+            launch.port,
+            launch.world,
+            is_master=holds,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=descriptor if holds else None,
+        )
+    except (dist.DistError, RuntimeError) as error:
+        raise ProcessesError(
+            f"rank {launch.rank} does not reach rank 0 at {launch.address}:{launch.port}: "
+            f"{first_line(error)}; check the address, the port and the firewall"
+        ) from error
+
+
+def _listen(launch: Launch) -> int:
+    """An open socket at the address that the launcher named, on that address alone."""
+    local = launch.address in ("localhost", LOOPBACK)
+    address = LOOPBACK if local else launch.address
+    try:
+        listener = socket.create_server((address, launch.port))
+    except OSError as error:
+        raise ProcessesError(port_problem(address, launch.port, error)) from error
+    return listener.detach()
+
+
+def meet(launch: Launch, options: DistributedOptions, device: torch.device, backend: str) -> Any:
+    """Wait for the others and form the process group; the store.
+
+    Raises ProcessesError, naming who did not come.
+    """
+    if dist.is_initialized():
+        raise ProcessesError(
+            "this program has a process group of torch.distributed already: let hasten make it "
+            "(call hasten.train first), or destroy it before"
+        )
+    choose_interface(launch)
+    timeout = timedelta(seconds=options.timeout)
+    store = open_store(launch, timeout)
+    here = PrefixStore(f"hasten/{launch.restarts}", store)
+    here.set(f"here/{launch.rank}", socket.gethostname())
+    both = f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else "cpu:gloo"
+    try:
+        here.wait([f"here/{rank}" for rank in range(launch.world)], timeout)
+        dist.init_process_group(
+            both,
+            store=PrefixStore("group", here),
+            rank=launch.rank,
+            world_size=launch.world,
+            # the waiting is ours, by the same time; this one ends what nobody waits for any more
+            timeout=timeout + timedelta(seconds=30),
+            device_id=device if device.type == "cuda" and backend == "nccl" else None,
+        )
+    except (dist.DistError, RuntimeError) as error:
+        missing = [rank for rank in range(launch.world) if not here.check([f"here/{rank}"])]
+        who = f"ranks {', '.join(map(str, missing))} did not come" if missing else "all came"
+        raise ProcessesError(
+            f"rank {launch.rank} of {launch.world} could not join the others within "
+            f"{options.timeout:g} s ({who}): {first_line(error)}"
+        ) from error
+    return store
+
+
+def first_line(error: BaseException) -> str:
+    """An error of torch without the trace of its C++ side."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

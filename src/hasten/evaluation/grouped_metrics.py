@@ -1,0 +1,74 @@
+"""The metrics of knowledge-graph completion apart by relation and by direction.
+
+Every target of a task is a triple asked in one direction, and counts with its own sum; a group's
+metric is the mean (for ``amri`` the ratio of sums) over the targets of the group alone. Groups are
+weighted by their targets in the metric of the whole, so the groups of one split add up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from hasten.data.tables import AnyDataset, KnowledgeGraph
+from hasten.errors import UsageError
+from hasten.evaluation.completion import CompletionTask
+from hasten.evaluation.metrics import Float64
+from hasten.evaluation.protocols import AnyTask
+from hasten.evaluation.ranker import per_query
+from hasten.ops.ranking.rank_all import Ranks
+
+By = Literal["relation", "direction"]
+BY: tuple[By, ...] = ("relation", "direction")
+DIRECTIONS = ("tail", "head", "both")
+
+
+def refuse_groups(by: str, dataset: AnyDataset) -> None:
+    """UsageError where there is nothing to divide by: the words are those of ``--by``."""
+    if by not in BY:
+        raise UsageError(f"--by {by}: must be relation or direction")
+    if not isinstance(dataset, KnowledgeGraph):
+        raise UsageError(f"--by {by} is for knowledge graphs; this run ranks items for users")
+
+
+def drill_down(
+    task: AnyTask, ranks: Ranks, metrics: Sequence[str], graph: KnowledgeGraph, by: By
+) -> pa.Table:
+    """One row a group that has targets: the most frequent relation first.
+
+    Columns: part; by relation also relation (its label) and, where there are names,
+    relation_name; direction, what is asked for (``tail``, ``head`` or ``both``); targets, how many
+    were ranked; and each metric, float64.
+    """
+    assert isinstance(task, CompletionTask)
+    count = len(graph.relations) if by == "relation" else 1
+    asked = np.repeat(task.queries.relation, task.targets.lengths)
+    relation = asked % len(graph.relations) if by == "relation" else np.zeros_like(asked)
+    for_head = (asked >= len(graph.relations)).astype(np.int64)
+    # a place for each relation and direction; the third is the sum of the first two
+    group = relation * 2 + for_head
+
+    def sums(values: Float64) -> Float64:
+        found = np.bincount(group, weights=values, minlength=2 * count).reshape(count, 2)
+        return np.concatenate([found, found.sum(1, keepdims=True)], axis=1)
+
+    targets = sums(np.ones(len(group)))
+    order = np.argsort(-targets[:, 2], kind="stable")
+    rows, columns = np.nonzero(targets[order] > 0)
+    rows = order[rows]
+    table: dict[str, object] = {"part": [task.protocol.part] * len(rows)}
+    if by == "relation":
+        table["relation"] = graph.relations.take(rows)
+        if graph.relations.names is not None:
+            table["relation_name"] = graph.relations.names.take(pa.array(rows))
+    table["direction"] = [DIRECTIONS[column] for column in columns]
+    table["targets"] = targets[rows, columns].astype(np.int64)
+    for name, found in per_query(task, ranks, metrics).items():
+        weight = sums(found.counts.astype(np.float64))[rows, columns]
+        mean = np.full(len(rows), np.nan)
+        np.divide(sums(found.sums)[rows, columns], weight, out=mean, where=weight > 0)
+        table[name] = mean
+    return pa.table(table)

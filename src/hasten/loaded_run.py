@@ -1,0 +1,101 @@
+"""A finished run: its model loaded again from the folder alone, and judged again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import torch
+from torch import nn
+
+from hasten.build import build_model, judge_task, load_phases, load_weights
+from hasten.config import RunConfig
+from hasten.configuration.build import load_config
+from hasten.data.store import load_stored
+from hasten.data.tables import TEST, VALID, AnyDataset, KnowledgeGraph
+from hasten.distributed.device import prepare_torch, resolve_device
+from hasten.distributed.processes import Processes
+from hasten.errors import RunFolderError
+from hasten.evaluation.grouped_metrics import By, drill_down, refuse_groups
+from hasten.evaluation.protocols import ranking_task
+from hasten.runs.allocator import tune_process
+from hasten.runs.checkpoint import read_checkpoint
+from hasten.runs.resuming import changed, named_checkpoint
+from hasten.runs.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run's model with the weights of one checkpoint, and its data."""
+
+    path: Path
+    config: RunConfig
+    model: nn.Module
+    dataset: AnyDataset
+    device: torch.device
+
+
+def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> LoadedRun:
+    """The model of a run, in evaluation mode, rebuilt from its folder alone."""
+    tune_process()
+    with RunFolder.open(run, lock=False) as folder:
+        config = load_config(folder.path / "config.yaml")
+        dataset = load_stored(folder.data)
+        target = resolve_device(device)
+        prepare_torch(config, target)
+        model = build_model(config, dataset, target)
+        found = read_checkpoint(named_checkpoint(folder, checkpoint))
+        load_weights(model, found)
+        load_phases(model, dataset, config, found)
+        return LoadedRun(folder.path, config, model.eval(), dataset, target)
+
+
+def evaluate(
+    run: Path,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    checkpoint: str = "best",
+    device: str | None = None,
+    by: str | None = None,
+) -> dict[str, Any]:
+    """Judge a finished run's checkpoint again, perhaps by another protocol.
+
+    by: ``relation`` or ``direction`` of a knowledge graph; ``groups`` has the table then.
+    """
+    begin = time.perf_counter()
+    tune_process()
+    RunFolder.open(run, lock=False)
+    distributed = load_config(run / "config.yaml").distributed
+    with Processes.join(device or "auto", distributed) as processes:
+        target = str(processes.device)
+        loaded = processes.together(
+            "loading the run", lambda: load_run(run, checkpoint=checkpoint, device=target)
+        )
+        config = changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
+        if by is not None:
+            refuse_groups(by, loaded.dataset)
+        parts, groups = {}, []
+        for name, part in (("valid", VALID), ("test", TEST)):
+            task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
+            if len(task.queries):
+                parts[name] = found = judge_task(loaded.model, task, config, processes)
+                if by is not None and found.ranks is not None:
+                    graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
+                    groups.append(drill_down(task, found.ranks, metrics, graph, cast(By, by)))
+    if not parts:
+        raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
+    return {
+        "run": str(run),
+        "model": config.model.name,
+        "data": loaded.dataset.name,
+        "checkpoint": checkpoint,
+        "valid": parts["valid"].values if "valid" in parts else {},
+        "test": parts["test"].values if "test" in parts else {},
+        "protocol": next(iter(parts.values())).protocol,
+        "devices": processes.world,
+        "seconds": time.perf_counter() - begin,
+    } | ({} if by is None else {"by": by, "groups": pa.concat_tables(groups)})

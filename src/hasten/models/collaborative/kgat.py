@@ -1,0 +1,301 @@
+"""KGAT: recommendation by attention over interactions and facts (Wang et al. 2019).
+
+Nodes e⁰ [E + U, D] are entities and users. A layer aggregates the neighbours of every node,
+``e_N = sum over (h, r, t) of π(h, r, t) e_t``, and mixes them with the node itself:
+
+- ``bi-interaction``: ``lrelu((e + e_N) W1 + b1) + lrelu((e ⊙ e_N) W2 + b2)``;
+- ``gcn``: ``lrelu((e + e_N) W + b)``;  ``graphsage``: ``lrelu([e, e_N] W + b)``.
+
+The result is dropped out and goes on to the next layer as it is; a node's vector is
+``[e⁰, e¹/‖e¹‖, e²/‖e²‖, ...]``, the score of a user and an item the product of theirs. Two phases
+take turns, each with its own optimiser over the shared nodes: pairs (BPR on the vectors) and
+translation (TransR). After them the attention is computed anew, without gradient: the softmax over
+a head's edges of ``(e_t W_r) · tanh(e_h W_r + e_r)``. Until then an edge weighs one over the
+head's edges of its relation.
+
+In training the last layer is computed for the nodes of the batch alone, and the one before it for
+these and their neighbours: the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.tables import TRAIN, Dataset
+from hasten.errors import CheckpointError
+from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
+from hasten.models.interface import Sizes
+from hasten.objectives.base import Encoded, Phase
+from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
+from hasten.objectives.translation import TranslationBatch, TranslationPhase
+from hasten.ops.attention.relation_attention import RelationEdges, relation_attention
+from hasten.ops.dtypes import wide
+from hasten.ops.graph.aggregate import Aggregator, aggregate, mix
+from hasten.ops.graph.best_paths import PathGraph
+from hasten.ops.graph.collaborative_graph import CollaborativeGraph
+from hasten.ops.graph.segment_softmax import segment_softmax
+from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm_rows, with_neighbours
+from hasten.ops.losses.translation_loss import translation_loss
+from hasten.ops.random import seed_device
+from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.table import EmbeddingTable, FixedTable
+from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+
+#: the share of the nodes above which choosing among them costs more than it saves
+_MOST = 0.8
+
+
+class KGATOptions(ModelOptions):
+    """Options of KGAT; the values of the paper in brackets."""
+
+    name: Literal["kgat"] = "kgat"
+    width: int = Field(64, ge=1, description="D, the width of entities and users [64]")
+    relation_width: int = Field(64, ge=1, description="K, the width of relations [64]")
+    layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (64, 32, 16), min_length=1, description="widths of the layers [64, 32, 16]"
+    )
+    aggregator: Aggregator = Field(
+        "bi-interaction", description="how a node and its neighbours are mixed [bi-interaction]"
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="of messages [0.1]")
+    slope: float = Field(0.2, ge=0, description="of the leaky ReLU below 0 [0.2]")
+    l2: float = Field(1e-5, ge=0, description="weight of the vectors' squared norms / 2 [1e-5]")
+    kg_l2: float = Field(1e-5, ge=0, description="the same in the translation phase [1e-5]")
+    kg_batch_size: int | None = Field(
+        None, ge=1, description="edges a step of the translation phase; none: twice batch_size"
+    )
+    sampling: Sampling = Field(
+        "users", description="pairs: users alike, or every interaction once an epoch [users]"
+    )
+
+
+class Layer(nn.Module):
+    """The matrices of one aggregation."""
+
+    def __init__(self, width: int, out: int, aggregator: Aggregator) -> None:
+        super().__init__()
+        entering = 2 * width if aggregator == "graphsage" else width
+        self.first = nn.Linear(entering, out)
+        self.second = nn.Linear(entering, out) if aggregator == "bi-interaction" else None
+        for linear in self._linears:
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    @property
+    def _linears(self) -> list[nn.Linear]:
+        return [self.first] if self.second is None else [self.first, self.second]
+
+    @property
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        return [(linear.weight, linear.bias) for linear in self._linears]
+
+
+class KGAT(nn.Module):
+    """The model. Its graph is that of the data, given by :meth:`phases`."""
+
+    name: ClassVar[str] = "kgat"
+    summary: ClassVar[str] = "recommendation with facts about the items (Wang et al. 2019)"
+    reads: ClassVar[str] = "facts"
+    Options: ClassVar[type[KGATOptions]] = KGATOptions
+    defaults: ClassVar[Mapping[str, Any]] = {**PAIR_DEFAULTS, "lr": 1e-4, "batch_size": 1024}
+    sample: ClassVar[str] = "library"
+    scores_new_users: ClassVar[bool] = False
+
+    def __init__(self, options: KGATOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.options, self.sizes = options, sizes
+        kinds = 2 * sizes.relations + 2
+        self.nodes = EmbeddingTable(sizes.entities + sizes.users, options.width)
+        self.relations = EmbeddingTable(kinds, options.relation_width)
+        self.projections = nn.Parameter(torch.empty(kinds, options.width, options.relation_width))
+        for matrix in self.projections.data:
+            nn.init.xavier_normal_(matrix)
+        widths = (options.width, *options.layers)
+        self.layers = nn.ModuleList(
+            Layer(width, out, options.aggregator) for width, out in pairwise(widths)
+        )
+        self.recompute = False
+        self.graph: SparseGraph | None = None
+        self._encoded: Tensor | None = None
+
+    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+        """Pairs, then translation; the graph is made here."""
+        options, training = self.options, config.training
+        found, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
+        self.recompute = training.recompute
+        graph = SparseGraph.build(found.head, found.tail, found.nodes, found.nodes)
+        self.graph = graph.to(device)
+        self.edges = RelationEdges.build(found.head, found.relation, found.tail).to(device)
+        self.set_attention(torch.from_numpy(found.normalised()))
+        pairs = PairwisePhase(
+            self,
+            [self.nodes.weight, *self.layers.parameters()],
+            dataset.histories(TRAIN),
+            items=self.sizes.items,
+            batch_size=training.batch_size,
+            l2=options.l2,
+            sampling=options.sampling,
+        )
+        translation = TranslationPhase(
+            self,
+            [self.nodes.weight, self.relations.weight, self.projections],
+            found,
+            batch_size=options.kg_batch_size or 2 * training.batch_size,
+            l2=options.kg_l2,
+        )
+        return [pairs, translation]
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> bool:
+        """Start from the users and items of a BPR-MF run on the same events (as published)."""
+        if set(weights) != {"users.weight", "items.weight"}:
+            return False
+        sizes, width = self.sizes, self.options.width
+        users, items = weights["users.weight"], weights["items.weight"]
+        if users.shape != (sizes.users, width) or items.shape != (sizes.items, width):
+            raise CheckpointError(
+                f"the bprmf run has {len(users):,} users and {len(items):,} items of width "
+                f"{items.shape[1]}, these data have {sizes.users:,} and {sizes.items:,} and "
+                f"model.width is {width}: train bprmf on the same data with the same width"
+            )
+        with torch.no_grad():
+            self.nodes.weight[: sizes.items] = items.to(self.nodes.weight)
+            self.nodes.weight[sizes.entities :] = users.to(self.nodes.weight)
+        return True
+
+    @property
+    def attention(self) -> Tensor:
+        """float32 [edges] weights of the edges, in the order of their heads."""
+        return self.weights.values
+
+    def set_attention(self, values: Tensor) -> None:
+        assert self.graph is not None
+        self.weights: EdgeWeights = self.graph.weigh(values.to(self.nodes.weight.device))
+
+    def path_graph(self) -> PathGraph:
+        """The graph with its attention: an edge is followed from its head to its tail."""
+        assert self.graph is not None
+        spans = self.edges.spans
+        counts = torch.tensor([span.stop - span.start for span in spans])
+        kinds = torch.tensor([span.relation for span in spans])
+        kind = kinds.repeat_interleave(counts)[self.edges.place.cpu()]
+        tail = self.graph.columns.cpu().long().numpy()
+        weight = self.attention.cpu().double().numpy()
+        return PathGraph(self.graph.bounds, tail, kind.numpy(), weight)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Attention from the weights as they are."""
+        assert self.graph is not None
+        logits = relation_attention(
+            self.edges, self.nodes.weight, self.relations.weight, self.projections
+        )
+        self.set_attention(segment_softmax(logits, self.graph.offsets))
+
+    def translation(
+        self, rows: Tensor, place: Tensor, batch: TranslationBatch
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and the norms of a batch whose nodes are at these places of the rows."""
+        relation = self.relations.rows(batch.relation.to(rows.device))
+        return translation_loss(rows, place, relation, self.projections, batch.sizes)
+
+    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+        """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
+        nodes = torch.cat([pairs.user + self.sizes.entities, pairs.positive, pairs.negative])
+        wanted = torch.unique(nodes)
+        seed_device(self.nodes.weight.device, draw)
+        found = self.propagate(wanted)
+        return found, wanted.to(found.device)
+
+    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        vectors, wanted = encoded
+        nodes = torch.cat([pairs.user + self.sizes.entities, pairs.positive, pairs.negative])
+        place = torch.searchsorted(wanted, nodes.to(wanted.device))
+        user, positive, negative = vectors.index_select(0, place).chunk(3)
+        return user, positive, negative
+
+    def propagate(self, wanted: Tensor) -> Tensor:
+        """[S, D + D1 + ...] vectors of the wanted nodes (int64 [S] on the host, distinct)."""
+        x = self.nodes.block(0, len(self.nodes))
+        found: list[Tensor] = []
+        needed = self._needed(wanted)
+        for number, layer in enumerate(cast(Sequence[Layer], self.layers)):
+            before_last = number - len(self.layers)
+            function = {-1: self._last, -2: self._before_last}.get(before_last, self._whole)
+            if self.recompute and torch.is_grad_enabled():
+                own, x = checkpoint(function, layer, x, wanted, needed, use_reentrant=False)
+            else:
+                own, x = function(layer, x, wanted, needed)
+            found.append(own)
+        first, *rest = (rows.to(wide(rows)) for rows in (*found, x))
+        return torch.cat([first, *map(F.normalize, rest)], dim=1)
+
+    def _needed(self, wanted: Tensor) -> Tensor | None:
+        """The nodes whose last layer but one the last one needs; None: (nearly) all."""
+        assert self.graph is not None
+        if len(self.layers) == 1 or len(wanted) > _MOST * len(self.nodes):
+            return None
+        found = with_neighbours(self.graph, wanted)
+        return None if len(found) > _MOST * len(self.nodes) else found
+
+    def _whole(
+        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The wanted rows of x, and a layer for all nodes."""
+        return self._before_last(layer, x, wanted, None)
+
+    def _before_last(
+        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The wanted rows of x, and a layer for the needed nodes."""
+        assert self.graph is not None
+        picked = wanted.to(x.device)
+        rows = None if needed is None else needed.to(x.device)
+        return aggregate(
+            self.graph, self.weights, x, picked, layer.matrices, *self._mixing, rows=rows
+        )
+
+    def _last(
+        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The wanted rows of x, and a layer for these nodes. x: the rows of the needed nodes."""
+        assert self.graph is not None
+        among = None if needed is None else needed.to(x.device)
+        own, neighbours = spmm_rows(self.graph, self.weights, x, wanted, among=among)
+        return own, mix(own, neighbours, layer.matrices, *self._mixing)
+
+    @property
+    def _mixing(self) -> tuple[Aggregator, float, float]:
+        options = self.options
+        return options.aggregator, options.slope, options.dropout if self.training else 0.0
+
+    @contextmanager
+    def encoded_once(self) -> Iterator[None]:
+        """Within it, :meth:`scorer` encodes the graph at its first use only."""
+        self._encoded = self._judged()
+        try:
+            yield
+        finally:
+            self._encoded = None
+
+    def _judged(self) -> Tensor:
+        """[N + U, ...] the vectors of all items, then of all users."""
+        sizes = self.sizes
+        users = torch.arange(sizes.entities, sizes.entities + sizes.users)
+        return self.propagate(torch.cat([torch.arange(sizes.items), users]))
+
+    def scorer(self, queries: RecommenderQueries) -> Scorer:
+        """Products of the vectors of users and items."""
+        vectors = self._judged() if self._encoded is None else self._encoded
+        user = torch.from_numpy(queries.user).to(vectors.device) + self.sizes.items
+        items = FixedTable(vectors[: self.sizes.items])
+        return FactorScorer(vectors.index_select(0, user), Catalogue(items))

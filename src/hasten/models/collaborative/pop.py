@@ -1,0 +1,67 @@
+"""Popularity: every user gets the items with the most training events. The baseline to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.tables import TRAIN, Dataset
+from hasten.models.interface import Sizes
+from hasten.objectives.base import Phase
+from hasten.ops.ranking.scorer import Scorer
+from hasten.scoring import RecommenderQueries
+
+
+class PopOptions(ModelOptions):
+    """Popularity has nothing to set."""
+
+    name: Literal["pop"] = "pop"
+
+
+@dataclass(frozen=True)
+class SameForAll:
+    """Scores [N] that do not depend on the query."""
+
+    scores: Tensor
+    queries: int
+
+    def block(self, start: int, stop: int) -> Tensor:
+        return self.scores[start:stop].repeat(self.queries, 1)
+
+
+class Pop(nn.Module):
+    """Counts of events an item in the training part; nothing is learned by gradients."""
+
+    name: ClassVar[str] = "pop"
+    summary: ClassVar[str] = "the most popular items, for everyone"
+    Options: ClassVar[type[PopOptions]] = PopOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    sample: ClassVar[str] = "sequences"
+    scores_new_users: ClassVar[bool] = True
+
+    counts: Tensor
+
+    def __init__(self, options: PopOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.options = options
+        self.register_buffer("counts", torch.zeros(sizes.items, dtype=torch.int64))
+
+    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+        """None: ``fit`` does all there is to do."""
+        return ()
+
+    def fit(self, dataset: Dataset) -> None:
+        """Count the training events of each item."""
+        item = dataset.interactions.item[dataset.part == TRAIN]
+        counts = np.bincount(item, minlength=len(self.counts))
+        self.counts.copy_(torch.from_numpy(counts))
+
+    def scorer(self, queries: RecommenderQueries) -> Scorer:
+        """The counts, for every query alike (float32: exact below 2^24 events an item)."""
+        return SameForAll(self.counts.to(torch.float32), len(queries))

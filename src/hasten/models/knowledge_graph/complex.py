@@ -1,0 +1,58 @@
+"""ComplEx: complex-valued embeddings (Trouillon et al. 2016).
+
+Score ``Re(Σ h_k r_k conj(t_k))``. With real and imaginary halves side by side,
+``q = [h_re r_re − h_im r_im, h_re r_im + h_im r_re]`` and the score is ``q · [t_re, t_im]``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.base import (
+    LOSSES,
+    METRICS,
+    Loss,
+    Share,
+    TripleModel,
+    TripleOptions,
+)
+from hasten.ops.dense.dropout import dropout
+
+
+class ComplExOptions(TripleOptions):
+    """Options of ComplEx."""
+
+    name: Literal["complex"] = "complex"
+    loss: Loss = Field("1vsall", description=LOSSES)
+    dropout: Share = Field(0.3, description="of the products")
+
+    @field_validator("width")
+    @classmethod
+    def _two_halves(cls, width: int) -> int:
+        if width % 2:
+            raise ValueError(f"width {width}: real and imaginary halves need an even number")
+        return width
+
+
+class ComplEx(TripleModel):
+    """The model."""
+
+    name: ClassVar[str] = "complex"
+    summary: ClassVar[str] = "complex products of triples (Trouillon et al. 2016)"
+    Options: ClassVar[type[ComplExOptions]] = ComplExOptions
+    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}  # noqa: RUF012
+
+    def __init__(self, options: ComplExOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.options = options
+
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        h_re, h_im = head_BD.chunk(2, dim=1)
+        r_re, r_im = self.relations.rows(relation).chunk(2, dim=1)
+        product = torch.cat([h_re * r_re - h_im * r_im, h_re * r_im + h_im * r_re], dim=1)
+        return dropout(product, self.options.dropout, self.training)

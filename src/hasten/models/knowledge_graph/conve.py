@@ -1,0 +1,220 @@
+"""ConvE: two-dimensional convolutions over head and relation (Dettmers et al. 2018).
+
+Head and relation, each D = H·W numbers, become an image of 2H×W; batch norm, dropout; C filters of
+k×k without padding, batch norm, ReLU, dropout of whole channels; a linear map back to D, dropout,
+batch norm, ReLU; the score of entity t is its product with e_t, plus a bias (equation 1 and figure
+1 of the paper). Differences: no biases before a batch norm, and no gain and shift in the first one,
+which the second undoes; batch norm over groups of ``group`` questions, whatever the batch.
+
+Shapes: B questions, D width, H×W the shape of a vector, C channels, P = (2H-k+1)(W-k+1) places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from hasten.config import RunConfig
+from hasten.data.tables import KnowledgeGraph
+from hasten.errors import ConfigurationError
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.base import METRICS, Share, TripleModel, TripleOptions
+from hasten.objectives.base import Phase
+from hasten.ops.dense.dropout import dropout
+from hasten.ops.dense.group_moments import GroupMoments, normalise
+from hasten.ops.dense.patch_convolution import (
+    channel_moments,
+    folded_filters,
+    patches_of,
+    tap_moments,
+)
+from hasten.ops.dense.rectified_linear import Group, rectified_linear
+from hasten.ops.dtypes import wide
+
+EPS = 1e-5
+
+
+class ConvEOptions(TripleOptions):
+    """Options of ConvE; the paper's values in brackets."""
+
+    name: Literal["conve"] = "conve"
+    width: int = Field(200, ge=1, description="D, the width of entities and relations [200]")
+    channels: int = Field(32, ge=1, description="C, filters of the convolution [32]")
+    kernel: int = Field(3, ge=1, description="k, filters are k by k [3]")
+    input_dropout: Share = Field(0.2, description="of the image [0.2]")
+    feature_dropout: Share = Field(0.2, description="of whole channels [0.2]")
+    hidden_dropout: Share = Field(0.3, description="of the hidden vector [0.3]")
+    group: int = Field(128, ge=2, description="questions that share BatchNorm statistics")
+
+    @model_validator(mode="after")
+    def _has_a_shape(self) -> ConvEOptions:
+        image_shape(self.width, self.kernel)
+        return self
+
+
+def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
+    """H and W with H·W = width, H ≥ W ≥ kernel, as square as can be: 200 is 20×10.
+
+    Raises ValueError with the nearest widths that have a shape.
+    """
+
+    def find(number: int) -> tuple[int, int] | None:
+        for columns in range(math.isqrt(number), kernel - 1, -1):
+            if number % columns == 0:
+                return number // columns, columns
+        return None
+
+    found = find(width)
+    if found is not None:
+        return found
+    below = next((n for n in range(width - 1, 0, -1) if find(n)), None)
+    above = next(n for n in range(width + 1, width + kernel**2 + 2 * kernel + 2) if find(n))
+    near = f"{above}" if below is None else f"{below} or {above}"
+    raise ValueError(
+        f"width {width} is no product H W with both at least {kernel} (the kernel); the nearest "
+        f"widths that are: {near}"
+    )
+
+
+class ConvE(TripleModel):
+    """The model."""
+
+    name: ClassVar[str] = "conve"
+    summary: ClassVar[str] = "2-D convolutions over knowledge graphs (Dettmers et al. 2018)"
+    Options: ClassVar[type[ConvEOptions]] = ConvEOptions
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "lr": 3e-3,
+        "batch_size": 128,
+        "evaluation.metrics": METRICS,
+    }
+
+    def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.options = options
+        self.group = options.group
+        self.height, self.columns = image_shape(options.width, options.kernel)
+        kernel, channels = options.kernel, options.channels
+        self.places = (2 * self.height - kernel + 1) * (self.columns - kernel + 1)
+        self.filters = nn.Parameter(torch.empty(channels, kernel**2))
+        nn.init.kaiming_uniform_(self.filters, math.sqrt(5))
+        self.feature_gain = nn.Parameter(torch.ones(channels))
+        self.feature_shift = nn.Parameter(torch.zeros(channels))
+        self.hidden = nn.Linear(self.places * channels, options.width, bias=False)
+        self.hidden_gain = nn.Parameter(torch.ones(options.width))
+        self.hidden_shift = nn.Parameter(torch.zeros(options.width))
+        self.image_moments = GroupMoments(1)
+        self.feature_moments = GroupMoments(channels)
+        self.hidden_moments = GroupMoments(options.width)
+        self.recompute = False
+        self.encode: Callable[[Tensor, Tensor, list[int]], tuple[Tensor, ...]] = self._encode
+
+    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+        """As for every model of triples, once the batch fits its BatchNorm groups."""
+        training = config.training
+        if training.batch_size < 2:
+            raise ConfigurationError(
+                "training.batch_size=1: BatchNorm cannot estimate a variance from one question; "
+                "give at least 2"
+            )
+        groups = -(-training.batch_size // self.group)
+        if training.accumulate > groups:
+            raise ConfigurationError(
+                f"training.accumulate={training.accumulate}: a batch of {training.batch_size} is "
+                f"{groups} group(s) of {self.group} questions that share BatchNorm statistics and "
+                "are not divided; give a larger batch, or a smaller model.group"
+            )
+        self.recompute = training.recompute
+        return super().phases(dataset, config)
+
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        """[B, D] float32, group by group in training."""
+        if not self.training:
+            return self._infer(head_BD, relation)
+        sizes = self._groups(len(relation))
+        vectors, *stats = self.encode(head_BD, relation, sizes)
+        for size, *of_group in zip(sizes, *(each.detach() for each in stats), strict=True):
+            self._gather(size, *of_group)
+        return vectors
+
+    def _groups(self, count: int) -> list[int]:
+        """Sizes of the BatchNorm groups; a last one of a single question joins its neighbour."""
+        sizes = [self.group] * (count // self.group)
+        rest = count % self.group
+        if rest == 1 and sizes:
+            sizes[-1] += 1
+        elif rest:
+            sizes.append(rest)
+        return sizes
+
+    def _gather(self, count: int, image: Tensor, feature: Tensor, hidden: Tensor) -> None:
+        """Take in the moments of a group: mean and variance stacked [2, channels]."""
+        cells = count * 2 * self.height * self.columns
+        for moments, stats, values in (
+            (self.image_moments, image, cells),
+            (self.feature_moments, feature, count * self.places),
+            (self.hidden_moments, hidden, count),
+        ):
+            moments.add(stats[0], stats[1], values)
+
+    def image(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        """[B, 2H, W] the head above the relation."""
+        shape = (len(relation), self.height, self.columns)
+        below = self.relations.rows(relation)
+        return torch.cat([head_BD.view(shape), below.view(shape)], dim=1)
+
+    def _encode(self, head_BD: Tensor, relation: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """The vectors in training, and the moments of the batch norms of each group [G, 2, ...]."""
+        pairs = zip(torch.split(head_BD, sizes), torch.split(relation, sizes), strict=True)
+        groups, images, features = zip(*(self._features(*pair) for pair in pairs), strict=True)
+        hidden = rectified_linear(groups, self.hidden.weight, self.recompute)
+        hidden = dropout(hidden.to(wide(hidden)), self.options.hidden_dropout, True)
+        vectors, stats = [], []
+        for part in torch.split(hidden, sizes):
+            variance, mean = torch.var_mean(part, 0, correction=0)
+            part = normalise(part, mean, variance, EPS)  # noqa: PLW2901
+            vectors.append(torch.relu(part * self.hidden_gain + self.hidden_shift))
+            stats.append(torch.stack([mean, variance]))
+        return torch.cat(vectors), torch.stack(images), torch.stack(features), torch.stack(stats)
+
+    def _features(self, head_BD: Tensor, relation: Tensor) -> tuple[Group, Tensor, Tensor]:
+        """Patches and filters of a group in training, and the moments of its two batch norms."""
+        options = self.options
+        image = self.image(head_BD, relation)
+        image_mean = image.mean()
+        image_var = (image - image_mean).square().mean()
+        image = dropout(normalise(image, image_mean, image_var, EPS), options.input_dropout, True)
+        patches = patches_of(image, options.kernel)
+        mean, var = channel_moments(tap_moments(patches), self.filters)
+        keep = None
+        if options.feature_dropout:
+            ones = torch.ones(len(relation), options.channels, device=image.device)
+            keep = dropout(ones, options.feature_dropout, True)
+        group = Group(patches, self.folded(mean, var), keep)
+        return group, torch.stack([image_mean, image_var])[:, None], torch.stack([mean, var])
+
+    def folded(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """The filters with the batch norm of these moments folded in."""
+        gain, shift = self.feature_gain, self.feature_shift
+        return folded_filters(self.filters, mean, variance, gain, shift, EPS)
+
+    def _infer(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        """The vectors by the running moments, without dropout."""
+        image = self.image(head_BD, relation)
+        moments = self.image_moments
+        image = normalise(image, moments.mean, moments.variance, EPS)
+        filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
+        group = Group(patches_of(image, self.options.kernel), filters, None)
+        hidden = rectified_linear([group], self.hidden.weight, recompute=True)
+        hidden = hidden.to(wide(hidden))
+        moments = self.hidden_moments
+        hidden = normalise(hidden, moments.mean, moments.variance, EPS)
+        return torch.relu(hidden * self.hidden_gain + self.hidden_shift)
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> None:
+        """Compile what a step calls: the encoder of a batch."""
+        self.encode = wrap(self._encode)

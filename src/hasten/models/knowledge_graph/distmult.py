@@ -1,0 +1,48 @@
+"""DistMult: three-way products of embeddings (Yang et al. 2015).
+
+``q(h, r) = e_h ∘ e_r``, score ``q · e_t``. With a reciprocal relation for each direction it is no
+longer bound to symmetric relations, unlike the original.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.base import (
+    LOSSES,
+    METRICS,
+    Loss,
+    Share,
+    TripleModel,
+    TripleOptions,
+)
+from hasten.ops.dense.dropout import dropout
+
+
+class DistMultOptions(TripleOptions):
+    """Options of DistMult."""
+
+    name: Literal["distmult"] = "distmult"
+    loss: Loss = Field("1vsall", description=LOSSES)
+    dropout: Share = Field(0.3, description="of the products")
+
+
+class DistMult(TripleModel):
+    """The model."""
+
+    name: ClassVar[str] = "distmult"
+    summary: ClassVar[str] = "three-way products of triples (Yang et al. 2015)"
+    Options: ClassVar[type[DistMultOptions]] = DistMultOptions
+    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}  # noqa: RUF012
+
+    def __init__(self, options: DistMultOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.options = options
+
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        product = head_BD * self.relations.rows(relation)
+        return dropout(product, self.options.dropout, self.training)

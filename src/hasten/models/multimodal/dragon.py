@@ -1,0 +1,249 @@
+"""DRAGON: users and items by their features, and graphs of users and of items (Zhou et al. 2023).
+
+For a modality with features F [N, d]: ``Z = lrelu(F W1 + b1) W2 + b2`` [N, D], users P [U, D],
+
+    X = rows of [Z; P] normalised,   X ← X + S X + S² X,   S = D^-1/2 A D^-1/2 over the pairs
+
+Items are ``I = [X_1, X_2, ...]`` side by side, then ``I ← I + M I`` (``mm_layers`` times) over the
+k items most alike by each modality's features. Users are ``U = [w_1 X_1, w_2 X_2, ...]`` with a
+weight a user and modality, then ``U ← U + C U`` over the users with the most items in common,
+weighed by the softmax of how many. The score of a user and an item is the product of theirs.
+
+The last product with M and that with C are computed for the nodes of the batch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.tables import Dataset
+from hasten.errors import ConfigurationError
+from hasten.models.interface import Sizes
+from hasten.models.multimodal.mmgcn import FEATURE_DEFAULTS
+from hasten.models.multimodal.modal_data import (
+    Constants,
+    ScoresByVectors,
+    chosen_modalities,
+    features_of,
+    training_pairs,
+    xavier,
+)
+from hasten.models.multimodal.modal_graphs import item_graph, user_graph
+from hasten.objectives.base import Encoded, Phase
+from hasten.objectives.multimodal import MultimodalPhase
+from hasten.objectives.pairwise import Pairs
+from hasten.ops.dense.linear import LinearMap
+from hasten.ops.dense.unit_rows import unit_rows
+from hasten.ops.dtypes import wide
+from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.layer_sum import layer_sum
+from hasten.ops.graph.spmm import spmm_rows
+
+_SLOPE = 0.01
+#: the loss is in bits
+_PER_NAT = 1.4426950408889634
+
+
+class DRAGONOptions(ModelOptions):
+    """Options of DRAGON; the values of the paper in brackets."""
+
+    name: Literal["dragon"] = "dragon"
+    width: int = Field(64, ge=1, description="D, the width of a modality [64]")
+    hidden: int = Field(256, ge=1, description="the width within the network of features [256]")
+    layers: int = Field(2, ge=1, description="how far neighbours in the pairs reach [2]")
+    mm_layers: int = Field(1, ge=0, description="how far items that are alike reach [1]")
+    neighbours: int = Field(10, ge=1, description="items that are alike, itself included [10]")
+    companions: int = Field(40, ge=0, description="users with items in common [40]")
+    modalities: tuple[str, ...] | None = Field(
+        None, min_length=1, description="which features are used, in this order; none: all"
+    )
+    first_weight: float = Field(
+        0.1, ge=0, le=1, description="weight of the first modality's items; others share the rest"
+    )
+    l2: float = Field(1e-3, ge=0, description="weight of the squared users [1e-3, Clothing 0.1]")
+
+
+class Channel(nn.Module):
+    """The parameters of one modality."""
+
+    def __init__(self, name: str, width: int, options: DRAGONOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.modality = name
+        self.first = LinearMap(width, options.hidden)
+        self.second = LinearMap(options.hidden, options.width)
+        self.users = xavier(sizes.users, options.width)
+
+
+class DRAGON(ScoresByVectors, nn.Module):
+    """The model. Graphs and features are those of the data, given by :meth:`phases`."""
+
+    name: ClassVar[str] = "dragon"
+    summary: ClassVar[str] = "features, with graphs of users and of items (Zhou et al. 2023)"
+    reads: ClassVar[str] = "features"
+    Options: ClassVar[type[DRAGONOptions]] = DRAGONOptions
+    defaults: ClassVar[Mapping[str, Any]] = {**FEATURE_DEFAULTS, "lr": 1e-4}
+    sample: ClassVar[str] = "gallery"
+    scores_new_users: ClassVar[bool] = False
+
+    def __init__(self, options: DRAGONOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.options, self.sizes = options, sizes
+        found = chosen_modalities(options.modalities, sizes)
+        if len(found) == 1 and "first_weight" in options.model_fields_set:
+            raise ConfigurationError(
+                "model.first_weight shares out the items of several modalities; with one it would "
+                "have no effect: leave it out"
+            )
+        self.channels = nn.ModuleList(Channel(name, width, options, sizes) for name, width in found)
+        drawn = nn.init.xavier_normal_(torch.empty(sizes.users, len(found), 1))
+        self.shares = nn.Parameter(torch.softmax(drawn[..., 0], dim=1))
+        self.recompute = False
+        self.vectors: Tensor | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._constants = Constants()
+        self._pairs: Weighted | None = None
+        self._items: Weighted | None = None
+        self._users: Weighted | None = None
+
+    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+        """One phase over the training pairs; graphs are made, or read, at the first step."""
+        self.recompute = config.training.recompute
+        self._dataset = dataset
+        self._forget()
+        return [
+            MultimodalPhase(
+                self,
+                list(self.parameters()),
+                dataset.histories(0),
+                items=self.sizes.items,
+                batch_size=config.training.batch_size,
+                l2=self.options.l2,
+                scale=_PER_NAT,
+            )
+        ]
+
+    def compiled(self, wrap: Callable[[Any], Any]) -> bool:
+        """Nothing: between the products there is next to nothing."""
+        return False
+
+    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+        """Vectors of the users and of the items of a batch, and which these are, ascending."""
+        users = torch.unique(pairs.user)
+        items = torch.unique(torch.cat([pairs.positive, pairs.negative]))
+        device = self.shares.device
+        return (*self.propagate(users, items), users.to(device), items.to(device))
+
+    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        of_users, of_items, users, items = encoded
+        place = torch.searchsorted(users, pairs.user.to(users.device))
+        both = torch.cat([pairs.positive, pairs.negative]).to(items.device)
+        found = of_items.index_select(0, torch.searchsorted(items, both))
+        positive, negative = found.chunk(2)
+        return of_users.index_select(0, place), positive, negative
+
+    def pair_penalty(self, pairs: Pairs) -> Tensor:
+        """The mean of the squared users of each modality, over the batch."""
+        user = pairs.user.to(self.shares.device)
+        found = [
+            channel.users.index_select(0, user).square().sum() / self.options.width
+            for channel in cast(Sequence[Channel], self.channels)
+        ]
+        return torch.stack(found).sum()
+
+    def whole_penalty(self) -> Tensor:
+        """The mean of the squared shares."""
+        return self.shares.square().mean()
+
+    def judged(self) -> Tensor:
+        """[N + U, M D] the vectors of all items, then of all users."""
+        users, items = self.propagate(None, None)
+        return torch.cat([items, users])
+
+    def propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
+        """[S, M D] of the wanted users and items (int64 on the host, distinct); None: all."""
+        self._build()
+        if self.recompute and torch.is_grad_enabled():
+            found = checkpoint(self._propagate, users, items, use_reentrant=False)
+            return cast(tuple[Tensor, Tensor], found)
+        return self._propagate(users, items)
+
+    def _propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
+        options, pairs = self.options, self._pairs_graph
+        total = layer_sum(pairs.graph, pairs.weights, self._modalities(), options.layers)
+        of_items, of_users = torch.split(total, [self.sizes.items, self.sizes.users])
+        for _ in range(options.mm_layers - 1):
+            of_items = of_items + self._item_graph @ of_items
+        each = of_users.view(self.sizes.users, len(self.channels), options.width)
+        of_users = (each * self.shares[..., None]).view(of_users.shape)
+        found = (
+            _joined(self._user_graph if options.companions else None, of_users, users),
+            _joined(self._item_graph if options.mm_layers else None, of_items, items),
+        )
+        return found[0].to(wide(found[0])), found[1].to(wide(found[1]))
+
+    def _modalities(self) -> Tensor:
+        """[N + U, M D] normalised rows, the modalities side by side."""
+        of = {modality.name: modality for modality in self._dataset.modalities}
+        channels = cast(Sequence[Channel], self.channels)
+        found = []
+        for channel in channels:
+            modality = of[channel.modality]
+            raw = self._constants(channel.modality, self.shares, partial(features_of, modality))
+            z = channel.second(F.leaky_relu_(channel.first(raw), _SLOPE))
+            found.append((z, channel.users))
+        return unit_rows(*found)
+
+    def _build(self) -> None:
+        """The three graphs, at the first use."""
+        if self._pairs is not None:
+            return
+        options = self.options
+        of = {modality.name: modality for modality in self._dataset.modalities}
+        names = [channel.modality for channel in cast(Sequence[Channel], self.channels)]
+        rest = (1 - options.first_weight) / max(1, len(names) - 1)
+        weights = [options.first_weight] + [rest] * (len(names) - 1) if len(names) > 1 else [1.0]
+        like = self.shares
+        with torch.inference_mode(False), torch.no_grad():
+            pairs = training_pairs(self._dataset)
+            if options.mm_layers:
+                chosen = {of[name]: w for name, w in zip(names, weights, strict=True)}
+                self._items = item_graph(chosen, options.neighbours).to(like)
+            if options.companions:
+                self._users = user_graph(pairs, self.sizes.items, options.companions).to(like)
+            self._pairs = Bipartite.build(pairs, self.sizes.items, "symmetric").whole.to(like)
+
+    @property
+    def _pairs_graph(self) -> Weighted:
+        assert self._pairs is not None
+        return self._pairs
+
+    @property
+    def _item_graph(self) -> Weighted:
+        assert self._items is not None
+        return self._items
+
+    @property
+    def _user_graph(self) -> Weighted:
+        assert self._users is not None
+        return self._users
+
+
+def _joined(graph: Weighted | None, x: Tensor, wanted: Tensor | None) -> Tensor:
+    """``x + graph x``, of the wanted rows alone."""
+    if graph is None:
+        return x if wanted is None else x.index_select(0, wanted.to(x.device))
+    if wanted is None:
+        return x + graph @ x
+    own, summed = spmm_rows(graph.graph, graph.weights, x, wanted)
+    return own + summed

@@ -1,0 +1,70 @@
+"""Graphs that take long to make, kept under the hash of everything they follow from.
+
+They lie in ``graphs`` of the cache (``HASTEN_CACHE``, or ``~/.cache/hasten``). A file that is
+damaged is made anew; where the cache cannot be written, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from hasten.arrays import Int64
+from hasten.data.sources.fetch import cache_folder
+
+Arrays = Mapping[str, Int64]
+
+
+def content_hash(*parts: str | Int64) -> str:
+    """sha256 over texts and arrays of whole numbers."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            digest.update(f"text {len(part)} {part}\n".encode())
+        else:
+            digest.update(f"array {part.shape}\n".encode())
+            digest.update(np.ascontiguousarray(part, "<i8").data)
+    return digest.hexdigest()
+
+
+def kept(name: str, mark: str, make: Callable[[], Arrays]) -> dict[str, Int64]:
+    """The arrays of that name and content hash: from the cache, or made and put there."""
+    path = cache_folder() / "graphs" / f"{name}-{mark[:32]}.safetensors"
+    found = _read(path, mark)
+    if found is None:
+        found = dict(make())
+        _write(path, mark, found)
+    return found
+
+
+def _sum(arrays: Arrays) -> str:
+    return content_hash(*(part for name in sorted(arrays) for part in (name, arrays[name])))
+
+
+def _read(path: Path, mark: str) -> dict[str, Int64] | None:
+    try:
+        with safe_open(path, "np") as file:
+            said = file.metadata() or {}
+            arrays = {name: file.get_tensor(name).astype(np.int64) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None
+    return arrays if said == {"mark": mark, "sum": _sum(arrays)} else None
+
+
+def _write(path: Path, mark: str, arrays: Arrays) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        small = {name: values.astype(np.int32) for name, values in arrays.items()}
+        save_file(small, aside, {"mark": mark, "sum": _sum(arrays)})
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)

@@ -1,0 +1,316 @@
+"""MMGCN: a graph network a modality over users and items (Wei et al. 2019).
+
+For a modality with features F [N, d] and users P [U, d0], with ``F' = F M + m`` (d0 wide) where the
+modality is projected and F itself where it is not:
+
+    X⁰ = rows of [F'; P] normalised;   per layer
+    H  = lrelu(D⁻¹ A X W),   X̂ = lrelu(X V + b) + E,   X ← lrelu([H, X̂] G + c)
+
+with the ids' embeddings E [N + U, D], which all modalities share. A node's vector is the mean of
+its last layers over the modalities, the score of a user and an item the product of theirs. The loss
+is BPR, written ``softplus(negative - positive)``.
+
+The graph's blocks sum neighbours in whichever order is cheaper, what is constant is computed once,
+and the last layer is computed for the nodes of the batch alone: the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.tables import Dataset
+from hasten.errors import ConfigurationError
+from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
+from hasten.models.interface import Sizes
+from hasten.models.multimodal.modal_data import (
+    Constants,
+    ScoresByVectors,
+    chosen_modalities,
+    features_of,
+    training_pairs,
+    xavier,
+)
+from hasten.objectives.base import Encoded, Phase
+from hasten.objectives.multimodal import MultimodalPhase
+from hasten.objectives.pairwise import Pairs
+from hasten.ops.dense.linear import LinearMap, linear
+from hasten.ops.dense.unit_projection import unit_projection
+from hasten.ops.dense.unit_rows import unit_rows
+from hasten.ops.dtypes import wide
+from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.spmm import RowEntries, row_sums
+from hasten.ops.graph.sum_order import Order, cheaper_order
+
+_SLOPE = 0.01
+#: what judges recommenders with features: every 20 places, as they are published
+FEATURE_DEFAULTS: Mapping[str, Any] = {
+    **PAIR_DEFAULTS,
+    "evaluation.metrics": ("recall@20", "ndcg@20"),
+    "batch_size": 2048,
+}
+
+
+class MMGCNOptions(ModelOptions):
+    """Options of MMGCN; what the published runs have in brackets."""
+
+    name: Literal["mmgcn"] = "mmgcn"
+    width: int = Field(64, ge=1, description="D, the width of users, items and layers [64]")
+    layers: int = Field(3, ge=1, description="how far neighbours reach [3]")
+    ids: Literal["trainable", "frozen"] = Field(
+        "trainable",
+        description="embeddings of ids and users: trained, as in the paper, or left as they were "
+        "drawn, as a much used implementation does",
+    )
+    modalities: tuple[str, ...] | None = Field(
+        None, min_length=1, description="which features are used, in this order; none: all"
+    )
+    projected: tuple[str, ...] = Field(
+        ("image", "vision", "visual"),
+        description="modalities that go through a matrix first [what is seen]",
+    )
+    latent: int = Field(256, ge=1, description="the width that these come out with [256]")
+    l2: float | None = Field(
+        None,
+        ge=0,
+        description="weight of the squared embeddings [0 to 0.1]; none: 1e-4, with frozen ids 0",
+    )
+
+
+class Layer(nn.Module):
+    """W [K, K], V and b, G and c of one layer; G in its parts for H and for X̂."""
+
+    def __init__(self, entering: int, width: int, first: bool) -> None:
+        super().__init__()
+        self.spread = xavier(entering, entering)
+        self.own = LinearMap(entering, width)
+        self.mix = nn.Linear(entering + width, width)
+        nn.init.xavier_normal_(self.own.weight)
+        if first:  # the published code leaves those of later layers as nn.Linear begins
+            nn.init.xavier_normal_(self.mix.weight)
+
+
+def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
+    """``lrelu([H, X̂] G + c)`` of rows; what is summed went through W, they through V and b."""
+    h = F.leaky_relu_(summed, _SLOPE)
+    own = F.leaky_relu_(own, _SLOPE) + ids
+    width = h.shape[1]
+    weight = layer.mix.weight
+    mixed = linear(h, weight[:, :width]) + linear(own, weight[:, width:], layer.mix.bias)
+    return F.leaky_relu_(mixed, _SLOPE)
+
+
+class Channel(nn.Module):
+    """The parameters of one modality: users P [U, d0], the projection, the layers."""
+
+    def __init__(self, name: str, width: int, options: MMGCNOptions, sizes: Sizes) -> None:
+        super().__init__()
+        latent = options.latent if name in options.projected else None
+        self.modality, self.entering = name, latent or width
+        self.project = None if latent is None else LinearMap(width, latent)
+        users = xavier(sizes.users, self.entering)
+        if options.ids == "trainable":
+            self.users: Tensor = users
+        else:
+            self.register_buffer("users", users.data)
+        widths = [self.entering] + [options.width] * (options.layers - 1)
+        self.layers = nn.ModuleList(
+            Layer(entering, options.width, not number) for number, entering in enumerate(widths)
+        )
+
+
+class MMGCN(ScoresByVectors, nn.Module):
+    """The model. Graph and features are those of the data, given by :meth:`phases`."""
+
+    name: ClassVar[str] = "mmgcn"
+    summary: ClassVar[str] = "graph networks over features of items (Wei et al. 2019)"
+    reads: ClassVar[str] = "features"
+    Options: ClassVar[type[MMGCNOptions]] = MMGCNOptions
+    defaults: ClassVar[Mapping[str, Any]] = {**FEATURE_DEFAULTS, "lr": 1e-3}
+    sample: ClassVar[str] = "gallery"
+    scores_new_users: ClassVar[bool] = False
+
+    def __init__(self, options: MMGCNOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.options, self.sizes = options, sizes
+        if options.ids == "frozen" and options.l2:
+            raise ConfigurationError(
+                "model.l2 penalises the embeddings of ids and users, which model.ids=frozen does "
+                "not train, so it would have no effect: leave it out"
+            )
+        found = chosen_modalities(options.modalities, sizes)
+        self.channels = nn.ModuleList(Channel(name, width, options, sizes) for name, width in found)
+        ids = xavier(sizes.items + sizes.users, options.width)
+        if options.ids == "trainable":
+            self.ids: Tensor = ids
+        else:
+            self.register_buffer("ids", ids.data)
+        self.recompute = False
+        self.vectors: Tensor | None = None
+        self._mix: Callable[..., Tensor] = mix_layer
+        #: which order sums neighbours in the first layer (tests set it); None: the cheaper
+        self.order: Order | None = None
+        self._constants = Constants()
+        self._graph: Bipartite | None = None
+
+    @property
+    def l2(self) -> float:
+        """The weight of the penalty in effect."""
+        trained = self.options.ids == "trainable"
+        return (1e-4 if trained else 0.0) if self.options.l2 is None else self.options.l2
+
+    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+        """One phase over the training pairs; graph and features are taken at the first step."""
+        self.recompute = config.training.recompute
+        self._dataset, self._graph, self._constants = dataset, None, Constants()
+        return [
+            MultimodalPhase(
+                self,
+                list(self.parameters()),
+                dataset.histories(0),
+                items=self.sizes.items,
+                batch_size=config.training.batch_size,
+                l2=self.l2,
+            )
+        ]
+
+    def compiled(self, wrap: Callable[[Any], Any]) -> bool:
+        """What is compiled is the mixing of a whole layer: its shapes never change."""
+        self._mix = wrap(mix_layer)
+        return True
+
+    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+        """Vectors of the nodes of a batch [S, D], and these nodes, ascending."""
+        wanted = torch.unique(self._nodes(pairs))
+        return self.propagate(wanted), wanted.to(self.ids.device)
+
+    def _nodes(self, pairs: Pairs) -> Tensor:
+        return torch.cat([pairs.user + self.sizes.items, pairs.positive, pairs.negative])
+
+    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        vectors, wanted = encoded
+        place = torch.searchsorted(wanted, self._nodes(pairs).to(wanted.device))
+        user, positive, negative = vectors.index_select(0, place).chunk(3)
+        return user, positive, negative
+
+    def pair_penalty(self, pairs: Pairs) -> Tensor:
+        """Of 2B rows (user, positive) and (user, negative), D wide: the mean of E²[u] + E²[i]."""
+        rows = self.ids.index_select(0, self._nodes(pairs).to(self.ids.device))
+        user, positive, negative = rows.square().sum(1).chunk(3)
+        return (2 * user + positive + negative).sum() / (2 * self.ids.shape[1])
+
+    def whole_penalty(self) -> Tensor:
+        """The mean of the squared users of the first modality."""
+        return cast(Channel, self.channels[0]).users.square().mean()
+
+    def judged(self) -> Tensor:
+        """[N + U, D] the vectors of all items, then of all users."""
+        return self.propagate(None)
+
+    @property
+    def graph(self) -> Bipartite:
+        """The training pairs, each node's edges weighing one over their number."""
+        if self._graph is None:
+            with torch.inference_mode(False):
+                pairs = training_pairs(self._dataset)
+                self._graph = Bipartite.build(pairs, self.sizes.items, "mean").to(self.ids)
+        return self._graph
+
+    def propagate(self, wanted: Tensor | None) -> Tensor:
+        """[S, D] vectors of the wanted nodes (int64 [S] on the host, distinct); None: all."""
+        total: Tensor | None = None
+        whole = self.graph.whole
+        last = None if wanted is None else RowEntries.of(whole.graph, whole.weights, wanted)
+        for channel in cast(Sequence[Channel], self.channels):
+            if self.recompute and torch.is_grad_enabled():
+                found = checkpoint(self._channel, channel, last, use_reentrant=False)
+            else:
+                found = self._channel(channel, last)
+            found = found.to(wide(found))
+            total = found if total is None else total + found
+        assert total is not None
+        return total / len(self.channels)
+
+    def _channel(self, channel: Channel, last: RowEntries | None) -> Tensor:
+        """[S, D] the last layer of one modality, of the rows of these entries."""
+        layers = cast(Sequence[Layer], channel.layers)
+        x = self._first(channel, layers[0])
+        for number, layer in enumerate(layers[1:], 2):
+            if number == len(layers) and last is not None:
+                x, summed = row_sums(last, x)
+                ids = self.ids.index_select(0, last.own)
+                return mix_layer(linear(summed, layer.spread), layer.own(x), ids, layer)
+            summed = linear(self.graph.whole @ x, layer.spread)
+            x = self._mixed(summed, layer.own(x), self.ids, layer)
+        if len(layers) == 1 and last is not None:
+            return x.index_select(0, last.own)
+        return x
+
+    def _first(self, channel: Channel, layer: Layer) -> Tensor:
+        """[N + U, D] the first layer, items and users apart: each reads only the other."""
+        count, graph, name = self.sizes.items, self.graph, channel.modality
+        users, frozen = self._users(channel), not channel.users.requires_grad
+        for_items = self._sums(graph.to_items, users, layer, frozen, f"{name} to items")
+        for_users, items = self._of_items(channel, layer)
+        return torch.cat(
+            [
+                self._mixed(for_items, items, self.ids[:count], layer),
+                self._mixed(for_users, layer.own(users), self.ids[count:], layer),
+            ]
+        )
+
+    def _mixed(self, summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
+        """As a step does it; the one pass of an evaluation is not worth graphs of its own."""
+        mix = self._mix if torch.is_grad_enabled() else mix_layer
+        return mix(summed, own, ids, layer)
+
+    def _users(self, channel: Channel) -> Tensor:
+        """[U, d0] normalised; once, where they are frozen."""
+
+        def unit() -> Tensor:
+            return unit_rows([channel.users])
+
+        if channel.users.requires_grad:
+            return unit()
+        return self._constants(f"{channel.modality} users", self.ids, unit)
+
+    def _of_items(self, channel: Channel, layer: Layer) -> tuple[Tensor, Tensor]:
+        """[U, K] what users sum of the items, through W; [N, D] the items through V and b."""
+
+        def raw() -> Tensor:
+            of = {modality.name: modality for modality in self._dataset.modalities}
+            return features_of(of[channel.modality])
+
+        name, project, graph = channel.modality, channel.project, self.graph.to_users
+        if project is None:
+            x = self._constants(name, self.ids, lambda: unit_rows([raw().to(self.ids.dtype)]))
+            return self._sums(graph, x, layer, True, f"{name} to users"), layer.own(x)
+        features = self._constants(name, self.ids, raw)
+        if self._order(graph, layer, False) == "matrix first":
+            matrices = [layer.spread, layer.own.weight]
+            through, own = unit_projection(features, project.weight, project.bias, matrices)
+            return graph @ through, own + layer.own.bias
+        x = unit_rows([project(features)])
+        return self._sums(graph, x, layer, False, f"{name} to users"), layer.own(x)
+
+    def _sums(self, graph: Weighted, x: Tensor, layer: Layer, constant: bool, name: str) -> Tensor:
+        """Neighbours' sums through W, in the cheaper order; sums of a constant once."""
+        if self._order(graph, layer, constant) == "matrix first":
+            return graph @ linear(x, layer.spread)
+        if constant:
+            x = self._constants(f"{name} summed", self.ids, lambda: graph @ x.to(self.ids.dtype))
+            return linear(x, layer.spread)
+        return linear(graph @ x, layer.spread)
+
+    def _order(self, graph: Weighted, layer: Layer, constant: bool) -> Order:
+        rows, columns = graph.graph.shape
+        return self.order or cheaper_order(
+            rows, columns, len(graph), *layer.spread.shape, constant=constant
+        )

@@ -1,0 +1,251 @@
+"""What sequential models share: options, layout of histories, feed-forward network, losses.
+
+A sequential model turns the item rows of flat, ragged tokens (see :mod:`hasten.ops.buckets`) into
+one state a token. Everything before and after that lies here, as functions of an ``encode`` that
+does it.
+
+Shapes: B sequences, D width, T tokens of all sequences together, N items, Q queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.tables import TRAIN, Dataset, Histories
+from hasten.models.sequential.residual import HyperResiduals, PlainResiduals, Projection, Residuals
+from hasten.objectives.next_item import NextItemBatch, NextItemModel, NextItemPhase
+from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
+from hasten.ops.dtypes import wide
+from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
+from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
+from hasten.ops.table import Table
+from hasten.scoring import RecommenderQueries
+
+#: sampled rows up to which inputs, targets and negatives are gathered together
+FEW_ROWS = 1 << 17
+#: streams whose permutations are few enough to weigh them all
+MOST_PERMUTED = 4
+
+
+class SequentialOptions(ModelOptions):
+    """Options that sequential models share; the values of SASRec's paper in brackets."""
+
+    width: int = Field(64, ge=1, description="D, the width of everything [50]")
+    blocks: int = Field(2, ge=1, description="attention and feed-forward blocks [2]")
+    heads: int = Field(1, ge=1, description="attention heads; must divide the width [1]")
+    max_length: int = Field(50, ge=1, description="most recent items that are seen [50, ml-1m 200]")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="[0.5, ml-1m 0.2]")
+    feedforward: int = Field(1, ge=1, description="inner width of the FFN in multiples of D [1]")
+    norm: Literal["pre", "post"] = Field("pre", description="layer norm before or after [pre]")
+    loss: Literal["ce", "bce", "gbce"] = Field("ce", description="[bce]")
+    negatives: int = Field(1, ge=1, description="sampled negatives per position, bce and gbce [1]")
+    calibration: float = Field(0.75, ge=0, le=1, description="gBCE's t")
+    residual: Literal["plain", "mhc"] = Field(
+        "plain", description="mhc: manifold-constrained hyper-connections"
+    )
+    streams: int | None = Field(None, ge=2, le=16, description="mhc: residual streams (4)")
+    projection: Projection | None = Field(
+        None, description="mhc: how streams are mixed doubly stochastically (sinkhorn)"
+    )
+    maps: Literal["dynamic", "static"] | None = Field(
+        None, description="mhc: maps that follow each token, or one for all (dynamic)"
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> SequentialOptions:
+        if self.width % self.heads:
+            raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
+        return self
+
+    @model_validator(mode="after")
+    def _hyper_connections(self) -> SequentialOptions:
+        """Refuse what would have no effect; fill in what belongs to mhc."""
+        if self.residual == "plain":
+            for name in ("streams", "projection", "maps"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} belongs to residual=mhc, and residual is plain")
+            return self
+        if self.norm == "post":
+            raise ValueError("residual=mhc needs norm=pre: streams are not normalised on their way")
+        if self.blocks == 1 and self.projection not in (None, "identity"):
+            raise ValueError(
+                f"projection={self.projection} has no effect with one block: the first sublayer "
+                "would mix equal streams, the last what is averaged next"
+            )
+        filled = {
+            "streams": self.streams or 4,
+            "projection": self.projection or ("identity" if self.blocks == 1 else "sinkhorn"),
+            "maps": self.maps or "dynamic",
+        }
+        if filled["projection"] == "permutation" and int(filled["streams"]) > MOST_PERMUTED:
+            raise ValueError(
+                f"projection=permutation weighs all {filled['streams']}! permutations: "
+                f"at most {MOST_PERMUTED} streams"
+            )
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)  # the section is frozen
+        return self
+
+
+def residuals_of(options: SequentialOptions) -> Residuals:
+    """The residual connections that the options ask for."""
+    if options.residual == "plain":
+        return PlainResiduals()
+    assert options.streams is not None
+    assert options.projection is not None
+    return HyperResiduals(
+        streams=options.streams,
+        width=options.width,
+        sublayers=2 * options.blocks,
+        projection=options.projection,
+        dynamic=options.maps == "dynamic",
+    )
+
+
+def initialise(*linears: nn.Linear) -> None:
+    """Xavier-normal weights, zero biases."""
+    for linear in linears:
+        nn.init.xavier_normal_(linear.weight)
+        nn.init.zeros_(linear.bias)
+
+
+def through_blocks(
+    blocks: Sequence[nn.Module] | nn.ModuleList,
+    residuals: Residuals,
+    x_TD: Tensor,
+    *context: Any,
+    recompute: bool,
+) -> Tensor:
+    """[T, D] after all blocks, each called as ``block(flowing, *context)``.
+
+    recompute: activations within a block are computed again in the backward pass, not kept.
+    """
+    flowing = residuals.expand(x_TD)
+    for block in blocks:
+        if recompute and torch.is_grad_enabled():
+            flowing = checkpoint(block, flowing, *context, use_reentrant=False)
+        else:
+            flowing = block(flowing, *context)
+    return residuals.reduce(flowing)
+
+
+def next_item_phase(
+    model: NextItemModel, options: SequentialOptions, dataset: Dataset, config: RunConfig
+) -> NextItemPhase:
+    """Predict the next item at every position of the training sequences."""
+    return NextItemPhase(
+        model,
+        dataset.histories(TRAIN),
+        items=len(dataset.items),
+        batch_size=config.training.batch_size,
+        max_length=options.max_length,
+        negatives=0 if options.loss == "ce" else options.negatives,
+    )
+
+
+def next_item_loss(
+    batch: NextItemBatch,
+    options: SequentialOptions,
+    items: Table,
+    encode: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Summed loss of the batch's targets. encode: item rows [T, D] of its tokens to states."""
+    if batch.negatives is None:
+        x_TD = encode(items.rows(batch.tokens))
+        table = items.block(0, len(items))
+        return catalogue_cross_entropy(batch.at_targets(x_TD), [table], batch.targets)
+    beta = 1.0
+    if options.loss == "gbce":
+        beta = gbce_beta(options.negatives, len(items), options.calibration)
+    ids = torch.cat([batch.targets[:, None], batch.negatives], dim=1)
+    if ids.numel() > FEW_ROWS:
+        x_TD = encode(items.rows(batch.tokens))
+        return sampled_loss_from_table(batch.at_targets(x_TD), items, ids, beta)
+    if len(batch.tokens) + ids.numel() > len(items):
+        x_TD = encode(items.rows(batch.tokens))
+        return sampled_loss(batch.at_targets(x_TD), items.rows(ids), beta)
+    # of a large table, one gather for inputs, targets and negatives: its gradient is made once
+    every = items.rows(torch.cat([batch.tokens, ids.view(-1)]))
+    rows_TD, sampled = torch.split(every, [len(batch.tokens), ids.numel()])
+    return sampled_loss(batch.at_targets(encode(rows_TD)), sampled.view(*ids.shape, -1), beta)
+
+
+@dataclass(frozen=True)
+class QueryTokens:
+    """The ends of histories as flat tokens in buckets, to read the state at each one's last item.
+
+    tokens: int64 [T] items, 0 in padding; places: int64 [T] distance from the end; times: int64 [T]
+    unix seconds or None, where padding repeats the sequence's last; query: int64 [R] which query a
+    row is; last: int64 [R] position of its last token.
+    """
+
+    tokens: Tensor
+    places: Tensor
+    times: Tensor | None
+    buckets: Sequence[Bucket]
+    query: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, history: Histories, limit: int, device: torch.device) -> QueryTokens | None:
+        """The last ``limit`` events of every history; None if all are empty."""
+        lengths = np.minimum(history.lengths, limit)
+        order = np.argsort(-lengths, kind="stable")
+        order = order[lengths[order] > 0]
+        if len(order) == 0:
+            return None
+        lengths = lengths[order]
+        buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
+        real = bucket_positions(lengths, buckets)
+        ends = np.cumsum(lengths)
+        places = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
+        source = np.repeat(history.offsets[order + 1], lengths) - 1 - places
+        size = buckets[-1].stop
+        tokens, flat_places = np.zeros((2, size), np.int64)
+        tokens[real], flat_places[real] = history.items[source], places
+        times = None
+        if history.times is not None:
+            rows = np.repeat(
+                np.arange(len(order)), np.concatenate([[b.length] * b.rows for b in buckets])
+            )
+            flat_times = history.times[history.offsets[order + 1] - 1][rows]
+            flat_times[real] = history.times[source]
+            times = torch.from_numpy(flat_times).to(device)
+        return cls(
+            tokens=torch.from_numpy(tokens).to(device),
+            places=torch.from_numpy(flat_places).to(device),
+            times=times,
+            buckets=buckets,
+            query=torch.from_numpy(order).to(device),
+            last=torch.from_numpy(real[ends - 1]).to(device),
+        )
+
+
+def query_vectors(
+    queries: RecommenderQueries,
+    options: SequentialOptions,
+    items: Table,
+    device: torch.device,
+    encode: Callable[[Tensor, QueryTokens], Tensor],
+) -> Tensor:
+    """[Q, D] float32 states at the last item of each history, zeros for an empty one.
+
+    encode: item rows [T, D] of the tokens, and the tokens, to states.
+    """
+    vectors = torch.zeros(len(queries), options.width, device=device)
+    tokens = QueryTokens.of(queries.history, options.max_length, device)
+    if tokens is not None:
+        x_TD = encode(items.rows(tokens.tokens), tokens)
+        found = x_TD[tokens.last]
+        vectors = vectors.to(wide(found))
+        vectors[tokens.query] = found.to(vectors.dtype)
+    return vectors

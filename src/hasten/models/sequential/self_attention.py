@@ -1,0 +1,66 @@
+"""The block of a self-attention model: attention and feed-forward network, each in a residual.
+
+Equations 2-6 of Kang & McAuley (2018) around an attention that the model gives: queries, keys and
+values all come from the normalised input under pre-LN (the paper normalises queries alone). Keys
+have no bias, whose gradient would be zero, and values none, which the output's makes up for.
+
+Shapes: D width, T tokens of all sequences together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.models.sequential.base import SequentialOptions, initialise
+from hasten.models.sequential.residual import Residuals, connect
+from hasten.ops.dense.feedforward import feedforward
+from hasten.ops.dense.projections import query_key_value
+
+#: queries, keys and values, [T, D] each, to what every token attends to, [T, D]
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Block(nn.Module):
+    """Attention and point-wise feed-forward, each with dropout, residual and layer norm."""
+
+    def __init__(self, options: SequentialOptions, residuals: Residuals, number: int) -> None:
+        super().__init__()
+        width, inner = options.width, options.width * options.feedforward
+        self.drop, self.pre = options.dropout, options.norm == "pre"
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Parameter(torch.empty(3 * width, width))
+        self.query_bias = nn.Parameter(torch.zeros(width))
+        self.output = nn.Linear(width, width)
+        self.feedforward_norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, inner)
+        self.outer = nn.Linear(inner, width)
+        for weight in self.query_key_value.view(3, width, width):
+            nn.init.xavier_normal_(weight)
+        initialise(self.output, self.inner, self.outer)
+        self.around_attention = residuals.connection(2 * number)
+        self.around_feedforward = residuals.connection(2 * number + 1)
+
+    def forward(self, flowing: Any, attention: Attention) -> Any:
+        """What flows past the block, from one bucketed batch of sequences."""
+
+        def attend(x_TD: Tensor) -> Tensor:
+            projected = query_key_value(x_TD, self.query_key_value, self.query_bias)
+            out: Tensor = self.output(attention(*projected))
+            return out
+
+        attended = connect(
+            self.around_attention, flowing, attend, self.attention_norm, pre=self.pre
+        )
+        return connect(
+            self.around_feedforward, attended, self.transform, self.feedforward_norm, pre=self.pre
+        )
+
+    def transform(self, x_TD: Tensor) -> Tensor:
+        """The point-wise feed-forward network."""
+        inner = self.inner.weight, self.inner.bias
+        outer = self.outer.weight, self.outer.bias
+        return feedforward(x_TD, inner, outer, self.drop, self.training)

@@ -1,0 +1,80 @@
+"""Degrees: a link is likely where its ends have many of its relation. The baseline to beat.
+
+``score(h, r, t) = log(1 + links of r that leave h) + log(1 + links of r that reach t)``, counted in
+training: preferential attachment, relation by relation. Nothing is learned by gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.tables import TRAIN, KnowledgeGraph
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.base import METRICS
+from hasten.objectives.base import Phase
+from hasten.ops.ranking.scorer import Scorer
+from hasten.scoring import TripleQueries
+
+
+class DegreeOptions(ModelOptions):
+    """Degrees have nothing to set."""
+
+    name: Literal["degree"] = "degree"
+
+
+@dataclass(frozen=True)
+class TwoEnds:
+    """``table[relation] + own``: table [2R, N]; relation: int64 [Q]; own: [Q]."""
+
+    table: Tensor
+    relation: Tensor
+    own: Tensor
+
+    def block(self, start: int, stop: int) -> Tensor:
+        return self.table[:, start:stop].index_select(0, self.relation) + self.own[:, None]
+
+
+class Degree(nn.Module):
+    """Logarithms of degrees: [r] those of tails under r, [r + R] those of heads."""
+
+    name: ClassVar[str] = "degree"
+    summary: ClassVar[str] = "links where both ends have many"
+    reads: ClassVar[str] = "triples"
+    Options: ClassVar[type[DegreeOptions]] = DegreeOptions
+    defaults: ClassVar[Mapping[str, Any]] = {"evaluation.metrics": METRICS}
+    sample: ClassVar[str] = "medicine"
+    scores_new_users: ClassVar[bool] = False
+
+    degrees: Tensor
+
+    def __init__(self, options: DegreeOptions, sizes: Sizes) -> None:
+        super().__init__()
+        self.options, self.sizes = options, sizes
+        self.register_buffer("degrees", torch.zeros(2 * sizes.relations, sizes.entities))
+
+    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+        """None: ``fit`` does all there is to do."""
+        return ()
+
+    def fit(self, dataset: KnowledgeGraph) -> None:
+        """Count the training links."""
+        train, count = dataset.of(TRAIN), self.sizes.entities
+        ends = ((train.relation, train.tail), (train.relation + self.sizes.relations, train.head))
+        codes = np.concatenate([relation * count + node for relation, node in ends])
+        counts = np.bincount(codes, minlength=self.degrees.numel()).reshape(self.degrees.shape)
+        self.degrees.copy_(torch.from_numpy(np.log1p(counts)))
+
+    def scorer(self, queries: TripleQueries) -> Scorer:
+        """The degrees of all candidates, and that of the given end."""
+        device, relations = self.degrees.device, self.sizes.relations
+        relation = torch.from_numpy(queries.relation).to(device)
+        entity = torch.from_numpy(queries.entity).to(device)
+        own = self.degrees[(relation + relations) % (2 * relations), entity]
+        return TwoEnds(self.degrees, relation, own)

@@ -1,0 +1,376 @@
+"""HGT: vectors of the nodes of a typed graph (Hu et al. 2020, "Heterogeneous graph transformer").
+
+A node enters with a vector of its own, or with given features through a linear map of its type,
+goes through layers of typed attention over its neighbours (:mod:`.hgt_layer`; links
+pass messages both ways) and a linear map to the width of its embedding z. A link (h, r, t) scores
+
+- ``distmult``: ``sum of z_h · w_r · z_t / sqrt(D) + b_r`` (Yang et al. 2015);
+- ``dot``: ``z_h · z_t / sqrt(D) + b_r``. The scale is ours: without it scores begin at ±10.
+
+Trained on links and on similar nodes (:mod:`hasten.objectives.links`). With ``inputs=constant`` all
+nodes of a type enter alike: nodes with the same mix of neighbours then get the same vector,
+whatever the width, which is what the health figures of a run are there to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from hasten.arrays import Int64
+from hasten.config import ModelOptions, RunConfig
+from hasten.data.graph.node_types import NodeTypes
+from hasten.data.tables import KnowledgeGraph
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.base import METRICS
+from hasten.models.typed_graph.hgt_layer import HGTLayer, require_divisible
+from hasten.models.typed_graph.similar_nodes import similar_nodes
+from hasten.objectives.base import Phase
+from hasten.objectives.contrastive import Similar
+from hasten.objectives.links import Draws, LinkLoss, LinkPhase, Mode
+from hasten.ops.dense.linear import LinearMap
+from hasten.ops.dtypes import wide
+from hasten.ops.graph.message_graph import MessageGraph
+from hasten.ops.graph.typed_edges import TypedEdges
+from hasten.ops.random import seed_device
+from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.table import FixedTable
+from hasten.scoring import Catalogue, FactorScorer, TripleQueries
+
+#: nodes that inference computes at a time
+BLOCK = 1 << 14
+_FAN_OUT = 8
+
+
+class HGTOptions(ModelOptions):
+    """Options of HGT; the values of the guide in brackets."""
+
+    name: Literal["hgt"] = "hgt"
+    width: int = Field(512, ge=1, description="of the embeddings [512]")
+    hidden: int = Field(256, ge=1, description="width of inputs and layers [256]")
+    layers: int = Field(2, ge=1, description="layers of attention [2]")
+    heads: int = Field(8, ge=1, description="heads; must divide hidden [8]")
+    inputs: Literal["embeddings", "features", "constant"] = Field(
+        "embeddings",
+        description="a vector of every node's own; a linear map of data.features (in types without "
+        "them: vectors of their nodes' own); or one vector a type [constant]",
+    )
+    activation: Literal["none", "relu"] = Field("none", description="after each layer [relu]")
+    norm: bool = Field(True, description="layer norm after each layer, of the node's type [no]")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of layers' results [0]")
+    decoder: Literal["distmult", "dot"] = Field(
+        "distmult", description="scores of links, with the relation or without it [dot]"
+    )
+    mode: Mode = Field(
+        "full", description="messages: a pass over the graph a step, or neighbourhoods of links "
+        "(edges) or of links of drawn nodes (neighbors)"
+    )  # fmt: skip
+    scored_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="at most this share of a relation's links is scored in a step"
+    )
+    steps_per_epoch: int | None = Field(
+        None, ge=1, description="none: until every link (or node) had its turn [1]"
+    )
+    loss: LinkLoss = Field(
+        "softmax", description="of a link beside drawn ends: each alone, or all by a softmax"
+    )
+    negatives: int = Field(64, ge=1, description="other ends a step, relation and side")
+    fan_out: int | None = Field(
+        None, ge=1, description="messages of a relation into a node, in edges and neighbors; "
+        "none: all in edges, 8 in neighbors"
+    )  # fmt: skip
+    contrastive_weight: float = Field(0.5, ge=0, description="of the contrast; 0: none [0.5]")
+    contrastive_type: str | None = Field(
+        None, description="type whose similar nodes are drawn together; none: disease, if there is"
+    )
+    contrastive_relations: tuple[str, ...] | None = Field(
+        None, description="relations whose neighbours tell similarity; none: all"
+    )
+    similarity_threshold: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="nodes are similar above this Jaccard similarity of neighbours [0.1]"
+    )
+    contrastive_batch: int = Field(512, ge=1, description="nodes of the contrast a step")
+    temperature: float = Field(0.2, gt=0, description="of the contrast")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> HGTOptions:
+        if self.fan_out is not None and self.mode == "full":
+            raise ValueError("fan_out has no effect with mode=full")
+        if self.contrastive_weight == 0 and (self.contrastive_type or self.contrastive_relations):
+            raise ValueError("contrastive_type and _relations have no effect with weight 0")
+        return self
+
+
+class HGT(nn.Module):
+    """The model. Its graph is that of the data, given by :meth:`attach`."""
+
+    name: ClassVar[str] = "hgt"
+    summary: ClassVar[str] = "vectors of a typed graph's nodes (Hu et al. 2020)"
+    reads: ClassVar[str] = "triples"
+    Options: ClassVar[type[HGTOptions]] = HGTOptions
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "batch_size": 5000,
+        "lr": 1e-3,
+        "evaluation.metrics": METRICS,
+    }
+    sample: ClassVar[str] = "medicine"
+    scores_new_users: ClassVar[bool] = False
+
+    def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
+        super().__init__()
+        require_divisible(options.hidden, options.heads)
+        self.options, self.sizes = options, sizes
+        types = len(sizes.node_types)
+        rows = sizes.entities if options.inputs == "embeddings" else types
+        #: widths of given features by type, 0 for types without them
+        self.given = sizes.node_features if options.inputs == "features" else ()
+        if self.given:
+            rows = sum(n for n, w in zip(sizes.node_types, self.given, strict=True) if not w)
+        self.inputs = nn.Parameter(torch.empty(rows, options.hidden).normal_(std=0.1))
+        self.feature_maps = nn.ModuleDict(
+            {
+                str(t): nn.Linear(width, options.hidden)
+                for t, width in enumerate(self.given)
+                if width
+            }
+        )
+        self.layers = nn.ModuleList(
+            HGTLayer(types, 2 * sizes.relations, options.hidden, options.hidden, options.heads)
+            for _ in range(options.layers)
+        )
+        shape = (options.layers, types, options.hidden)
+        self.gains = nn.Parameter(torch.ones(shape)) if options.norm else None
+        self.shifts = nn.Parameter(torch.zeros(shape)) if options.norm else None
+        self.result = LinearMap(options.hidden, options.width)
+        distmult = options.decoder == "distmult"
+        self.relations = (
+            nn.Parameter(torch.ones(sizes.relations, options.width)) if distmult else None
+        )
+        self.bias = nn.Parameter(torch.zeros(sizes.relations))
+        self.recompute = False
+        self.graph: MessageGraph | None = None
+        self._whole: TypedEdges | None = None
+        self._encoded: Tensor | None = None
+
+    def attach(self, dataset: KnowledgeGraph) -> None:
+        """Take the messages of the training part."""
+        self.graph = MessageGraph.of(dataset)
+        if self.given:
+            for number, each in dataset.features:
+                values = torch.from_numpy(each.values).to(self.result.weight)
+                self.register_buffer(f"features_{number}", values, persistent=False)
+
+    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+        """One: links, and similar nodes where they are asked for."""
+        options = self.options
+        if self.graph is None:
+            self.attach(dataset)
+        assert self.graph is not None
+        self.recompute = config.training.recompute
+        fan_out = options.fan_out
+        if options.mode == "neighbors" and fan_out is None:
+            fan_out = _FAN_OUT
+        draws = Draws(
+            options.mode,
+            config.training.batch_size,
+            options.scored_share,
+            options.steps_per_epoch,
+            options.negatives,
+            fan_out,
+            options.loss,
+        )
+        contrast = None
+        if options.contrastive_weight:
+            first, rows = similar_nodes(
+                dataset,
+                self.graph,
+                options.contrastive_type,
+                options.contrastive_relations,
+                options.similarity_threshold,
+            )
+            contrast = Similar(
+                first, rows, options.contrastive_weight, options.temperature,
+                options.contrastive_batch, options.contrastive_batch,
+            )  # fmt: skip
+        return [LinkPhase(self, self.graph, draws, contrast)]
+
+    @property
+    def device(self) -> torch.device:
+        return self.bias.device
+
+    def _edges(self) -> TypedEdges:
+        assert self.graph is not None
+        if self._whole is None:
+            self._whole = self.graph.whole().to(self.device)
+        return self._whole
+
+    def _inputs(self, nodes: Int64 | None) -> Tensor:
+        """[S, hidden] the inputs of some nodes (ascending), or of all."""
+        assert self.graph is not None
+        if self.options.inputs == "embeddings":
+            if nodes is None:
+                return self.inputs
+            return self.inputs.index_select(0, torch.from_numpy(nodes).to(self.device))
+        types = self.graph.types
+        if self.given:
+            nodes = np.arange(self.graph.nodes) if nodes is None else nodes
+            return self._of_features(nodes)
+        sizes = types.sizes if nodes is None else np.array(self.graph.sizes(nodes))
+        kind = torch.from_numpy(np.repeat(np.arange(len(types)), sizes))
+        return self.inputs.index_select(0, kind.to(self.device))
+
+    def _of_features(self, nodes: Int64) -> Tensor:
+        """[S, hidden] given features through the map of their type, own vectors of the others."""
+        assert self.graph is not None
+        bounds = np.searchsorted(nodes, self.graph.types.offsets)
+        found, own = [], 0
+        for t, (width, offset) in enumerate(
+            zip(self.given, self.graph.types.offsets, strict=False)
+        ):
+            place = torch.from_numpy(nodes[bounds[t] : bounds[t + 1]] - offset).to(self.device)
+            if width:
+                rows = self.get_buffer(f"features_{t}").index_select(0, place)
+                found.append(self.feature_maps[str(t)](rows))
+            else:
+                found.append(self.inputs.index_select(0, place + own))
+                own += self.sizes.node_types[t]
+        return torch.cat([part.to(self.inputs.dtype) for part in found])
+
+    def _after(self, number: int, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """What follows a layer of attention."""
+        if self.gains is not None and self.shifts is not None:
+            gain, shift = (p[number].to(x.dtype) for p in (self.gains, self.shifts))
+            parts = zip(torch.split(x, list(sizes)), gain, shift, strict=True)
+            x = torch.cat([F.layer_norm(part, part.shape[1:], g, s) for part, g, s in parts])
+        if self.options.activation == "relu":
+            x = torch.relu(x)
+        return F.dropout(x, self.options.dropout, self.training)
+
+    def _layer(
+        self,
+        number: int,
+        edges: TypedEdges,
+        x: Tensor,
+        sizes: Sequence[int],
+        own: Tensor | None,
+        own_sizes: Sequence[int] | None,
+        keep: Tensor | None,
+    ) -> Tensor:
+        """One layer with what follows it."""
+
+        def compute(x: Tensor, own: Tensor | None) -> Tensor:
+            layer = cast(HGTLayer, self.layers[number])
+            found = layer(edges, x, sizes, own, own_sizes, keep)
+            return self._after(number, found, sizes if own_sizes is None else own_sizes)
+
+        if self.recompute and torch.is_grad_enabled():
+            result: Tensor = checkpoint(compute, x, own, use_reentrant=False)
+            return result
+        return compute(x, own)
+
+    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], draw: int) -> Tensor:
+        """[S, width] from all nodes through all layers, the last for the wanted nodes alone."""
+        assert self.graph is not None
+        seed_device(self.device, draw)
+        sizes = self.graph.sizes(np.arange(self.graph.nodes))
+        keep = torch.from_numpy(~scored[self.graph.link]).to(self.device)
+        x = self._inputs(None)
+        last = len(self.layers) - 1
+        for number in range(last):
+            x = self._layer(number, self._edges(), x, sizes, None, None, keep)
+        hop = self.graph.hop(wanted, scored, everything=True)
+        own = x.index_select(0, torch.from_numpy(wanted).to(x.device))
+        x = self._layer(last, hop.edges.to(x.device), x, sizes, own, hop.own_sizes, None)
+        return self._finish(x)
+
+    def encode_some(
+        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, draw: int
+    ) -> Tensor:
+        """[S, width] from the neighbourhoods of the wanted nodes alone."""
+        assert self.graph is not None
+        hops = self.graph.hops(wanted, len(self.layers), scored, fan_out, draw)
+        x = self._inputs(hops[0].sources)
+        for number, hop in enumerate(hops):
+            own = x.index_select(0, torch.from_numpy(hop.own).to(x.device))
+            edges = hop.edges.to(x.device)
+            x = self._layer(number, edges, x, hop.sizes, own, hop.own_sizes, None)
+        return self._finish(x)
+
+    def _finish(self, x: Tensor) -> Tensor:
+        found: Tensor = self.result(x)
+        return found.to(wide(found))
+
+    def queries(self, vectors: Tensor, relation: int) -> tuple[Tensor, Tensor]:
+        if self.relations is not None:
+            vectors = vectors * self.relations[relation]
+        return vectors * self._scale, self.bias[relation]
+
+    @property
+    def _scale(self) -> float:
+        return float(self.options.width**-0.5)
+
+    @torch.no_grad()
+    def embed(self, block: int = BLOCK) -> Tensor:
+        """[N, width] the embeddings of all nodes: layer by layer, ``block`` nodes at a time."""
+        assert self.graph is not None
+        graph, x = self.graph, self._inputs(None)
+        nodes = np.arange(graph.nodes)
+        sizes = graph.sizes(nodes)
+        for number, each in enumerate(self.layers):
+            layer = cast(HGTLayer, each)
+            keys, values = layer.key(x, sizes), layer.value(x, sizes)
+            found = []
+            for start in range(0, graph.nodes, block):
+                targets = nodes[start : start + block]
+                hop = graph.hop(targets, everything=True)
+                own = x[start : start + block]
+                part = layer.attend(hop.edges.to(x.device), own, hop.own_sizes, keys, values)
+                found.append(self._after(number, part, hop.own_sizes))
+            x = torch.cat(found)
+        return torch.cat([self._finish(x[s : s + block]) for s in range(0, graph.nodes, block)])
+
+    @contextmanager
+    def encoded_once(self) -> Iterator[None]:
+        """Within it, :meth:`scorer` uses one encoding of the graph."""
+        self._encoded = self.embed()
+        assert self.graph is not None
+        try:
+            yield
+        finally:
+            self._encoded = None
+
+    def diagnosed_embeddings(self) -> tuple[Tensor, NodeTypes]:
+        """[N, width] embeddings to compute diagnostics of, and the type of every node."""
+        assert self.graph is not None
+        return self.embed() if self._encoded is None else self._encoded, self.graph.types
+
+    def scorer(self, queries: TripleQueries) -> Scorer:
+        """Scores of all nodes; the same from either end of a link."""
+        vectors = self.embed() if self._encoded is None else self._encoded
+        entity = torch.from_numpy(queries.entity).to(vectors.device)
+        relation = torch.from_numpy(queries.relation % self.sizes.relations).to(vectors.device)
+        asked = vectors.index_select(0, entity) * self._scale
+        if self.relations is not None:
+            asked = asked * self.relations.index_select(0, relation)
+        # the relation's bias moves all candidates alike; it is kept for figures across questions
+        bias = self.bias.index_select(0, relation)
+        return BiasedScorer(FactorScorer(asked, Catalogue(FixedTable(vectors))), bias)
+
+
+class BiasedScorer:
+    """A scorer with one number added to all scores of a query. bias: [Q]."""
+
+    def __init__(self, scorer: Scorer, bias: Tensor) -> None:
+        self.scorer, self.bias = scorer, bias
+
+    def block(self, start: int, stop: int) -> Tensor:
+        return self.scorer.block(start, stop) + self.bias[:, None]

@@ -1,0 +1,118 @@
+"""A layer of the heterogeneous graph transformer (Hu et al. 2020, equations 3-6).
+
+Query, key and value of a node are linear maps of its type; an edge's relation has a map for keys
+and one for values in every head, and a prior. What is aggregated goes through GELU and a linear
+map of the node's type, and is mixed with the node's input by ``sigmoid(skip)`` where the widths
+are the same. As in PyTorch Geometric's ``HGTConv``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hasten.errors import ConfigurationError
+from hasten.ops.attention.edge_attention import Path, edge_attention
+from hasten.ops.dense.grouped_linear import grouped_linear
+from hasten.ops.graph.typed_edges import TypedEdges
+
+
+class TypedLinear(nn.Module):
+    """The linear maps of all types. weight: [T, D, K]; bias: [T, K]."""
+
+    def __init__(self, types: int, width: int, out: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(width)
+        self.weight = nn.Parameter(torch.empty(types, width, out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(types, out).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        return grouped_linear(x, self.weight, sizes, self.bias)
+
+
+class HGTLayer(nn.Module):
+    """Parameters of a layer; nodes of a type stand together in every table.
+
+    attention, message: [R, H, d, d] the maps of relations; prior: [R, H]; skip: [T].
+    """
+
+    def __init__(self, types: int, relations: int, width: int, out: int, heads: int) -> None:
+        super().__init__()
+        require_divisible(out, heads)
+        self.heads, self.out = heads, out
+        self.query = TypedLinear(types, width, out)
+        self.key = TypedLinear(types, width, out)
+        self.value = TypedLinear(types, width, out)
+        self.result = TypedLinear(types, out, out)
+        size = out // heads
+        self.attention = nn.Parameter(torch.empty(relations, heads, size, size))
+        self.message = nn.Parameter(torch.empty(relations, heads, size, size))
+        for maps in (self.attention, self.message):
+            bound = math.sqrt(6 / (2 * size))
+            nn.init.uniform_(maps, -bound, bound)
+        self.prior = nn.Parameter(torch.ones(relations, heads))
+        self.skip = nn.Parameter(torch.ones(types)) if width == out else None
+        #: how edges are walked through; None: what is fast on the device
+        self.path: Path | None = None
+
+    def forward(
+        self,
+        edges: TypedEdges,
+        x: Tensor,
+        sizes: Sequence[int],
+        own: Tensor | None = None,
+        own_sizes: Sequence[int] | None = None,
+        keep: Tensor | None = None,
+    ) -> Tensor:
+        """[M, out] of the destinations.
+
+        x: [N, D] the sources; sizes: [T] nodes of each type among them; own, own_sizes: the same
+        of the destinations, None: they are the sources; keep: bool [E], edges to take part.
+        """
+        mine = x if own is None else own
+        counts = sizes if own_sizes is None else own_sizes
+        keys, values = self.key(x, sizes), self.value(x, sizes)
+        return self.attend(edges, mine, counts, keys, values, keep)
+
+    def attend(
+        self,
+        edges: TypedEdges,
+        own: Tensor,
+        sizes: Sequence[int],
+        keys: Tensor,
+        values: Tensor,
+        keep: Tensor | None = None,
+    ) -> Tensor:
+        """The same, where keys and values of the sources are there already."""
+        scale = self.prior / math.sqrt(self.out // self.heads)
+        found = edge_attention(
+            edges,
+            self.query(own, sizes),
+            keys,
+            values,
+            self.attention * scale[:, :, None, None],
+            self.message,
+            keep,
+            self.path,
+        )
+        mapped: Tensor = self.result(F.gelu(found), sizes)
+        if self.skip is None:
+            return mapped
+        counts = torch.tensor(list(sizes), device=own.device)
+        share = torch.repeat_interleave(torch.sigmoid(self.skip), counts)[:, None]
+        return torch.lerp(own, mapped.to(own.dtype), share.to(own.dtype).expand_as(own))
+
+
+def require_divisible(width: int, heads: int) -> None:
+    """Refuse a number of heads that does not divide the width; nothing is ever shrunk."""
+    if width % heads:
+        near = [n for n in range(1, width + 1) if width % n == 0]
+        best = sorted(sorted(near, key=lambda n: abs(n - heads))[:3])
+        raise ConfigurationError(
+            f"model.heads={heads} does not divide the width {width}; the nearest that do: "
+            f"{', '.join(map(str, best))}"
+        )

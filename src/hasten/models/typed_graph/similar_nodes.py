@@ -1,0 +1,87 @@
+"""Which nodes of a type are similar: by the neighbours that they share in training."""
+
+from __future__ import annotations
+
+import difflib
+
+import numpy as np
+import pyarrow as pa
+
+from hasten.arrays import Int64, ragged_offsets
+from hasten.data.tables import KnowledgeGraph
+from hasten.errors import ConfigurationError
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.jaccard import jaccard_pairs
+from hasten.ops.graph.message_graph import MessageGraph
+
+_USUAL = "disease"
+
+
+def similar_nodes(
+    dataset: KnowledgeGraph,
+    graph: MessageGraph,
+    kind: str | None,
+    relations: tuple[str, ...] | None,
+    threshold: float,
+) -> tuple[int, CSR]:
+    """The first node of the type, and for each of its nodes the places of those similar to it.
+
+    kind: None: ``disease`` in any spelling, else the type with most links to other types.
+
+    Raises:
+        ConfigurationError: no such type or relation, or no similar nodes.
+    """
+    types = graph.types
+    number = _number(kind, types.names, graph)
+    first, last = int(types.offsets[number]), int(types.offsets[number + 1])
+    mine = (graph.target >= first) & (graph.target < last)
+    if relations is not None:
+        every = np.arange(len(graph.bounds) - 1) % len(types.source)
+        asked = np.isin(every, _relations(dataset, relations))
+        mine &= np.repeat(asked, np.diff(graph.bounds))
+    target, source = (ends[mine].astype(np.int64) for ends in (graph.target, graph.source))
+    target -= first
+    sets = _sets(target, source, last - first, graph.nodes)
+    found = jaccard_pairs(sets, graph.nodes, threshold)
+    if not len(found.items):
+        raise ConfigurationError(
+            f"no two nodes of type {types.names[number]!r} share more than {threshold:g} of their "
+            "neighbours: lower model.similarity_threshold, choose model.contrastive_type or "
+            "model.contrastive_relations, or switch the contrast off "
+            "(--set model.contrastive_weight=0)"
+        )
+    return first, found
+
+
+def _number(kind: str | None, names: tuple[str, ...], graph: MessageGraph) -> int:
+    if kind is not None:
+        if kind in names:
+            return names.index(kind)
+        near = difflib.get_close_matches(kind, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigurationError(
+            f"model.contrastive_type={kind!r}: no such type{hint} (there are {', '.join(names)})"
+        )
+    for number, name in enumerate(names):
+        if name.lower() == _USUAL:
+            return number
+    code = graph.types.code
+    outside = code[graph.source] != code[graph.target]
+    return int(np.argmax(np.bincount(code[graph.target[outside]], minlength=len(names))))
+
+
+def _relations(dataset: KnowledgeGraph, names: tuple[str, ...]) -> Int64:
+    labels = dataset.relations.labels.cast(pa.string())
+    known = labels.to_pylist()
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"model.contrastive_relations: no relation {name!r} (there are {', '.join(known)})"
+            )
+    return np.array([known.index(name) for name in names], np.int64)
+
+
+def _sets(row: Int64, member: Int64, rows: int, members: int) -> CSR:
+    codes = np.unique(row * members + member)
+    offsets = ragged_offsets(codes // members, rows)
+    return CSR(offsets, codes % members)

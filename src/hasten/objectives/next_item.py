@@ -1,0 +1,165 @@
+"""The training phase of sequential models: predict the next item at every position.
+
+A global batch is ``batch_size`` users in the order of the epoch's permutation; inside it they are
+sorted by length, so that shares are balanced and buckets hold little padding. What is trained on
+depends on (seed, epoch, index) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hasten.arrays import Int64
+from hasten.data.tables import Histories
+from hasten.errors import DataError
+from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
+from hasten.objectives.batch_order import Latest
+from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
+from hasten.ops.graph.csr import CSR
+from hasten.ops.negatives import KnownItems, negatives
+from hasten.ops.random import Stream, key, permutation
+
+
+@dataclass(frozen=True)
+class NextItemBatch:
+    """The ragged sequences of a micro-batch, laid out in buckets (see :mod:`hasten.ops.buckets`).
+
+    tokens: int64 [T'] items of the flat array, padding included; places: int64 [T'] distance from
+    the sequence's end; times: int64 [T'] unix seconds or None; real: int64 [T] positions of the
+    real tokens, or None if there is no padding; targets: int64 [T]; negatives: int64 [T, k], None
+    for losses over the whole catalogue.
+    """
+
+    tokens: Tensor
+    places: Tensor
+    times: Tensor | None
+    buckets: Sequence[Bucket]
+    real: Tensor | None
+    targets: Tensor
+    negatives: Tensor | None
+
+    def at_targets(self, states: Tensor) -> Tensor:
+        """[T, D] the states of the real tokens, in the order of the targets."""
+        return states if self.real is None else states.index_select(0, self.real)
+
+
+class NextItemModel(Protocol):
+    """What the phase needs of a model."""
+
+    def next_item_loss(self, batch: NextItemBatch) -> Tensor: ...
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> None: ...
+
+
+class NextItemPhase(SimplePhase):
+    """Next-item prediction over the users who have at least two training events."""
+
+    name = "next_item"
+
+    def __init__(
+        self,
+        model: NextItemModel,
+        histories: Histories,
+        *,
+        items: int,
+        batch_size: int,
+        max_length: int,
+        negatives: int,
+    ) -> None:
+        assert isinstance(model, nn.Module)
+        self.module: nn.Module = model
+        self.model: NextItemModel = model
+        self.histories = histories
+        self.users = np.flatnonzero(histories.lengths >= 2)
+        if len(self.users) == 0:
+            raise DataError(
+                "no user has two or more training events: there is no next item to learn from; "
+                "give longer histories or another split (data.split)"
+            )
+        self.targets = np.minimum(histories.lengths[self.users] - 1, max_length)
+        self.batch_size, self.max_length = batch_size, max_length
+        self.negative_count = negatives
+        self.known: KnownItems | None = None
+        if negatives:
+            if CSR.of(histories).distinct().lengths.max() >= items:
+                raise DataError(
+                    f"a user has all {items} items in training, so there are no negatives to draw: "
+                    "use a loss without them (model.loss=ce)"
+                )
+            rows = np.repeat(np.arange(len(histories)), histories.lengths)
+            self.known = KnownItems.build(rows, histories.items, len(histories), items)
+        self._order: Latest[Int64] = Latest()
+
+    def steps(self) -> int:
+        return -(-len(self.users) // self.batch_size)
+
+    def plan(self, seed: int, epoch: int, index: int) -> Batch:
+        base, count = key(seed, Stream.PERMUTATION, epoch), len(self.users)
+        order = self._order.of((seed, epoch), lambda: permutation(count, base).numpy())
+        ids = order[index * self.batch_size : (index + 1) * self.batch_size]
+        ids = ids[np.argsort(-self.targets[ids], kind="stable")]
+        total = float(self.targets[ids].sum())
+        return Batch(torch.from_numpy(ids), seed, epoch, index, {"targets": total})
+
+    def examples(self, batch: Batch) -> int:
+        return int(batch.denominators["targets"])
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        self.model.compile_with(wrap)
+        return True
+
+    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+        loss = self.model.next_item_loss(self.lay_out(batch, rows.numpy()))
+        return [Term("loss", loss, batch.denominators["targets"])]
+
+    def lay_out(self, batch: Batch, rows: Int64) -> NextItemBatch:
+        """The tensors of these rows (longest first), on the model's device."""
+        device = next(self.module.parameters()).device
+        users, lengths = self.users[rows], self.targets[rows]
+        buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
+        real = bucket_positions(lengths, buckets)
+        ends = np.cumsum(lengths)
+        places = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
+        # the last event is a target only: inputs end one event before it
+        source = np.repeat(self.histories.offsets[users + 1], lengths) - 2 - places
+        size = buckets[-1].stop
+        padded = size != len(real)
+
+        def flat(values: Int64) -> Tensor:
+            if padded:
+                filled = np.zeros(size, np.int64)
+                filled[real] = values
+                values = filled
+            return torch.from_numpy(values).to(device, non_blocking=True)
+
+        times = self.histories.times
+        drawn = None
+        if self.known is not None:
+            if self.known.keys.device != device:
+                self.known = self.known.to(device)
+            user = np.repeat(users, lengths)
+            count = self.negative_count
+            # one counter for every negative of every position a user can have
+            first = torch.from_numpy((user * self.max_length + places) * count).to(device)
+            counters = first[:, None] + torch.arange(count, device=device)
+            rows_T = torch.from_numpy(user).to(device)[:, None]
+            base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
+            drawn = negatives(self.known, rows_T, base, counters)
+        return NextItemBatch(
+            tokens=flat(self.histories.items[source]),
+            places=flat(places),
+            times=None if times is None else flat(times[source]),
+            buckets=buckets,
+            real=torch.from_numpy(real).to(device) if padded else None,
+            targets=torch.from_numpy(self.histories.items[source + 1]).to(device),
+            negatives=drawn,
+        )

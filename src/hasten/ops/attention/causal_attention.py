@@ -1,0 +1,211 @@
+"""Causal self-attention over ragged sequences laid out in buckets (see :mod:`hasten.ops.buckets`).
+
+Because padding stands behind the real positions, the causal mask alone keeps every real query
+from seeing it: packed, bucketed and padded computation agree, and no padding mask is built.
+Vaswani et al. 2017, equation 1, with the future masked; softmax in float32.
+
+On a CPU with dropout one function computes all buckets, forward and backward: torch's own CPU
+kernel has no dropout, and its fallback pays 12 ns an element for the mask. Queries are taken in
+chunks that see only the keys up to their end, which spares nearly half of long sequences' work;
+gradients are written in place, without the concatenations of automatic differentiation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.buckets import Bucket
+from hasten.ops.dense.dropout import keep_mask
+from hasten.ops.dtypes import wide
+
+#: queries taken together: fewer waste less on masked keys, more make larger products
+CHUNK = 64
+
+
+def causal_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    buckets: Sequence[Bucket],
+    heads: int,
+    drop: float,
+    training: bool,
+) -> Tensor:
+    """Attention output [T, D] of flat tokens.
+
+    query, key, value: [T, D], each head's columns together; buckets: must cover all T tokens; drop:
+    probability with which attention weights are dropped.
+    """
+    if query.device.type == "cpu" and training and drop > 0.0:
+        out: Tensor = _BucketedAttention.apply(query, key, value, buckets, heads, drop)  # type: ignore[no-untyped-call]
+        return out
+    width = query.shape[1]
+    parts = []
+    # split, not slices: its backward is one concatenation
+    sizes = [bucket.rows * bucket.length for bucket in buckets]
+    pieces = zip(*(torch.split(tensor, sizes) for tensor in (query, key, value)), strict=True)
+    for bucket, piece in zip(buckets, pieces, strict=True):
+        shape = (bucket.rows, bucket.length, heads, width // heads)
+        q, k, v = (tensor.view(shape).transpose(1, 2) for tensor in piece)
+        attended = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, dropout_p=drop if training else 0.0
+        )
+        parts.append(attended.transpose(1, 2).reshape(-1, width))
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def causal_attention_reference(
+    query: Tensor, key: Tensor, value: Tensor, buckets: Sequence[Bucket], heads: int
+) -> Tensor:
+    """The equation, written out (no dropout)."""
+    width = query.shape[1]
+    parts = []
+    for bucket in buckets:
+        shape = (bucket.rows, bucket.length, heads, width // heads)
+        q, k, v = (
+            tensor[bucket.start : bucket.stop].view(shape).transpose(1, 2)
+            for tensor in (query, key, value)
+        )
+        scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)
+        future = torch.ones(bucket.length, bucket.length, dtype=torch.bool).triu(1)
+        weights = torch.softmax(scores.masked_fill(future.to(query.device), -math.inf), dim=-1)
+        parts.append((weights @ v).transpose(1, 2).reshape(-1, width))
+    return torch.cat(parts)
+
+
+@lru_cache(maxsize=1024)
+def _future_mask(start: int, stop: int, dtype: torch.dtype) -> Tensor:
+    """[1, stop-start, stop] of 0 where a query may look and -inf above."""
+    return torch.full((1, stop - start, stop), -math.inf, dtype=dtype).triu_(start + 1)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A chunk of queries of one head in one bucket, with the keys that it sees.
+
+    tokens, columns: where the bucket and the head lie in [T, D]; start, stop: the queries.
+    """
+
+    bucket: Bucket
+    tokens: slice
+    columns: slice
+    start: int
+    stop: int
+
+    @property
+    def cells(self) -> tuple[int, int, int]:
+        """The shape of its attention weights."""
+        return self.bucket.rows, self.stop - self.start, self.stop
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """[rows, length, d] view of a [T, D] tensor: this bucket's rows, this head's columns."""
+        part = tensor[self.tokens, self.columns]
+        return part.view(self.bucket.rows, self.bucket.length, part.shape[1])
+
+
+def _pieces(buckets: Sequence[Bucket], heads: int, width: int) -> list[_Piece]:
+    """All pieces; within a bucket and head the last chunk first: it sees all keys."""
+    size = width // heads
+    return [
+        _Piece(
+            bucket,
+            slice(bucket.start, bucket.stop),
+            slice(head * size, (head + 1) * size),
+            start,
+            min(start + CHUNK, bucket.length),
+        )
+        for bucket in buckets
+        for head in range(heads)
+        for start in reversed(range(0, bucket.length, CHUNK))
+    ]
+
+
+class _BucketedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        buckets: Sequence[Bucket],
+        heads: int,
+        drop: float,
+    ) -> Tensor:
+        width = query.shape[1]
+        scale = 1 / math.sqrt(width // heads)
+        out = torch.empty_like(query)
+        pieces = _pieces(buckets, heads, width)
+        sizes = [math.prod(piece.cells) for piece in pieces]
+        masks = keep_mask(torch.Size([sum(sizes)]), drop).to(wide(query))
+        kept = []
+        with torch.autocast("cpu", enabled=False):
+            for piece, mask in zip(pieces, torch.split(masks, sizes), strict=True):
+                scores = torch.baddbmm(
+                    _future_mask(piece.start, piece.stop, query.dtype),
+                    piece.of(query)[:, piece.start : piece.stop],
+                    piece.of(key)[:, : piece.stop].transpose(1, 2),
+                    alpha=scale,
+                )
+                weights = torch.softmax(scores, dim=-1, dtype=masks.dtype)
+                dropped = (weights * mask.view(piece.cells)).to(value.dtype)
+                _put(piece, out, dropped, piece.of(value)[:, : piece.stop])
+                kept.append(weights)
+        ctx.pieces, ctx.sizes, ctx.scale = pieces, sizes, scale
+        ctx.save_for_backward(query, key, value, masks, *kept)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, masks, *kept = ctx.saved_tensors
+        grads = grad_query, grad_key, grad_value = [torch.empty_like(query) for _ in range(3)]
+        parts = zip(ctx.pieces, torch.split(masks, ctx.sizes), kept, strict=True)
+        for piece, flat, weights in parts:
+            start, stop = piece.start, piece.stop
+            mask = flat.view(piece.cells)
+            upper = piece.of(grad_out)[:, start:stop]
+            grad_weights = torch.bmm(upper, piece.of(value)[:, :stop].transpose(1, 2))
+            grad_scores = torch._softmax_backward_data(
+                grad_weights.to(mask.dtype).mul_(mask), weights, -1, weights.dtype
+            ).to(query.dtype)
+            dropped = (weights * mask).to(value.dtype)
+            _put(piece, grad_query, grad_scores, piece.of(key)[:, :stop])
+            _add(piece, grad_value, dropped, upper)
+            _add(piece, grad_key, grad_scores, piece.of(query)[:, start:stop])
+        grad_query.mul_(ctx.scale)
+        grad_key.mul_(ctx.scale)
+        return *grads, None, None, None
+
+
+def _put(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``left @ right`` into the piece's queries of a [T, D] tensor.
+
+    Into a contiguous part at once; into a strided one torch would multiply row by row.
+    """
+    part = piece.of(total)[:, piece.start : piece.stop]
+    if part.is_contiguous():
+        torch.bmm(left, right, out=part)
+    else:
+        part.copy_(torch.bmm(left, right))
+
+
+def _add(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``leftᵀ @ right`` onto the keys that a piece sees of a [T, D] tensor.
+
+    The chunk that sees all keys comes first and begins their sums; the others add.
+    """
+    part = piece.of(total)[:, : piece.stop]
+    turned = left.transpose(1, 2)
+    if piece.stop < piece.bucket.length:
+        part += torch.bmm(turned, right)
+    elif part.is_contiguous():
+        torch.bmm(turned, right, out=part)
+    else:
+        part.copy_(torch.bmm(turned, right))

@@ -1,0 +1,258 @@
+"""Multi-head attention over typed edges, forward and backward, without tensors of edges.
+
+For an edge e = (j -> i) of relation r and head h (Hu et al. 2020, equations 3-5; the prior of the
+relation and 1/sqrt(d) are in the maps ``a``):
+
+    logit[e, h] = k[j, h] a[r, h] · q[i, h]
+    alpha[:, h] = softmax of the logits over all edges into i, whatever their relation
+    out[i, h]   = sum over e of alpha[e, h] (v[j, h] m[r, h])
+
+A map is applied to the rows of the cheaper side of a relation, once a row: to its sources, or to
+its destinations (``(k a) · q = k · (q aᵀ)``, and the sum of v before the map). Relations take
+turns, so one relation's mapped rows are all that is held beside the output; the backward pass
+computes them again. The gradient of the softmax needs no second pass: the sum of
+``alpha · d alpha`` over the edges into i is ``out[i] · d out[i]``.
+
+Shapes: E edges, M destinations, N sources, R relations, H heads, d width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.dtypes import autocast_dtype, wide
+from hasten.ops.graph.typed_edges import Relation, TypedEdges
+
+Path = Literal["bag", "gather"]
+#: numbers of gathered rows that are held at once
+_GATHERED = 1 << 19
+
+
+def edge_attention(
+    edges: TypedEdges,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention: Tensor,
+    message: Tensor,
+    keep: Tensor | None = None,
+    path: Path | None = None,
+) -> Tensor:
+    """[M, H·d] attention of every destination over its edges; zeros where it has none.
+
+    query: [M, H·d]; key, value: [N, H·d]; attention, message: [R, H, d, d], the maps; keep: bool
+    [E] in the order of ``edges``, edges to take part; path: ``bag`` (one fused sum of weighted
+    rows) or ``gather`` (MPS); None: what is fast on the device. Autocast chooses the precision of
+    products; softmax and its gradient are in float32 or wider.
+    """
+    kind = autocast_dtype(query)
+    path = path or ("gather" if query.device.type == "mps" else "bag")
+    out: Tensor = _EdgeAttention.apply(  # type: ignore[no-untyped-call]
+        edges, keep, path, kind, query, key, value, attention, message
+    )
+    return out
+
+
+def edge_attention_reference(
+    edges: TypedEdges,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention: Tensor,
+    message: Tensor,
+    keep: Tensor | None = None,
+) -> Tensor:
+    """The same with a map, a logit and a message for every edge, one destination at a time."""
+    heads, width = attention.shape[1:3]
+    source = torch.cat([each.sources[each.column] for each in edges.relations])
+    relation = torch.cat([torch.full_like(each.column, each.number) for each in edges.relations])
+    q, k, v = (t.view(-1, heads, width) for t in (query, key, value))
+    keys = torch.einsum("ehd,ehdf->ehf", k[source], attention[relation])
+    values = torch.einsum("ehd,ehdf->ehf", v[source], message[relation])
+    logits = (q[edges.target] * keys).sum(-1)
+    rows = []
+    for node in range(edges.shape[0]):
+        mine = edges.target == node
+        if keep is not None:
+            mine &= keep
+        alpha = torch.softmax(logits[mine], 0)
+        rows.append((alpha[..., None] * values[mine]).sum(0).reshape(-1))
+    return torch.stack(rows)
+
+
+class _EdgeAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        edges: TypedEdges,
+        keep: Tensor | None,
+        path: Path,
+        kind: torch.dtype,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention: Tensor,
+        message: Tensor,
+    ) -> Tensor:
+        q, k, v, a, m = (t.detach().to(kind) for t in (query, key, value, attention, message))
+        heads = a.shape[1]
+        logits = q.new_empty(heads, len(edges), dtype=wide(q))
+        for each in edges.relations:
+            left, right = _sides(each, q, k, a)
+            _dots(each, left, right, logits[:, each.first : each.last])
+        alpha = _softmax_(logits, edges, keep)
+        out = torch.zeros_like(q, dtype=wide(q))
+        for each in edges.relations:
+            weights = alpha[:, each.first : each.last]
+            table = v.index_select(0, each.sources)
+            if each.by_source:
+                rows = _sums(each, weights, _mapped(table, m[each.number]), path)
+            else:
+                rows = _mapped(_sums(each, weights, table, path), m[each.number])
+            out.index_add_(0, each.targets, rows.to(out.dtype))
+        ctx.save_for_backward(q, k, v, a, m, alpha, out)
+        ctx.edges, ctx.path = edges, path
+        ctx.kinds = [t.dtype for t in (query, key, value, attention, message)]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, a, m, alpha, out = ctx.saved_tensors
+        edges, path = ctx.edges, ctx.path
+        heads, width = a.shape[1:3]
+        full = wide(q)
+        grad = grad.contiguous()
+        # the sum of alpha · d alpha over the edges into a node [H, M]
+        inner = (grad.to(full) * out).view(-1, heads, width).sum(-1).T.contiguous()
+        g = grad.to(q.dtype)
+        dq, dk, dv = (torch.zeros_like(t, dtype=full) for t in (q, k, v))
+        da, dm = (torch.zeros_like(t, dtype=full) for t in (a, m))
+        for each in edges.relations:
+            span, r = slice(each.first, each.last), each.number
+            weights = alpha[:, span]
+            values, grads = v.index_select(0, each.sources), g.index_select(0, each.targets)
+            slope = weights.new_empty(weights.shape)
+            if each.by_source:
+                mapped = _mapped(values, m[r])
+                _dots(each, grads, mapped, slope)
+                back = _sums_t(each, weights, grads, path)
+                dv.index_add_(0, each.sources, _mapped(back, m[r].mT).to(full))
+                dm[r] = _outer(values, back, heads)
+            else:
+                mapped = _mapped(grads, m[r].mT)
+                _dots(each, mapped, values, slope)
+                dv.index_add_(0, each.sources, _sums_t(each, weights, mapped, path).to(full))
+                dm[r] = _outer(_sums(each, weights, values, path), grads, heads)
+            slope -= inner.index_select(1, edges.target[span])
+            slope *= weights
+            keys, queries = k.index_select(0, each.sources), q.index_select(0, each.targets)
+            if each.by_source:
+                mapped = _mapped(keys, a[r])
+                dq.index_add_(0, each.targets, _sums(each, slope, mapped, path).to(full))
+                back = _sums_t(each, slope, queries, path)
+                dk.index_add_(0, each.sources, _mapped(back, a[r].mT).to(full))
+                da[r] = _outer(keys, back, heads)
+            else:
+                mapped = _mapped(queries, a[r].mT)
+                dk.index_add_(0, each.sources, _sums_t(each, slope, mapped, path).to(full))
+                back = _sums(each, slope, keys, path)
+                dq.index_add_(0, each.targets, _mapped(back, a[r]).to(full))
+                da[r] = _outer(back, queries, heads)
+        found = (t.to(kind) for t, kind in zip((dq, dk, dv, da, dm), ctx.kinds, strict=True))
+        return None, None, None, None, *found
+
+
+def _sides(each: Relation, q: Tensor, k: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the targets and of the sources whose products are the logits."""
+    queries, keys = q.index_select(0, each.targets), k.index_select(0, each.sources)
+    if each.by_source:
+        return queries, _mapped(keys, maps[each.number])
+    return _mapped(queries, maps[each.number].mT), keys
+
+
+def _mapped(rows: Tensor, maps: Tensor) -> Tensor:
+    """[B, H·d] every head's part of the rows through its map [H, d, d]."""
+    heads, width = maps.shape[:2]
+    out = torch.bmm(rows.view(-1, heads, width).transpose(0, 1), maps)
+    return out.transpose(0, 1).reshape(-1, heads * width)
+
+
+def _outer(left: Tensor, right: Tensor, heads: int) -> Tensor:
+    """[H, d, d] the gradient of maps: the sum over rows of left ⊗ right, head by head."""
+    parts = [t.view(len(t), heads, -1).transpose(0, 1) for t in (left, right)]
+    return torch.bmm(parts[0].mT, parts[1])
+
+
+def _chunks(count: int, width: int) -> Iterator[slice]:
+    step = max(1, _GATHERED // max(1, width))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def _dots(each: Relation, targets: Tensor, sources: Tensor, out: Tensor) -> None:
+    """out[h, e] = targets[row of e, h] · sources[column of e, h]."""
+    heads, width = len(out), targets.shape[1]
+    for part in _chunks(len(each.row), width):
+        left = targets.index_select(0, each.row[part])
+        left *= sources.index_select(0, each.column[part])
+        sums = left.view(-1, heads, width // heads).sum(-1, dtype=out.dtype)
+        out[:, part] = sums.T
+
+
+def _sums(each: Relation, weights: Tensor, sources: Tensor, path: Path) -> Tensor:
+    """[targets, H·d] for every destination the weighted rows of its sources."""
+    return _weighted(each.offsets, each.column, weights, sources, path)
+
+
+def _sums_t(each: Relation, weights: Tensor, targets: Tensor, path: Path) -> Tensor:
+    """[sources, H·d] for every source the weighted rows of its destinations."""
+    row = each.row.index_select(0, each.order)
+    return _weighted(each.offsets_t, row, weights.index_select(1, each.order), targets, path)
+
+
+def _weighted(offsets: Tensor, place: Tensor, weights: Tensor, rows: Tensor, path: Path) -> Tensor:
+    """[segments, H·d] the rows of every segment, each head weighed by its own [H, E]."""
+    heads, count = weights.shape
+    segments, width = len(offsets) - 1, rows.shape[1] // heads
+    if path == "gather":
+        owner = torch.repeat_interleave(
+            torch.arange(segments, device=rows.device), offsets.diff(), output_size=count
+        )
+        out = rows.new_zeros(segments, rows.shape[1])
+        for part in _chunks(count, rows.shape[1]):
+            picked = rows.index_select(0, place[part]).view(-1, heads, width)
+            picked *= weights[:, part].T.to(rows.dtype)[..., None]
+            out.index_add_(0, owner[part], picked.view(-1, heads * width))
+        return out
+    head = torch.arange(heads, device=rows.device)[:, None]
+    bags = F.embedding_bag(
+        (place * heads + head).view(-1),
+        rows.view(-1, width),
+        torch.cat([(offsets[:-1] + head * count).view(-1), offsets.new_tensor([heads * count])]),
+        mode="sum",
+        per_sample_weights=weights.reshape(-1).to(rows.dtype),
+        include_last_offset=True,
+    )
+    return bags.view(heads, segments, width).transpose(0, 1).reshape(segments, heads * width)
+
+
+def _softmax_(logits: Tensor, edges: TypedEdges, keep: Tensor | None) -> Tensor:
+    """[H, E] softmax over the edges into each node, in place; 0 for edges that are left out."""
+    if keep is not None:
+        logits.masked_fill_(~keep, -torch.inf)
+    nodes, target = edges.shape[0], edges.target.expand_as(logits)
+    top = logits.new_full((len(logits), nodes), -torch.inf).scatter_reduce_(
+        1, target, logits, "amax"
+    )
+    top.masked_fill_(~torch.isfinite(top), 0.0)
+    logits -= top.gather(1, target)
+    logits.exp_()
+    total = logits.new_zeros(len(logits), nodes).index_add_(1, edges.target, logits)
+    total.masked_fill_(total == 0, 1.0)
+    logits /= total.gather(1, target)
+    return logits

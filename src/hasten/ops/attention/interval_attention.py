@@ -1,0 +1,282 @@
+"""Causal self-attention with embeddings of the time between two events, over buckets.
+
+Li et al. 2020 (TiSASRec), equations 4-7; the caller folds positions into keys and values:
+
+    logits_ij = q_i · (k_j + K[t_ij]) / √d,   out_i = Σ_j softmax(logits_i)_j (v_j + V[t_ij])
+
+with t_ij = min(|t_i - t_j|, span). Written out, K[t] and V[t] take [B, L, L, D] each. But t_ij has
+few values: the products of a query with all span + 1 rows of K are taken once and gathered by
+t_ij, and the weights of the keys at the same interval are added up, in *bins*, before they meet V.
+Backwards the two change places. Nothing is larger than [B, L, L] or [B, L, span + 1].
+
+One function computes all buckets, forward and backward, as in :mod:`.causal_attention`:
+queries in chunks that see only the keys up to their end, gradients written in place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.buckets import Bucket
+from hasten.ops.dense.dropout import keep_mask
+from hasten.ops.dtypes import wide
+
+#: queries taken together: they see only the keys up to their end
+CHUNK = 64
+
+
+def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Every bucket has another shape: traced, each would be compiled anew."""
+    if torch.compiler.is_compiling():  # not before: what it needs takes a second to import
+        return torch.compiler.disable(function)(*arguments)  # type: ignore[no-untyped-call]
+    return function(*arguments)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """The intervals between the tokens of each sequence, made once for all blocks of a model.
+
+    pairs: for each bucket and each chunk of its queries, int64 [rows, chunk, keys seen] in 0..span.
+    """
+
+    buckets: Sequence[Bucket]
+    pairs: Sequence[Sequence[Tensor]]
+    span: int
+
+
+def _chunks(length: int) -> Iterator[slice]:
+    """Chunks of queries, the last first: it sees all keys."""
+    for start in reversed(range(0, length, CHUNK)):
+        yield slice(start, min(start + CHUNK, length))
+
+
+def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
+    """The intervals of flat tokens.
+
+    times: int64 [T] in units of a step of the tables; buckets: must cover all T tokens; span: the
+    largest interval that is told apart.
+    """
+    found: Intervals = _untraced(_find_intervals, times, buckets, span)
+    return found
+
+
+def _find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
+    pairs = []
+    for bucket in buckets:
+        time = times[bucket.start : bucket.stop].view(bucket.rows, bucket.length)
+        pairs.append(
+            [
+                (time[:, part, None] - time[:, None, : part.stop]).abs_().clamp_(max=span)
+                for part in _chunks(bucket.length)
+            ]
+        )
+    return Intervals(buckets, pairs, span)
+
+
+def interval_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_table: Tensor,
+    value_table: Tensor,
+    intervals: Intervals,
+    heads: int,
+    drop: float,
+    training: bool,
+) -> Tensor:
+    """Attention output [T, D] of flat tokens.
+
+    query, key, value: [T, D], each head's columns together; key_table, value_table: [span + 1, D]
+    embeddings of the intervals; drop: probability with which attention weights are dropped.
+    """
+    assert len(key_table) == len(value_table) == intervals.span + 1
+    chance = drop if training else 0.0
+    tensors = query, key, value, key_table, value_table
+    out: Tensor = _untraced(_IntervalAttention.apply, *tensors, intervals, heads, chance)
+    return out
+
+
+def interval_attention_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_table: Tensor,
+    value_table: Tensor,
+    times: Tensor,
+    buckets: Sequence[Bucket],
+    heads: int,
+) -> Tensor:
+    """The equations written out, with [rows, L, L, D] tensors (no dropout)."""
+    width, span = query.shape[1], len(key_table) - 1
+    size = width // heads
+    parts = []
+    for bucket in buckets:
+        rows, length, tokens = bucket.rows, bucket.length, slice(bucket.start, bucket.stop)
+        shape = (rows, length, heads, size)
+        q, k, v = (tensor[tokens].view(shape).transpose(1, 2) for tensor in (query, key, value))
+        time = times[tokens].view(rows, length)
+        apart = (time[:, :, None] - time[:, None, :]).abs().clamp(max=span)
+        pairs = (rows, length, length, heads, size)
+        keys = k[:, :, None] + key_table[apart].view(pairs).permute(0, 3, 1, 2, 4)
+        values = v[:, :, None] + value_table[apart].view(pairs).permute(0, 3, 1, 2, 4)
+        scores = (q[:, :, :, None] * keys).sum(-1) / math.sqrt(size)
+        future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+        weights = torch.softmax(scores.masked_fill(future, -math.inf), dim=-1)
+        out = (weights[..., None] * values).sum(-2)
+        parts.append(out.transpose(1, 2).reshape(-1, width))
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """One head of one bucket: where its rows and columns lie, and its chunks of queries."""
+
+    bucket: Bucket
+    columns: slice
+    pairs: Sequence[Tensor]
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """[rows, length, d] view of a [T, D] tensor."""
+        part = tensor[self.bucket.start : self.bucket.stop, self.columns]
+        return part.view(self.bucket.rows, self.bucket.length, part.shape[1])
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor]]:
+        """Every chunk of queries with the intervals to the keys that it sees."""
+        return zip(_chunks(self.bucket.length), self.pairs, strict=True)
+
+
+def _all_heads(intervals: Intervals, heads: int, width: int) -> list[_Head]:
+    size = width // heads
+    return [
+        _Head(bucket, slice(head * size, (head + 1) * size), pairs)
+        for bucket, pairs in zip(intervals.buckets, intervals.pairs, strict=True)
+        for head in range(heads)
+    ]
+
+
+def _masks(heads: Sequence[_Head], drop: float, like: Tensor) -> Iterator[Tensor | None]:
+    """The dropout mask of every piece, in order."""
+    shapes = [pairs.shape for head in heads for pairs in head.pairs]
+    if drop == 0.0:
+        yield from [None] * len(shapes)
+        return
+    sizes = [shape.numel() for shape in shapes]
+    if like.device.type == "cpu":
+        flat = keep_mask(torch.Size([sum(sizes)]), drop).to(wide(like))
+    else:
+        flat = F.dropout(torch.ones(sum(sizes), device=like.device, dtype=wide(like)), drop)
+    for mask, shape in zip(torch.split(flat, sizes), shapes, strict=True):
+        yield mask.view(shape)
+
+
+class _IntervalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_table: Tensor,
+        value_table: Tensor,
+        intervals: Intervals,
+        heads: int,
+        drop: float,
+    ) -> Tensor:
+        width, dtype = query.shape[1], query.dtype
+        ctx.scale = 1 / math.sqrt(width // heads)
+        query = query * ctx.scale
+        tables = key_table.to(dtype), value_table.to(dtype)
+        out = torch.empty_like(query)
+        all_heads = _all_heads(intervals, heads, width)
+        masks = _masks(all_heads, drop, query)
+        kept: list[Tensor] = []
+        with torch.autocast(query.device.type, enabled=False):
+            for head in all_heads:
+                of_keys, of_values = (table[:, head.columns].contiguous() for table in tables)
+                for part, pairs in head.pieces():
+                    asked = head.of(query)[:, part]
+                    scores = _towards(asked, head.of(key)[:, : part.stop], of_keys, pairs)
+                    _hide_future(scores[:, :, part.start :])
+                    weights = torch.softmax(scores, dim=-1)
+                    mask = next(masks)
+                    dropped = weights if mask is None else weights * mask
+                    bins = _bins(dropped, len(of_keys), pairs)
+                    attended = torch.matmul(bins.to(dtype), of_values)
+                    attended.baddbmm_(dropped.to(dtype), head.of(value)[:, : part.stop])
+                    head.of(out)[:, part] = attended
+                    if any(ctx.needs_input_grad):
+                        kept += [weights, dropped, bins]
+        ctx.heads = all_heads
+        ctx.save_for_backward(query, key, value, *tables, *kept)
+        ctx.dtypes = key_table.dtype, value_table.dtype
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, key_table, value_table, *kept = ctx.saved_tensors
+        dtype, total = query.dtype, wide(query)
+        grad_query, grad_key, grad_value = (torch.empty_like(query) for _ in range(3))
+        grad_key_table = torch.zeros_like(key_table, dtype=total)
+        grad_value_table = torch.zeros_like(value_table, dtype=total)
+        saved = iter(kept)
+        for head in ctx.heads:
+            of_keys, of_values = (
+                table[:, head.columns].contiguous() for table in (key_table, value_table)
+            )
+            for part, pairs in head.pieces():
+                weights, dropped, bins = next(saved), next(saved), next(saved)
+                asked, upper = head.of(query)[:, part], head.of(grad_out)[:, part]
+                keys, values = head.of(key)[:, : part.stop], head.of(value)[:, : part.stop]
+                # softmax and mask at once: dropped · g - weights · Σ dropped · g
+                slope = _towards(upper, values, of_values, pairs).mul_(dropped)
+                slope.addcmul_(weights, slope.sum(-1, keepdim=True), value=-1)
+                slopes = _bins(slope, len(of_keys), pairs).to(dtype)
+                slope, low = slope.to(dtype), dropped.to(dtype)
+                head.of(grad_query)[:, part] = torch.matmul(slopes, of_keys).baddbmm_(slope, keys)
+                grad_key_table[:, head.columns].add_(_outer(slopes, asked))
+                grad_value_table[:, head.columns].add_(_outer(bins.to(dtype), upper))
+                new_key = torch.bmm(slope.transpose(1, 2), asked)
+                new_value = torch.bmm(low.transpose(1, 2), upper)
+                # the chunk that sees all keys comes first and begins their gradients
+                if part.stop == head.bucket.length:
+                    head.of(grad_key).copy_(new_key)
+                    head.of(grad_value).copy_(new_value)
+                else:
+                    head.of(grad_key)[:, : part.stop].add_(new_key)
+                    head.of(grad_value)[:, : part.stop].add_(new_value)
+        grad_query.mul_(ctx.scale)
+        of_tables = grad_key_table.to(ctx.dtypes[0]), grad_value_table.to(ctx.dtypes[1])
+        return grad_query, grad_key, grad_value, *of_tables, None, None, None
+
+
+def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
+    """x_i · (keys_j + table[pairs_ij]), wide: [rows, chunk, keys seen]."""
+    found = torch.gather(torch.matmul(x, table.T).to(wide(x)), 2, pairs)
+    if found.dtype == x.dtype:
+        return found.baddbmm_(x, keys.transpose(1, 2))
+    return found.add_(torch.bmm(x, keys.transpose(1, 2)))
+
+
+def _bins(weights: Tensor, count: int, pairs: Tensor) -> Tensor:
+    """The weights of the keys at the same interval added up: [rows, chunk, count]."""
+    empty = weights.new_zeros(*weights.shape[:2], count)
+    return empty.scatter_add_(2, pairs, weights)
+
+
+def _outer(bins: Tensor, x: Tensor) -> Tensor:
+    """Σ bins_i ⊗ x_i over all queries: [count, d]."""
+    return bins.flatten(0, 1).T @ x.flatten(0, 1)
+
+
+def _hide_future(scores: Tensor) -> None:
+    """Set to -inf what a query may not look at, in the square [rows, c, c] on the diagonal."""
+    size = scores.shape[-1]
+    future = torch.ones(size, size, dtype=torch.bool, device=scores.device).triu_(1)
+    scores.masked_fill_(future, -math.inf)

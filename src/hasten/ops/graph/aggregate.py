@@ -1,0 +1,203 @@
+"""A layer of a graph network over a fixed graph, in one function: sum neighbours, mix, drop out.
+
+``n = A x``; a node's own row o and the sum n of its neighbours go through one matrix or two:
+
+- ``bi-interaction``: ``lrelu((o + n) W1' + b1) + lrelu((o ⊙ n) W2' + b2)``;
+- ``gcn``: ``lrelu((o + n) W1' + b1)``;  ``graphsage``: ``lrelu([o, n] W1' + b1)``.
+
+Everything after the sum goes some thousand rows at a time on the CPU, so that what lies between
+reading x and writing the result stays in the cache; forward keeps what the leaky ReLUs gave and the
+dropout mask as one bit an element, and backward computes their inputs again. As autograd would
+write it, such a layer passes through memory some twenty times more.
+
+Where later layers need only some of the rows (a batch and its neighbours), only these are mixed,
+and the backward sum reads a table of these rows alone: the same numbers. The rows that the loss
+looks at are picked here too, so that their gradient is added to the rest in place instead of being
+a table of zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.dense.dropout import dropout, keep_bytes, kept_scale, mask_of
+from hasten.ops.dtypes import autocast_dtype, wide
+from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, places, product
+
+Aggregator = Literal["bi-interaction", "gcn", "graphsage"]
+#: what enters the matrices of each aggregator
+_INPUTS: dict[Aggregator, tuple[str, ...]] = {
+    "bi-interaction": ("sum", "product"),
+    "gcn": ("sum",),
+    "graphsage": ("both",),
+}
+#: rows at a time: a few buffers of them fit the second-level cache
+_ROWS_CPU = 2048
+
+
+def aggregate(
+    graph: SparseGraph,
+    weights: EdgeWeights,
+    x: Tensor,
+    picked: Tensor,
+    matrices: Sequence[tuple[Tensor, Tensor]],
+    aggregator: Aggregator,
+    slope: float,
+    probability: float,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """[S, D] rows of x, and [R, K] the layer of the given rows; in bf16 where autocast says so.
+
+    x: [N, D]; picked: int64 [S], distinct; matrices: weight [K, D or 2D] and bias [K] of each;
+    slope: of the leaky ReLU; probability: of dropout; rows: int64 [R], distinct; None: all.
+    """
+    flat = [tensor for pair in matrices for tensor in pair]
+    found: tuple[Tensor, Tensor] = _Aggregate.apply(  # type: ignore[no-untyped-call]
+        graph, weights, aggregator, slope, probability, autocast_dtype(x), x, picked, rows, *flat
+    )
+    return found
+
+
+def mix(
+    own: Tensor,
+    neighbours: Tensor,
+    matrices: Sequence[tuple[Tensor, Tensor]],
+    aggregator: Aggregator,
+    slope: float,
+    probability: float,
+) -> Tensor:
+    """[S, K] the same of given rows and the sums of their neighbours, as it reads."""
+    parts = [
+        F.leaky_relu(F.linear(_input(kind, own, neighbours), weight, bias), slope)
+        for kind, (weight, bias) in zip(_INPUTS[aggregator], matrices, strict=True)
+    ]
+    return dropout(torch.stack(parts).sum(0), probability, training=True)
+
+
+def _input(kind: str, own: Tensor, neighbours: Tensor) -> Tensor:
+    if kind == "sum":
+        return own + neighbours
+    return own * neighbours if kind == "product" else torch.cat([own, neighbours], 1)
+
+
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        graph: SparseGraph,
+        weights: EdgeWeights,
+        aggregator: Aggregator,
+        slope: float,
+        probability: float,
+        dtype: torch.dtype,
+        x: Tensor,
+        picked: Tensor,
+        rows: Tensor | None,
+        *matrices: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        low = x.to(dtype)
+        sums = product(graph.offsets, graph.columns, weights.values.to(dtype), low)
+        if rows is not None:
+            low, sums = low.index_select(0, rows), sums.index_select(0, rows)
+        kinds, width = _INPUTS[aggregator], len(matrices[0])
+        low_matrices = [matrix.to(dtype) for matrix in matrices]
+        # the first of what the leaky ReLUs gave: one of several, or the result itself
+        parts = [low.new_empty(len(low), width) for _ in kinds]
+        out = torch.empty_like(parts[0]) if len(kinds) > 1 or probability else parts[0]
+        masks = []
+        for part in _chunks(low):
+            own, neighbours, total = low[part], sums[part], out[part]
+            for number, kind in enumerate(kinds):
+                weight, bias = low_matrices[2 * number : 2 * number + 2]
+                y = parts[number][part]
+                torch.addmm(bias, _input(kind, own, neighbours), weight.T, out=y)
+                F.leaky_relu_(y, slope)
+            if len(kinds) > 1:
+                torch.add(parts[0][part], parts[1][part], out=total)
+            elif probability:
+                total.copy_(parts[0][part])
+            if probability:
+                mask, kept = _mask(total, probability)
+                total *= mask
+                masks.append(kept)
+        ctx.save_for_backward(low, sums, picked, rows, *parts, *masks, *matrices)
+        ctx.graph, ctx.weights, ctx.kinds, ctx.masks = graph, weights, kinds, len(masks)
+        ctx.slope, ctx.probability, ctx.dtype, ctx.kind = slope, probability, dtype, x.dtype
+        return x.index_select(0, picked), out
+
+    @staticmethod
+    def backward(ctx: Any, grad_picked: Tensor, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        low, sums, picked, rows, *rest = ctx.saved_tensors
+        kinds, slope, graph = ctx.kinds, ctx.slope, ctx.graph
+        parts, rest = rest[: len(kinds)], rest[len(kinds) :]
+        masks, matrices = rest[: ctx.masks], rest[ctx.masks :]
+        low_matrices = [matrix.to(ctx.dtype) for matrix in matrices]
+        grads = [torch.zeros(m.shape, dtype=wide(low), device=low.device) for m in matrices]
+        grad_own = torch.empty_like(low)
+        # a row of zeros below, for the nodes whose layer nobody needs
+        below = 0 if rows is None else 1
+        grad_sums = low.new_empty(len(low) + below, low.shape[1])
+        grad_sums[len(low) :] = 0
+        for place, part in enumerate(_chunks(low)):
+            own, neighbours, grad = low[part], sums[part], grad_out[part].to(ctx.dtype)
+            if masks:
+                grad = grad * _mask_again(masks[place], grad, ctx.probability)
+            to_own, to_sums = grad_own[part], grad_sums[: len(low)][part]
+            for number, kind in enumerate(kinds):
+                # of the result as of the input: a leaky ReLU keeps the sign
+                g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
+                grads[2 * number] += g.T @ _input(kind, own, neighbours)
+                grads[2 * number + 1] += g.sum(0, dtype=wide(g))
+                if kind == "sum":
+                    torch.mm(g, low_matrices[2 * number], out=to_own)
+                    if len(kinds) == 1:
+                        to_sums.copy_(to_own)
+                elif kind == "product":
+                    d = g @ low_matrices[2 * number]
+                    torch.addcmul(to_own, d, own, out=to_sums)
+                    to_own.addcmul_(d, neighbours)
+                else:
+                    d = g @ low_matrices[2 * number]
+                    to_own.copy_(d[:, : own.shape[1]])
+                    to_sums.copy_(d[:, own.shape[1] :])
+        transposed, columns = ctx.weights.transposed.to(ctx.dtype), graph.columns_t
+        if rows is not None:
+            columns = places(rows, graph.shape[1]).gather(0, columns.long())
+        grad_x = product(graph.offsets_t, columns, transposed, grad_sums).to(ctx.kind)
+        if rows is None:
+            grad_x += grad_own
+        else:
+            grad_x.index_add_(0, rows, grad_own.to(ctx.kind))
+        grad_x.index_add_(0, picked, grad_picked.to(ctx.kind))
+        found = (g.to(m.dtype) for g, m in zip(grads, matrices, strict=True))
+        return None, None, None, None, None, None, grad_x, None, None, *found
+
+
+def _chunks(x: Tensor) -> list[slice]:
+    step = _ROWS_CPU if x.device.type == "cpu" else max(1, len(x))
+    return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+
+
+def _mask(like: Tensor, probability: float) -> tuple[Tensor, Tensor]:
+    """A mask of :func:`hasten.ops.dense.dropout.dropout`, and what to keep of it."""
+    if like.device.type != "cpu":
+        mask = F.dropout(torch.ones_like(like), probability)
+        return mask, mask > 0
+    if kept_scale(probability) == 1:
+        return torch.ones_like(like), like.new_empty(0)
+    bits = keep_bytes(like.numel(), probability)
+    return mask_of(bits, like.shape, probability).to(like.dtype), bits
+
+
+def _mask_again(kept: Tensor, like: Tensor, probability: float) -> Tensor:
+    """The mask of which :func:`_mask` gave what to keep."""
+    if like.device.type != "cpu":
+        return kept.to(like.dtype) / (1 - probability)
+    if kept_scale(probability) == 1:
+        return torch.ones_like(like)
+    return mask_of(kept, like.shape, probability).to(like.dtype)

@@ -1,0 +1,92 @@
+"""The training pairs as a graph of users and items, normalised, whole and in its two blocks.
+
+Nodes are the N items, then the U users. Edges are the distinct training pairs in both directions,
+without loops. ``mean`` weighs an edge one over the degree of the node that sums (``D⁻¹ A``),
+``symmetric`` one over the root of both degrees (``D^-1/2 A D^-1/2``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hasten.arrays import Int64
+from hasten.data.interactions.clean import stable_order
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """A fixed graph [M, N] with fixed values."""
+
+    graph: SparseGraph
+    weights: EdgeWeights
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """[M, D]; see :func:`hasten.ops.graph.spmm.spmm`."""
+        return spmm(self.graph, self.weights, x)
+
+    def __len__(self) -> int:
+        return len(self.graph)
+
+    def to(self, like: Tensor) -> Weighted:
+        """On the device and in the precision of a tensor."""
+        values = self.weights.values.to(like)
+        graph = self.graph.to(like.device)
+        return Weighted(graph, graph.weigh(values))
+
+    @classmethod
+    def of(
+        cls,
+        row: Int64,
+        column: Int64,
+        values: NDArray[np.float64],
+        shape: tuple[int, int],
+    ) -> Weighted:
+        """From entries in the order of their rows."""
+        graph = SparseGraph.build(row, column, *shape)
+        return cls(graph, graph.weigh(torch.from_numpy(values)))
+
+
+@dataclass(frozen=True, eq=False)
+class Bipartite:
+    """The pairs of users and items. whole: [N + U, N + U]; to_users: [U, N]; to_items: [N, U]."""
+
+    whole: Weighted
+    to_users: Weighted
+    to_items: Weighted
+
+    @classmethod
+    def build(cls, pairs: CSR, items: int, normalised: Literal["mean", "symmetric"]) -> Bipartite:
+        """From each user's distinct items."""
+        users = len(pairs)
+        user, item = pairs.rows, pairs.items
+        order = stable_order(item, items)
+        by_item = (item[order], user[order])
+        degree_u = np.maximum(np.bincount(user, minlength=users), 1).astype(np.float64)
+        degree_i = np.maximum(np.bincount(item, minlength=items), 1).astype(np.float64)
+        if normalised == "mean":
+            for_users, for_items = 1 / degree_u[user], 1 / degree_i[by_item[0]]
+        else:
+            both = 1 / np.sqrt(degree_u[user] * degree_i[item])
+            for_users, for_items = both, both[order]
+        return cls(
+            Weighted.of(
+                np.concatenate([by_item[0], user + items]),
+                np.concatenate([by_item[1] + items, item]),
+                np.concatenate([for_items, for_users]),
+                (items + users, items + users),
+            ),
+            Weighted.of(user, item, for_users, (users, items)),
+            Weighted.of(*by_item, for_items, (items, users)),
+        )
+
+    def to(self, like: Tensor) -> Bipartite:
+        """On the device and in the precision of a tensor."""
+        return Bipartite(self.whole.to(like), self.to_users.to(like), self.to_items.to(like))

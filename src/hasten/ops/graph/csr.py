@@ -1,0 +1,57 @@
+"""Ragged rows of catalogue ids: what a query's targets and exclusions are to the ranking ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hasten.arrays import Int64, ragged_offsets, ragged_positions
+from hasten.data.interactions.clean import distinct
+from hasten.data.tables import Histories
+
+
+@dataclass(frozen=True, eq=False)
+class CSR:
+    """One list of catalogue ids a row (compressed sparse rows), on the host.
+
+    offsets: int64 [rows + 1]; items: int64 [n].
+    """
+
+    offsets: Int64
+    items: Int64
+
+    @classmethod
+    def of(cls, histories: Histories) -> CSR:
+        """The items of histories, without their times."""
+        return cls(histories.offsets, histories.items)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Int64:
+        return np.diff(self.offsets)
+
+    @property
+    def rows(self) -> Int64:
+        """The row of every element [n]."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
+
+    def row(self, number: int) -> Int64:
+        """The ids of one row."""
+        return self.items[self.offsets[number] : self.offsets[number + 1]]
+
+    def take(self, rows: Int64) -> CSR:
+        """The given rows, in the given order (with repetition)."""
+        positions, offsets = ragged_positions(self.offsets, rows)
+        return CSR(offsets, self.items[positions])
+
+    def distinct(self) -> CSR:
+        """Each row's ids in ascending order, without repetitions."""
+        if not len(self.items):
+            return self
+        width = int(self.items.max()) + 1
+        flat = distinct(self.rows * width + self.items)
+        offsets = ragged_offsets(flat // width, len(self))
+        return CSR(offsets, flat % width)

@@ -1,0 +1,73 @@
+"""Weighted sums of rows, bag by bag, with all threads of a CPU equally busy.
+
+``embedding_bag`` gives every thread the same number of bags. In a graph whose large rows stand
+together (items and entities before users) one thread then has most of the entries: 1.7 times its
+share with two threads at the size of Amazon-book, 5.9 times with sixteen. So large sums go block by
+block, each with as many entries as the next, and within a block bags are alike. A bag is summed in
+the same order either way: the same numbers, bit for bit.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.arrays import Int64
+
+#: entries of a block that are worth a call of its own
+_LEAST = 100_000
+#: what a thread may have above its share before there are more blocks
+_UNEQUAL = 1.1
+_MOST = 64
+
+
+def bag_sums(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    """[M, D] ``out[i] = sum of values[e] x[columns[e]]`` for offsets[i] <= e < offsets[i + 1].
+
+    offsets: int32 [M + 1]; columns: int32 [E]; values: [E]; x: [N, D]; without gradient, on a CPU.
+    """
+    bounds = equal_blocks(offsets.numpy(), torch.get_num_threads())
+    if len(bounds) == 2:
+        return _bags(offsets, columns, values, x)
+    out = x.new_empty(len(offsets) - 1, x.shape[1])
+    at = offsets[torch.from_numpy(bounds)].tolist()
+    for rows, entries in zip(pairwise(bounds.tolist()), pairwise(at), strict=True):
+        part, some = slice(*rows), slice(*entries)
+        starts = offsets[rows[0] : rows[1] + 1] - entries[0]
+        out[part] = _bags(starts, columns[some], values[some], x)
+    return out
+
+
+def equal_blocks(offsets: np.ndarray, threads: int) -> Int64:
+    """Bounds [K + 1] of blocks of bags, as few as keep the threads about equally busy."""
+    bags, entries = len(offsets) - 1, int(offsets[-1])
+    best, blocks, most = np.array([0, bags]), 1, min(_MOST, entries // _LEAST)
+    if most < 2:
+        return best
+    least = busiest(offsets, best, threads)
+    while least > _UNEQUAL * entries / threads and 2 * blocks <= most:
+        blocks *= 2
+        inner = np.searchsorted(offsets, np.linspace(0, entries, blocks + 1)[1:-1])
+        bounds = np.unique(np.concatenate([[0], inner, [bags]]))
+        found = busiest(offsets, bounds, threads)
+        if found < least:
+            best, least = bounds, found
+    return best
+
+
+def busiest(offsets: np.ndarray, bounds: Int64, threads: int) -> int:
+    """Entries that the blocks wait for: of each, those of the thread that has the most."""
+    low, high = bounds[:-1, None], bounds[1:, None]
+    share = -(-(high - low) // threads)
+    cuts = np.minimum(low + share * np.arange(threads + 1), high)
+    return int(np.diff(offsets[cuts], axis=1).max(axis=1).sum())
+
+
+def _bags(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    return F.embedding_bag(
+        columns, x, offsets, mode="sum", per_sample_weights=values, include_last_offset=True
+    )

@@ -1,0 +1,61 @@
+"""Pairs of similar rows of a sparse matrix, by blocks, without an N×N matrix.
+
+The Jaccard similarity of two sets is the size of their intersection over that of their union. For
+a block of rows, every column of theirs lists the rows that hold it too: counting these gives the
+intersections, in blocks x N counters at most.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hasten.arrays import ragged_offsets, ragged_positions
+from hasten.ops.graph.csr import CSR
+
+#: counters that are held at once
+_COUNTERS = 1 << 22
+
+
+def jaccard_pairs(sets: CSR, columns: int, threshold: float) -> CSR:
+    """[N] for every set the others whose similarity is above the threshold, ascending.
+
+    sets: distinct members below ``columns``; an empty set is similar to none.
+    """
+    count = len(sets)
+    lengths = sets.lengths
+    order = np.argsort(sets.items, kind="stable")
+    holders = sets.rows[order]
+    bounds = ragged_offsets(sets.items, columns)
+    step = max(1, _COUNTERS // max(1, count))
+    rows, others = [], []
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        first, last = sets.offsets[start], sets.offsets[stop]
+        members = sets.items[first:last]
+        owner = np.repeat(np.arange(stop - start), lengths[start:stop])
+        places, new = ragged_positions(bounds, members)
+        shared = np.bincount(
+            np.repeat(owner * count, np.diff(new)) + holders[places],
+            minlength=(stop - start) * count,
+        )
+        at = np.flatnonzero(shared)
+        row, other = at // count + start, at % count
+        both = shared[at]
+        similar = (both > threshold * (lengths[row] + lengths[other] - both)) & (row != other)
+        rows.append(row[similar])
+        others.append(other[similar])
+    row = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    offsets = ragged_offsets(row, count)
+    return CSR(offsets, np.concatenate(others) if others else row)
+
+
+def jaccard_pairs_reference(sets: CSR, threshold: float) -> set[tuple[int, int]]:
+    """The similar pairs, from Python sets."""
+    found = [set(sets.row(i).tolist()) for i in range(len(sets))]
+    pairs = set()
+    for i, one in enumerate(found):
+        for j, other in enumerate(found):
+            union = len(one | other)
+            if i != j and union and len(one & other) / union > threshold:
+                pairs.add((i, j))
+    return pairs

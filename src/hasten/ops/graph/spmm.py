@@ -1,0 +1,365 @@
+"""Sparse times dense over a fixed graph, forward and backward, with one fast path a device.
+
+``out[i] = sum over the entries e of row i of  values[e] * x[columns[e]]``. The graph does not
+change while it is trained on, so its transpose is made once and the backward pass is the same
+operation on it:
+
+- CPU: ``embedding_bag`` with per-sample weights, rows one after the other, nothing materialised
+  (its own backward pass would take some 20 times as long);
+- CUDA: a compressed sparse row matrix;
+- other devices (MPS has no sparse tensors): gather, weigh, ``index_add``, in chunks of entries.
+
+Values may need a gradient too: it is ``grad[i] · x[j]`` for the entry (i, j).
+
+Shapes: M rows, N columns, E entries, D width.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import Int64, ragged_positions
+from hasten.data.interactions.clean import stable_order
+from hasten.ops.dtypes import autocast_dtype
+from hasten.ops.graph.embedding_bag import bag_sums
+from hasten.ops.graph.row_products import row_products, rows_of
+
+Path = Literal["bag", "csr", "gather"]
+#: elements that the gathering path holds at once
+_GATHERED = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGraph:
+    """Where the entries of an [M, N] matrix are, by rows, and by rows of its transpose.
+
+    offsets: int32 [M + 1]; columns: int32 [E]; the same of the transpose: offsets_t [N + 1],
+    columns_t [E]; order_t: int64 [E], which entry an entry of the transpose is; bounds: the offsets
+    on the host, int64.
+    """
+
+    offsets: Tensor
+    columns: Tensor
+    offsets_t: Tensor
+    columns_t: Tensor
+    order_t: Tensor
+    bounds: Int64
+
+    @classmethod
+    def build(cls, row: Int64, column: Int64, rows: int, columns: int) -> SparseGraph:
+        """From entries in the order of their rows (int64 [E]); a pair may occur several times."""
+        assert len(row) < 2**31
+        assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
+        order = stable_order(column, columns)
+        return cls(
+            _offsets(row, rows),
+            torch.from_numpy(column.astype(np.int32)),
+            _offsets(column, columns),
+            torch.from_numpy(row[order].astype(np.int32)),
+            torch.from_numpy(order),
+            np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int64),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.offsets) - 1, len(self.offsets_t) - 1
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def rows(self) -> Tensor:
+        """int64 [E] the row of every entry."""
+        return rows_of(self.offsets, len(self))
+
+    def to(self, device: torch.device) -> SparseGraph:
+        return SparseGraph(
+            self.offsets.to(device),
+            self.columns.to(device),
+            self.offsets_t.to(device),
+            self.columns_t.to(device),
+            self.order_t.to(device),
+            self.bounds,
+        )
+
+    def weigh(self, values: Tensor) -> EdgeWeights:
+        """Values [E] of the entries, in both orders, for many products with the same ones."""
+        return EdgeWeights(values, values.index_select(0, self.order_t))
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeWeights:
+    """Values of a graph's entries, in its order and in that of its transpose: [E] each."""
+
+    values: Tensor
+    transposed: Tensor
+
+
+def _offsets(sorted_rows: Int64, rows: int) -> Tensor:
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(np.bincount(sorted_rows, minlength=rows), out=offsets[1:])
+    return torch.from_numpy(offsets)
+
+
+def spmm(
+    graph: SparseGraph, weights: EdgeWeights | Tensor, x: Tensor, path: Path | None = None
+) -> Tensor:
+    """[M, D]: the matrix with these values times ``x`` [N, D]; in bf16 where autocast says so.
+
+    weights: those of :meth:`SparseGraph.weigh`, without gradient, or values [E] that may need one.
+    path: how; None: what is fast on the device of ``x``.
+    """
+    if isinstance(weights, Tensor):
+        values, transposed = weights, None
+    else:
+        values, transposed = weights.values, weights.transposed
+    out: Tensor = _Spmm.apply(  # type: ignore[no-untyped-call]
+        graph, path, autocast_dtype(x), x, values, transposed
+    )
+    return out
+
+
+def _path_of(x: Tensor) -> Path:
+    """What is fast on the device of ``x``."""
+    if x.device.type == "cpu":
+        return "bag"
+    return "csr" if x.device.type == "cuda" else "gather"
+
+
+def spmm_rows(
+    graph: SparseGraph,
+    weights: EdgeWeights,
+    x: Tensor,
+    rows: Tensor,
+    path: Path | None = None,
+    among: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """[S, D] the given rows of ``x``, and the same rows of :func:`spmm`; others cost nothing.
+
+    x: [M, D], as many rows as columns of the graph, or [R, D], those of ``among``; rows: int64 [S]
+    on the host, distinct; among: int64 [R] ascending, with the rows and all their neighbours in it.
+    Both together, because their gradients are added up in one table.
+    """
+    return row_sums(RowEntries.of(graph, weights, rows, among), x, path)
+
+
+def row_sums(entries: RowEntries, x: Tensor, path: Path | None = None) -> tuple[Tensor, Tensor]:
+    """:func:`spmm_rows` of entries that were looked up before, for several ``x``."""
+    found: tuple[Tensor, Tensor] = _SpmmRows.apply(  # type: ignore[no-untyped-call]
+        entries, path, autocast_dtype(x), x
+    )
+    return found
+
+
+def with_neighbours(graph: SparseGraph, rows: Tensor) -> Tensor:
+    """int64 [R] ascending, on the host: these rows and the columns of their entries.
+
+    rows: int64 [S] on the host. The graph is square.
+    """
+    positions, _ = ragged_positions(graph.bounds, rows.numpy())
+    place = torch.from_numpy(positions).to(graph.columns.device)
+    needed = torch.zeros(graph.shape[0], dtype=torch.bool, device=place.device)
+    needed[graph.columns.index_select(0, place).long()] = True
+    needed = needed.cpu()
+    needed[rows] = True
+    return torch.nonzero(needed).view(-1)
+
+
+def spmm_reference(graph: SparseGraph, values: Tensor, x: Tensor) -> Tensor:
+    """The same with a dense matrix."""
+    dense = x.new_zeros(graph.shape)
+    index = (graph.rows, graph.columns.long())
+    return dense.index_put(index, values.to(x.dtype), accumulate=True) @ x
+
+
+class _Spmm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        graph: SparseGraph,
+        path: Path | None,
+        dtype: torch.dtype,
+        x: Tensor,
+        values: Tensor,
+        transposed: Tensor | None,
+    ) -> Tensor:
+        low = x.to(dtype)
+        ctx.graph, ctx.path, ctx.dtype, ctx.kind = graph, path, dtype, x.dtype
+        ctx.save_for_backward(low if values.requires_grad else None, values, transposed)
+        return product(graph.offsets, graph.columns, values.to(dtype), low, path)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        low, values, transposed = ctx.saved_tensors
+        graph: SparseGraph = ctx.graph
+        grad = grad.to(ctx.dtype).contiguous()
+        grad_x = grad_values = None
+        if ctx.needs_input_grad[3]:
+            if transposed is None:
+                transposed = values.index_select(0, graph.order_t)
+            grad_x = product(
+                graph.offsets_t, graph.columns_t, transposed.to(ctx.dtype), grad, ctx.path
+            ).to(ctx.kind)
+        if ctx.needs_input_grad[4]:
+            grad_values = edge_products(graph, grad, low).to(values.dtype)
+        return None, None, None, grad_x, grad_values, None
+
+
+class _SpmmRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        entries: RowEntries,
+        path: Path | None,
+        dtype: torch.dtype,
+        x: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.entries, ctx.kind = entries, x.dtype
+        values = entries.values.to(dtype)
+        sums = product(entries.offsets, entries.columns, values, x.to(dtype), path)
+        return x.index_select(0, entries.own), sums
+
+    @staticmethod
+    def backward(ctx: Any, grad_own: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x = ctx.entries.spread(grad.to(ctx.kind))
+        grad_x.index_add_(0, ctx.entries.own, grad_own.to(ctx.kind))
+        return None, None, None, grad_x
+
+
+def product(
+    offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor, path: Path | None = None
+) -> Tensor:
+    """[M, D] of entries by rows (as in :class:`SparseGraph`), without gradient."""
+    rows, path = len(offsets) - 1, path or _path_of(x)
+    if path == "bag":
+        return bag_sums(offsets, columns, values, x)
+    if path == "csr":
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant)")
+            return torch.sparse_csr_tensor(offsets, columns, values, (rows, len(x))) @ x
+    out = x.new_zeros(rows, x.shape[1])
+    row = rows_of(offsets, len(columns))
+    step = max(1, _GATHERED // max(1, x.shape[1]))
+    for start in range(0, len(columns), step):
+        part = slice(start, start + step)
+        messages = x.index_select(0, columns[part].long()).mul_(values[part, None])
+        out.index_add_(0, row[part], messages)
+    return out
+
+
+def pick(numbers: Tensor, place: Tensor) -> Tensor:
+    """[S] the numbers at these places; numpy takes them in a third of torch's time."""
+    if numbers.device.type != "cpu":
+        return numbers.index_select(0, place)
+    return torch.from_numpy(numbers.numpy().take(place.numpy()))
+
+
+def places(rows: Tensor, count: int) -> Tensor:
+    """int32 [count] which of the rows (int64 [R]) each number is, R where it is none of them."""
+    place = torch.full((count,), len(rows), dtype=torch.int32, device=rows.device)
+    place[rows] = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
+    return place
+
+
+@dataclass(frozen=True, eq=False)
+class RowEntries:
+    """The entries of some rows of a graph: for a product, and its transpose in the backward pass.
+
+    rows: int64 [S] on the host, distinct; own: the same on the device; offsets: int32 [S + 1],
+    columns: [E'] and values: [E'], their entries as in :class:`SparseGraph`. With ``among``, int64
+    [R] ascending, own and columns are places among these.
+    """
+
+    graph: SparseGraph
+    weights: EdgeWeights
+    among: Tensor | None
+    rows: Tensor
+    own: Tensor
+    offsets: Tensor
+    columns: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(
+        cls, graph: SparseGraph, weights: EdgeWeights, rows: Tensor, among: Tensor | None = None
+    ) -> RowEntries:
+        positions, offsets = ragged_positions(graph.bounds, rows.numpy())
+        position = torch.from_numpy(positions).to(graph.columns.device)
+        chosen = torch.from_numpy(offsets.astype(np.int32)).to(position.device)
+        columns, own = pick(graph.columns, position), rows.to(position.device)
+        if among is not None:
+            place = places(among, graph.shape[1])
+            own = place.gather(0, own).long()
+            columns = place.gather(0, columns.long())
+        values = pick(weights.values, position)
+        return cls(graph, weights, among, rows, own, chosen, columns, values)
+
+    @property
+    def count(self) -> int:
+        """N, or R where there is ``among``."""
+        return self.graph.shape[1] if self.among is None else len(self.among)
+
+    def spread(self, grad: Tensor) -> Tensor:
+        """[N, D] the transpose times ``grad`` [S, D]; [R, D] where there is ``among``.
+
+        On a CPU entries are found in the graph's transpose where they are many, else sorted: a look
+        at one costs about a quarter of its place in a sorted list.
+        """
+        if self.columns.device.type != "cpu":
+            return self.spread_added(grad)
+        if 4 * len(self.columns) > len(self.graph):
+            return self.spread_found(grad)
+        return self.spread_sorted(grad)
+
+    def spread_added(self, grad: Tensor) -> Tensor:
+        """One message after the other."""
+        rows = rows_of(self.offsets, len(self.columns))
+        messages = grad.index_select(0, rows).mul_(self.values.to(grad.dtype)[:, None])
+        out = messages.new_zeros(self.count, grad.shape[1])
+        return out.index_add_(0, self.columns, messages)
+
+    def spread_sorted(self, grad: Tensor) -> Tensor:
+        """By columns in order; sorting costs a fifth of adding one message after the other."""
+        bounds, rows, values = self._sorted
+        return product(bounds, rows, values.to(grad.dtype), grad)
+
+    @cached_property
+    def _sorted(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Offsets, columns and values of the transpose."""
+        columns = self.columns
+        rows = rows_of(self.offsets, len(columns)).to(torch.int32)
+        order = torch.from_numpy(stable_order(columns.numpy().astype(np.int64), self.count))
+        bounds = torch.zeros(self.count + 1, dtype=torch.int32)
+        torch.cumsum(torch.bincount(columns, minlength=self.count), 0, out=bounds[1:])
+        return bounds, pick(rows, order), pick(self.values, order)
+
+    def spread_found(self, grad: Tensor) -> Tensor:
+        """By the graph's transpose, from which the entries of other rows are left out."""
+        bounds, rows, values = self._found
+        return product(bounds, rows, values.to(grad.dtype), grad)
+
+    @cached_property
+    def _found(self) -> tuple[Tensor, Tensor, Tensor]:
+        """As :attr:`_sorted`."""
+        graph, among = self.graph, self.among
+        row = pick(places(self.rows, graph.shape[0]), graph.columns_t)
+        kept = row.numpy() < len(self.rows)
+        before = np.zeros(len(graph) + 1, np.int32)
+        np.cumsum(kept.view(np.int8), dtype=np.int32, out=before[1:])
+        bounds = pick(torch.from_numpy(before), graph.offsets_t)
+        if among is not None:  # no other has an entry of these rows
+            bounds = torch.cat([pick(bounds, among), bounds[-1:]])
+        place = torch.from_numpy(np.flatnonzero(kept))
+        return bounds, pick(row, place), pick(self.weights.transposed, place)
+
+
+def edge_products(graph: SparseGraph, a: Tensor, b: Tensor) -> Tensor:
+    """[E] ``a[i] · b[j]`` for every entry (i, j); a: [M, D], b: [N, D]."""
+    return row_products(graph.offsets, graph.columns, a, b)

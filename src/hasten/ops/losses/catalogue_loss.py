@@ -1,0 +1,246 @@
+"""Full-catalogue cross-entropy without the T×N matrix of logits.
+
+``sum_t [ logsumexp_j(x_t · e_j + b_j) - (x_t · e_target + b_target) ]`` over all N catalogue rows.
+A row of x may have several targets, whose terms share its scores.
+Forward and backward are computed together, a chunk of rows at a time while the chunk is in cache:
+logits, softmax, and from it both gradients, so that the work is three matrix products and nothing
+is computed twice. The gradients wait for the backward pass, which only scales them.
+
+Memory: one chunk of logits (``chunk_bytes``) and the gradients. Where even a few rows of logits do
+not fit, columns are chunked too, with a running logsumexp and a second pass (four products).
+Sums and softmax are float32; under bf16 the products are taken in bf16, as autocast would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.dense.product import product, product_into
+from hasten.ops.dtypes import wide
+
+#: logits held at once: in the second-level cache's reach on CPUs, a useful GEMM on GPUs
+CHUNK_BYTES_CPU = 16 << 20
+CHUNK_BYTES_DEVICE = 512 << 20
+_FEWEST_ROWS = 64
+
+
+def catalogue_cross_entropy(
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    targets: Tensor,
+    bias: Tensor | None = None,
+    chunk_bytes: int | None = None,
+    of: Tensor | None = None,
+) -> Tensor:
+    """Sum of cross-entropies of ``x`` [T, D] against the stacked blocks [N_i, D]: a scalar.
+
+    targets: int64 [T] rows of the stacked catalogue, or [P] with ``of``, int64 [P] ascending: which
+    row of x each target is of, a pair at most once; bias: [N] or None; chunk_bytes: logits held at
+    once (None: by device). One block is the whole table; several are its shards.
+    """
+    if chunk_bytes is None:
+        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
+    dtype = x.dtype
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+    result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        x, _Targets.build(targets, of, len(x)), bias, chunk_bytes, dtype, *blocks
+    )
+    return result
+
+
+def catalogue_cross_entropy_reference(
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    targets: Tensor,
+    bias: Tensor | None = None,
+    of: Tensor | None = None,
+) -> Tensor:
+    """The same, with all logits at once."""
+    logits = x @ torch.cat(list(blocks)).T
+    if bias is not None:
+        logits = logits + bias
+    if of is not None:
+        logits = logits[of]
+    return F.cross_entropy(logits.to(wide(logits)), targets, reduction="sum")
+
+
+@dataclass(frozen=True, eq=False)
+class _Targets:
+    """item, of: int64 [P]; counts: [T] targets of each row, None where each has one, in order."""
+
+    item: Tensor
+    of: Tensor
+    counts: Tensor | None
+
+    @classmethod
+    def build(cls, targets: Tensor, of: Tensor | None, rows: int) -> _Targets:
+        if of is None:
+            return cls(targets, torch.arange(rows, device=targets.device), None)
+        return cls(targets, of, torch.bincount(of, minlength=rows))
+
+    def within(self, start: int, stop: int) -> slice:
+        """Those of the rows from ``start`` to before ``stop``."""
+        if self.counts is None:
+            return slice(start, stop)
+        edges = torch.tensor([start, stop], device=self.of.device)
+        return slice(*torch.searchsorted(self.of, edges).tolist())
+
+    def times_(self, residual: Tensor, start: int) -> Tensor:
+        """The softmaxes of rows from ``start`` on, each once a target."""
+        if self.counts is not None:
+            residual *= self.counts[start : start + len(residual), None]
+        return residual
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        targets: _Targets,
+        bias: Tensor | None,
+        chunk_bytes: int,
+        dtype: torch.dtype,
+        *blocks: Tensor,
+    ) -> Tensor:
+        count = sum(len(block) for block in blocks)
+        rows = chunk_bytes // (4 * count)
+        with torch.autocast(x.device.type, enabled=False):
+            if rows >= _FEWEST_ROWS or rows >= len(x):
+                loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype)
+            else:
+                loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype)
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(*grads)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_bias, *grad_blocks = ctx.saved_tensors
+        scaled = [g * grad_loss.to(g.dtype) for g in (grad_x, grad_bias, *grad_blocks)]
+        return scaled[0], None, scaled[1] if ctx.has_bias else None, None, None, *scaled[2:]
+
+
+def _offsets(blocks: Sequence[Tensor]) -> list[int]:
+    starts = [0]
+    for block in blocks:
+        starts.append(starts[-1] + len(block))
+    return starts
+
+
+def _by_rows(
+    x: Tensor,
+    targets: _Targets,
+    bias: Tensor | None,
+    blocks: Sequence[Tensor],
+    rows: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, list[Tensor]]:
+    """A chunk of rows against the whole catalogue at a time: three products."""
+    starts = _offsets(blocks)
+    tables = [block.to(dtype) for block in blocks]
+    low = x.to(dtype)
+    grad_x = torch.empty_like(x)
+    grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
+    grad_bias = torch.zeros(starts[-1], dtype=wide(x), device=x.device)
+    loss = torch.zeros((), dtype=wide(x), device=x.device)
+    rows = max(1, min(rows, len(x)))
+    logits = torch.empty(rows, starts[-1], dtype=wide(x), device=x.device)
+    for start in range(0, len(x), rows):
+        chunk = low[start : start + rows]
+        scores = logits[: len(chunk)]
+        some = targets.within(start, start + len(chunk))
+        place = (targets.of[some] - start) * starts[-1] + targets.item[some]
+        for table, begin, end in zip(tables, starts, starts[1:], strict=False):
+            product_into(scores[:, begin:end], chunk, table.T)
+        if bias is not None:
+            scores += bias
+        torch.log_softmax(scores, dim=1, out=scores)
+        flat = scores.view(-1)
+        loss -= flat[place].sum()
+        residual = targets.times_(scores.exp_(), start)
+        flat[place] -= 1.0
+        if bias is not None:
+            grad_bias += residual.sum(0)
+        low_residual = residual.to(dtype)
+        for index, (table, begin, end) in enumerate(zip(tables, starts, starts[1:], strict=False)):
+            part = low_residual[:, begin:end]
+            _accumulate(grads[index], part.T, chunk)
+            if index == 0:
+                grad_x[start : start + rows] = product(part, table)
+            else:
+                grad_x[start : start + rows].add_(part @ table)
+    return loss, [grad_x, grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
+
+
+def _by_columns(
+    x: Tensor,
+    targets: _Targets,
+    bias: Tensor | None,
+    blocks: Sequence[Tensor],
+    chunk_bytes: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, list[Tensor]]:
+    """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
+    starts = _offsets(blocks)
+    columns = max(1, chunk_bytes // (4 * max(1, len(x))))
+    low = x.to(dtype)
+    kind = wide(x)
+    lse = torch.full((len(x),), -torch.inf, dtype=kind, device=x.device)
+    picked = torch.zeros(len(x), dtype=kind, device=x.device)
+
+    def chunks() -> list[tuple[int, int, int]]:
+        """(block, first row within it, last row) of every chunk of columns."""
+        return [
+            (index, begin, min(begin + columns, len(block)))
+            for index, block in enumerate(blocks)
+            for begin in range(0, len(block), columns)
+        ]
+
+    def scores_of(index: int, begin: int, end: int) -> Tensor:
+        scores = (low @ blocks[index][begin:end].to(dtype).T).to(kind)
+        if bias is not None:
+            scores = scores + bias[starts[index] + begin : starts[index] + end]
+        return scores
+
+    def placed(index: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Which targets are in a chunk, and where in its scores, for others some place."""
+        local = targets.item - (starts[index] + begin)
+        inside = (local >= 0) & (local < end - begin)
+        return inside, targets.of * (end - begin) + local.clamp(0, end - begin - 1)
+
+    for index, begin, end in chunks():
+        scores = scores_of(index, begin, end)
+        lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
+        inside, place = placed(index, begin, end)
+        picked.index_add_(0, targets.of, torch.where(inside, scores.view(-1)[place], 0.0))
+    grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
+    grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
+    grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
+    for index, begin, end in chunks():
+        residual = targets.times_((scores_of(index, begin, end) - lse[:, None]).exp_(), 0)
+        inside, place = placed(index, begin, end)
+        residual.view(-1).index_add_(0, place, -inside.to(kind))
+        if bias is not None:
+            grad_bias[starts[index] + begin : starts[index] + end] = residual.sum(0)
+        part = residual.to(dtype)
+        grads[index][begin:end] = part.T @ low
+        grad_x += part @ blocks[index][begin:end].to(dtype)
+    loss = (targets.times_(lse[:, None], 0)[:, 0] - picked).sum()
+    shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
+    return loss, [grad_x.to(x.dtype), grad_bias, *shaped]
+
+
+def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right to total, accumulating in its dtype."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

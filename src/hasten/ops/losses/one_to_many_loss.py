@@ -1,0 +1,233 @@
+"""1-N binary cross-entropy over the whole catalogue without a label matrix.
+
+For queries x_i with true rows T_i among N, scores s_ij = x_i · e_j + b_j and smoothed labels
+y'_ij = (1 - ε) [j in T_i] + ε / N (Dettmers et al. 2018, section 5, "1-N scoring"):
+
+    sum_ij softplus(s_ij) - (1 - ε) sum_{i, j in T_i} s_ij - (ε / N) sum_ij s_ij
+
+so labels are needed at the true rows only. Forward and backward are computed together, a chunk of
+catalogue rows at a time: scores, residual ``sigmoid(s) - y'``, and from it both gradients. Within a
+chunk the element-wise work goes piece by piece, so that a piece stays in the second-level cache.
+The gradients wait for the backward pass; it can run once.
+
+Memory: one chunk of scores (``chunk_bytes``) and the gradients, whatever B and N. Sums and
+residuals are float32; under bf16 the products are taken in bf16, as autocast would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.dense.product import product, product_into
+from hasten.ops.dtypes import wide
+
+#: scores held at once: few calls of GEMM, and still in a CPU's third-level cache
+CHUNK_BYTES_CPU = 8 << 20
+CHUNK_BYTES_DEVICE = 256 << 20
+#: scores of a piece
+_PIECE_BYTES = 4 << 20
+_FEWEST_ROWS = 64
+
+
+def one_to_many_loss(
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    row: Tensor,
+    item: Tensor,
+    bias: Tensor | None = None,
+    smoothing: float = 0.0,
+    scale: float = 1.0,
+    chunk_bytes: int | None = None,
+) -> Tensor:
+    """``scale`` times the sum over all queries and catalogue rows of the binary cross-entropy.
+
+    x: [B, D]; blocks: [N_i, D], the table's shards; row, item: int64 [P], the distinct pairs of a
+    query and a true row of the stacked catalogue; bias: [N] or None; smoothing: ε. A scale known
+    here costs nothing; one that comes with the backward pass, a pass over the gradients.
+    """
+    if chunk_bytes is None:
+        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
+    dtype = x.dtype
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+    order = torch.argsort(item, stable=True)
+    result: Tensor = _OneToMany.apply(  # type: ignore[no-untyped-call]
+        x, row[order], item[order], bias, smoothing, scale, chunk_bytes, dtype, *blocks
+    )
+    return result
+
+
+def one_to_many_loss_reference(
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    row: Tensor,
+    item: Tensor,
+    bias: Tensor | None = None,
+    smoothing: float = 0.0,
+    scale: float = 1.0,
+) -> Tensor:
+    """The same, with the matrix of labels."""
+    scores = x @ torch.cat(list(blocks)).T
+    if bias is not None:
+        scores = scores + bias
+    labels = torch.zeros_like(scores)
+    labels[row, item] = 1.0
+    labels = (1 - smoothing) * labels + smoothing / scores.shape[1]
+    return scale * F.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
+
+
+class _OneToMany(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        row: Tensor,
+        item: Tensor,
+        bias: Tensor | None,
+        smoothing: float,
+        scale: float,
+        chunk_bytes: int,
+        dtype: torch.dtype,
+        *blocks: Tensor,
+    ) -> Tensor:
+        pass_ = _Pass(x, blocks, row, item, bias, smoothing, scale, chunk_bytes, dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            loss = pass_.run(exact=x.device.type != "cpu")
+            if x.device.type == "cpu" and not bool(loss.isfinite()):
+                loss = pass_.run(exact=True)  # exp overflows from scores of 88 on
+        ctx.has_bias = bias is not None
+        ctx.grads = pass_.gradients()
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        assert ctx.grads is not None, "this backward pass can run only once"
+        grads, ctx.grads = ctx.grads, None
+        if grad_loss.device.type != "cpu" or float(grad_loss) != 1.0:
+            for grad in grads:
+                grad.mul_(grad_loss.to(grad.dtype))
+        grad_x, grad_bias, *grad_blocks = grads
+        kept = grad_bias if ctx.has_bias else None
+        return grad_x, None, None, kept, None, None, None, None, *grad_blocks
+
+
+class _Pass:
+    """Loss and gradients, all queries against a chunk of catalogue rows at a time.
+
+    Scores are held as [rows, B]: both products that follow read them along their rows.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        blocks: Sequence[Tensor],
+        row: Tensor,
+        item: Tensor,
+        bias: Tensor | None,
+        smoothing: float,
+        scale: float,
+        chunk_bytes: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.x, self.blocks, self.bias, self.scale = x, blocks, bias, scale
+        self.row, self.item, self.smoothing, self.dtype = row, item, smoothing, dtype
+        self.kind, self.width = wide(x), max(1, len(x))
+        self.count = sum(len(block) for block in blocks)
+        self.low, self.scaled = x.to(dtype), (x * scale).to(dtype)
+        self.rows = max(_FEWEST_ROWS, chunk_bytes // (4 * self.width))
+        self.piece = min(self.rows, max(_FEWEST_ROWS, _PIECE_BYTES // (4 * self.width)))
+        if x.device.type != "cpu":
+            self.piece = self.rows
+        self.held = [torch.empty(0, dtype=self.kind, device=x.device) for _ in range(2)]
+
+    def run(self, exact: bool) -> Tensor:
+        """The loss; the gradients stay here. exact: no exp that could overflow."""
+        wide_x = self.x.new_empty(0, dtype=self.kind)
+        self.grad_x = wide_x.new_zeros(self.x.shape)
+        self.grads = [wide_x.new_empty(block.shape) for block in self.blocks]
+        self.grad_bias = wide_x.new_empty(0 if self.bias is None else self.count)
+        loss = wide_x.new_zeros(())
+        start = 0
+        for block, grad in zip(self.blocks, self.grads, strict=True):
+            for begin in range(0, len(block), self.rows):
+                table = block[begin : begin + self.rows].to(self.dtype)
+                scores = product(table, self.low.T)
+                loss += self.residuals_(scores, start + begin, exact)
+                target = grad[begin : begin + self.rows]
+                product_into(target, scores, self.scaled)
+                if self.dtype == self.kind:
+                    self.grad_x.addmm_(scores.T, table)
+                else:
+                    self.grad_x += scores.T @ table
+            start += len(block)
+        self.grad_x *= self.scale
+        self.grad_bias *= self.scale
+        return loss * self.scale
+
+    def residuals_(self, scores: Tensor, first: int, exact: bool) -> Tensor:
+        """Scores [rows, B] from catalogue row ``first`` on become residuals; their loss."""
+        starts = range(first, first + len(scores), self.piece)
+        edges = torch.tensor([*starts, first + len(scores)], device=scores.device)
+        bounds = torch.searchsorted(self.item, edges).tolist()
+        loss = torch.zeros((), dtype=self.kind, device=scores.device)
+        share = self.smoothing / self.count
+        for number, start in enumerate(starts):
+            part = scores[start - first : start - first + self.piece]
+            stop = start + len(part)
+            piece = part
+            if self.dtype != self.kind:
+                piece = self.buffer(0, part).copy_(part)
+            if self.bias is not None:
+                piece += self.bias[start:stop, None]
+            true = slice(bounds[number], bounds[number + 1])
+            place = (self.item[true] - start) * self.width + self.row[true]
+            flat = piece.view(-1)
+            loss -= (1 - self.smoothing) * flat[place].sum()
+            if self.smoothing:
+                loss -= share * piece.sum()
+            loss += _softplus_and_residual_(piece, share, self.buffer(1, part), exact)
+            flat[place] -= 1 - self.smoothing
+            if self.bias is not None:
+                torch.sum(piece, 1, out=self.grad_bias[start:stop])
+            if self.dtype != self.kind:
+                part.copy_(piece)
+        return loss
+
+    def buffer(self, number: int, like: Tensor) -> Tensor:
+        """A buffer of that shape, used again for every piece."""
+        held = self.held[number]
+        if held.numel() < like.numel():
+            held = self.held[number] = held.new_empty(like.numel())
+        return held[: like.numel()].view(like.shape)
+
+    def gradients(self) -> list[Tensor]:
+        """Of x, of the bias, and of the blocks, in their types."""
+        shaped = [g.to(b.dtype) for g, b in zip(self.grads, self.blocks, strict=True)]
+        return [self.grad_x.to(self.x.dtype), self.grad_bias, *shaped]
+
+
+def _softplus_and_residual_(scores: Tensor, share: float, above: Tensor, exact: bool) -> Tensor:
+    """The sum of softplus(s); the scores become sigmoid(s) - share. above: a buffer.
+
+    exp is taken once for both, log(1 + e) and e / (1 + e), and the logarithm of products of eight;
+    an overflow shows in the sum. exact: as torch has them.
+    """
+    if exact:
+        total = F.softplus(scores).sum()
+        scores.sigmoid_().sub_(share)
+        return total
+    scores.exp_()
+    torch.add(scores, 1.0, out=above)
+    torch.addcdiv(scores.new_tensor(-share), scores, above, out=scores)
+    total = scores.new_zeros(())
+    for _ in range(3):
+        half = len(above) // 2
+        if 2 * half < len(above):
+            total += above[-1].log().sum()
+        above = torch.mul(above[:half], above[half : 2 * half], out=above[:half])
+    return total + above.log_().sum()

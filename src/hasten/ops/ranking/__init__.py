@@ -1,0 +1,1 @@
+"""Exact ranking and top-k over the catalogue."""

@@ -1,0 +1,107 @@
+"""Walking a scorer's catalogue in blocks of columns, and positions in its score matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import Int64
+from hasten.ops.ranking.scorer import Scorer
+
+#: scores kept whole: 64 MiB of float32, 65,536 candidates for a tile of 256 queries
+WHOLE = 2**24
+#: columns of a block where the scores of all candidates do not fit ``WHOLE``
+COLUMNS = 2048
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The catalogue 0..count-1 in blocks of ``columns`` columns, the last one narrower."""
+
+    count: int
+    columns: int
+
+    @classmethod
+    def choose(
+        cls, queries: int, count: int, columns: int | None, otherwise: int | None = None
+    ) -> Blocks:
+        """Blocks of the width asked for; None: one where ``WHOLE`` allows, else ``otherwise``."""
+        assert count > 0
+        assert columns is None or columns > 0
+        if columns is None:
+            columns = count if queries * count <= WHOLE else otherwise or COLUMNS
+        return cls(count, min(columns, count))
+
+    def __len__(self) -> int:
+        return (self.count + self.columns - 1) // self.columns
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(start, stop) of each block."""
+        for start in range(0, self.count, self.columns):
+            yield start, min(start + self.columns, self.count)
+
+    def scores(self, scorer: Scorer, number: int) -> Tensor:
+        """[Q, columns] the scores of one block: float32, contiguous."""
+        start = number * self.columns
+        stop = min(start + self.columns, self.count)
+        return scorer.block(start, stop).to(torch.float32).contiguous()
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Positions (row, item) of a score matrix, in the order of its blocks.
+
+    row, column (within its block), order (place in the caller's list): int64 [n];
+    starts: int64 [blocks + 1], where the positions of each block begin.
+    """
+
+    row: Int64
+    column: Int64
+    order: Int64
+    starts: Int64
+    blocks: Blocks
+
+    @classmethod
+    def build(cls, row: Int64, item: Int64, blocks: Blocks) -> Positions:
+        if len(blocks) == 1:
+            order = np.arange(len(item), dtype=np.int64)
+            return cls(row, item, order, np.array([0, len(item)], np.int64), blocks)
+        block = item // blocks.columns
+        order = np.argsort(block, kind="stable")
+        starts = np.searchsorted(block[order], np.arange(len(blocks) + 1))
+        column = item - block * blocks.columns
+        return cls(row[order], column[order], order, starts, blocks)
+
+    def per_row(self, rows: int) -> Int64:
+        """How many positions each row has [rows]."""
+        return np.bincount(self.row, minlength=rows)
+
+    def fill(self, scores: Tensor, number: int, value: float) -> None:
+        """Overwrite the positions of one block in its scores."""
+        if self.starts[number + 1] > self.starts[number]:
+            scores.view(-1).index_fill_(0, self._flat(scores, number), value)
+
+    def scores(self, scorer: Scorer, whole: Tensor | None) -> Tensor:
+        """[n] the scores at the positions, in the caller's order; only their blocks are computed.
+
+        whole: the scores of the only block, where they have been computed.
+        """
+        if whole is not None:
+            return whole.view(-1)[self._flat(whole, 0)]
+        found = []
+        for number in np.flatnonzero(np.diff(self.starts)).tolist() or [0]:
+            scores = self.blocks.scores(scorer, number)
+            found.append(scores.view(-1)[self._flat(scores, number)])
+        values = torch.cat(found)
+        result = torch.empty_like(values)
+        result[torch.from_numpy(self.order).to(values.device)] = values
+        return result
+
+    def _flat(self, scores: Tensor, number: int) -> Tensor:
+        part = slice(self.starts[number], self.starts[number + 1])
+        flat = self.row[part] * scores.shape[1] + self.column[part]
+        return torch.from_numpy(flat).to(scores.device)

@@ -1,0 +1,18 @@
+"""What the ranking operations ask of a scorer."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Scorer(Protocol):
+    """Scores of a fixed set of queries against blocks of the catalogue."""
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """[Q, stop-start] float32 scores of catalogue rows start..stop.
+
+        A tensor of the caller's own, which may overwrite it.
+        """
+        ...

@@ -1,0 +1,139 @@
+"""The best k of the whole catalogue for every query, exactly, in little memory.
+
+Candidates are ordered by score, equal scores by lower id. ``torch.topk`` finds the scores but
+leaves open which of several equal elements it takes; so one more than k is asked for, and rows
+whose last place is contested are searched again by int64 keys of score and id, whose order has no
+ties. The same keys order the found and merge the blocks: the result depends neither on the order
+in which ``topk`` gives equal elements nor on the device.
+
+A score of -inf or NaN marks what is no candidate: it is never selected.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import Int64
+from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.blocks import Blocks, Positions
+from hasten.ops.ranking.scorer import Scorer
+
+#: columns of a block where not all fit; each costs a selection and a merge, so wider than ranking's
+_COLUMNS = 8192
+_LOWER = 2**32 - 1
+
+
+@torch.no_grad()
+def topk_all(
+    scorer: Scorer,
+    queries: int,
+    count: int,
+    k: int,
+    excluded: CSR | None = None,
+    allowed: Int64 | None = None,
+    *,
+    columns: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The k best candidates of each query, best first: ids int64 [Q, k], scores float32 [Q, k].
+
+    scorer: scores of ``queries`` queries against catalogue rows 0..count-1.
+    excluded: one row a query, ids that it must not get. allowed: the only ids anyone may get
+    (blocks without one are not scored); None: all. Where fewer than k candidates exist the rest
+    is -1 with a score of -inf. columns: the width of a block; None: as in ``rank_all``.
+    """
+    assert k > 0
+    assert count < _LOWER
+    assert excluded is None or len(excluded) == queries
+    blocks = Blocks.choose(queries, count, columns, _COLUMNS)
+    hidden = None
+    if excluded is not None:
+        hidden = Positions.build(excluded.rows, excluded.items, blocks)
+    listed = None if allowed is None else np.unique(allowed)
+    best: Tensor | None = None
+    for number, (start, stop) in enumerate(blocks):
+        part = None
+        if listed is not None:
+            part = listed[np.searchsorted(listed, start) : np.searchsorted(listed, stop)]
+            if not len(part):
+                continue
+        scores = blocks.scores(scorer, number)
+        if hidden is not None:
+            hidden.fill(scores, number, -torch.inf)
+        if part is None:
+            found, column = _best(scores, k)
+            ids = column + start
+        else:
+            ids = torch.from_numpy(part).to(scores.device)
+            found, column = _best(scores.index_select(1, ids - start), k)
+            ids = ids[column]
+        keys = _key(found, ids)
+        best = keys if best is None else torch.cat([best, keys], 1)
+        best = best.topk(min(k, best.shape[1]), dim=1).values
+    if best is None:  # nothing is allowed
+        best = torch.empty((queries, 0), dtype=torch.int64)
+    return _unpack(best, k)
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Scores and columns of each row's best min(k, width), equal scores in any order."""
+    width = scores.shape[1]
+    values, column = scores.topk(min(k + 1, width), dim=1)
+    if bool(values[:, 0].isnan().any()):  # NaN comes first in torch's order
+        return _best(scores.masked_fill(scores.isnan(), -torch.inf), k)
+    if width <= k:
+        return values, column
+    contested = (values[:, k] == values[:, k - 1]) & (values[:, k] > -torch.inf)
+    values, column = values[:, :k], column[:, :k]
+    rows = contested.nonzero()[:, 0]
+    if len(rows):
+        again = scores[rows]
+        ids = torch.arange(width, device=scores.device)
+        place = _key(again, ids).topk(k, dim=1).indices
+        values[rows], column[rows] = again.gather(1, place), place
+    return values, column
+
+
+def _key(scores: Tensor, ids: Tensor) -> Tensor:
+    """int64 keys in the order of (score, lower id); NaN as -inf.
+
+    The upper half is the float's bit pattern, with the lower 31 bits of negative numbers flipped
+    so that it grows with the number; adding 0 makes one of the two zeros.
+    """
+    bits = (scores + 0.0).masked_fill(scores.isnan(), -torch.inf).view(torch.int32)
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
+    return (ordered << 32) | (_LOWER - ids)
+
+
+def _unpack(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The inverse of :func:`_key`, padded to k columns; -1 where the score is -inf."""
+    ordered = (keys >> 32).to(torch.int32)
+    scores = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
+    ids = (_LOWER - (keys & _LOWER)).masked_fill(scores == -torch.inf, -1)
+    missing = (0, k - keys.shape[1])
+    pad = torch.nn.functional.pad
+    return pad(ids, missing, value=-1), pad(scores, missing, value=-torch.inf)
+
+
+@torch.no_grad()
+def topk_all_reference(
+    scorer: Scorer,
+    queries: int,
+    count: int,
+    k: int,
+    excluded: CSR | None = None,
+    allowed: Int64 | None = None,
+) -> tuple[Tensor, Tensor]:
+    """:func:`topk_all` as its definition reads: sort every row's candidates."""
+    scores = scorer.block(0, count).to(torch.float32).tolist()
+    ids = torch.full((queries, k), -1)
+    best = torch.full((queries, k), -torch.inf)
+    for row in range(queries):
+        free = set(range(count) if allowed is None else allowed.tolist())
+        if excluded is not None:
+            free -= set(excluded.row(row).tolist())
+        candidates = [(-scores[row][item], item) for item in free if scores[row][item] > -torch.inf]
+        for place, (score, item) in enumerate(sorted(candidates)[:k]):
+            ids[row, place], best[row, place] = item, -score
+    return ids, best

@@ -1,0 +1,1 @@
+"""The run folder: checkpoints, logs, summary, environment."""

@@ -1,0 +1,194 @@
+"""What a run ran on: versions, machine, devices, settings; and the memory of this process.
+
+Environment variables are recorded by an allow-list, and even then not if their name or their
+value looks like a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hasten.runs.allocator import allocator_report
+
+_ALLOWED = re.compile(
+    r"OMP_NUM_THREADS|OMP_WAIT_POLICY|GOMP_SPINCOUNT|MKL_NUM_THREADS|CUDA_VISIBLE_DEVICES|THP_MEM_ALLOC_ENABLE"
+    r"|(NCCL|GLOO|PYTORCH|TORCH|HASTEN)_[A-Z0-9_]+"
+)
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASS|PWD|CRED|AUTH|KEY|COOKIE|SESSION|SIGNATURE|CERT|PRIVATE|(^|_)(PAT|SAS)(_|$)"
+)
+_SECRET_VALUE = re.compile(
+    r"://[^/\s]*@"  # an address with a name or password
+    r"|-----BEGIN|\b(ghp|gho|ghs|github_pat|glpat|hf|sk|pk|xox[a-z])[_-]|\bAKIA|\beyJ"
+    r"|(pass(word|wd)?|secret|token|key)\s*[=:]"
+    r"|(?=[A-Za-z+_-]*[0-9])(?=[0-9+_-]*[A-Za-z])[A-Za-z0-9+_-]{32,}",  # long and random
+    re.IGNORECASE,
+)
+_LONGEST_VALUE = 300
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, machine, devices, threads and settings, as JSON values."""
+    import numpy as np  # noqa: PLC0415 - with torch, only once a run starts
+    import torch  # noqa: PLC0415
+
+    source = Path(__file__).parents[3]
+    return {
+        "versions": {
+            "hasten": _version("hasten"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "safetensors": _version("safetensors"),
+        },
+        "system": platform.platform(),
+        "cpu": {"model": _cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "devices": _devices(),
+        "threads": {
+            "within_operations": torch.get_num_threads(),
+            "between_operations": torch.get_num_interop_threads(),
+        },
+        "allocator": {
+            "library": _allocator(),
+            **allocator_report(),
+            "transparent_huge_pages": _first_line("/sys/kernel/mm/transparent_hugepage/enabled"),
+        },
+        "commits": {
+            "hasten": _git_commit([source]),
+            "working_folder": _git_commit([Path.cwd(), *Path.cwd().parents]),
+        },
+        "variables": recorded_variables(os.environ),
+    }
+
+
+def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may be recorded: allowed by name, with nothing secret about them."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if _ALLOWED.fullmatch(name)
+        and not _SECRET_NAME.search(name)
+        and not _SECRET_VALUE.search(value)
+        and len(value) <= _LONGEST_VALUE
+        and value.isprintable()
+    }
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident memory of this process so far, or since :func:`reset_peak_memory`."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return ru_maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
+
+
+def ru_maxrss_bytes(value: int, system: str) -> int:
+    """``ru_maxrss`` in bytes: macOS counts bytes, the others kibibytes."""
+    return value if system == "darwin" else value * 1024
+
+
+def reset_peak_memory() -> bool:
+    """Let the peak start again from the present memory; False where the system cannot (macOS)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version  # noqa: PLC0415 - slow to import
+
+    return version(package)
+
+
+def _usable_cpus() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _cpu_model() -> str:
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", cpus.read_text(), re.MULTILINE)
+        return found[1] if found else platform.machine()
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        return answer.stdout.strip() or platform.machine()
+    return platform.machine()
+
+
+def _devices() -> list[dict[str, Any]]:
+    import torch  # noqa: PLC0415
+
+    found: list[dict[str, Any]] = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(
+            {
+                "device": f"cuda:{index}",
+                "name": properties.name,
+                "memory_bytes": properties.total_memory,
+                "cuda": torch.version.cuda,
+            }
+        )
+    if torch.backends.mps.is_available():
+        found.append({"device": "mps", "name": platform.machine()})
+    return found
+
+
+def _allocator() -> str:
+    """The memory allocator, by the libraries that are loaded."""
+    maps = Path("/proc/self/maps")
+    loaded = maps.read_text() if maps.exists() else ""
+    for name in ("jemalloc", "tcmalloc", "mimalloc"):
+        if f"lib{name}" in loaded:
+            return name
+    return platform.libc_ver()[0] or "system"
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _git_commit(places: Iterable[Path]) -> str | None:
+    """The commit that is checked out in the first of these folders that is a work tree of git.
+
+    Read from git's files: running git would obey whatever the folder configures.
+    """
+    root = next((place for place in places if (place / ".git").exists()), None)
+    if root is None:
+        return None
+    try:
+        folder = root / ".git"
+        if folder.is_file():  # a linked work tree
+            folder = root / folder.read_text().removeprefix("gitdir:").strip()
+        head = (folder / "HEAD").read_text().strip()
+        if not head.startswith("ref:"):
+            return head
+        name = head.removeprefix("ref:").strip()
+        common = folder / "commondir"
+        shared = folder / common.read_text().strip() if common.exists() else folder
+        if (shared / name).exists():
+            return (shared / name).read_text().strip()
+        packed = (shared / "packed-refs").read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = re.search(rf"^([0-9a-f]{{40,64}}) {re.escape(name)}$", packed, re.MULTILINE)
+    return found[1] if found else None

@@ -1,0 +1,122 @@
+"""What may change when a run that exists goes on, and from which of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hasten.config import RunConfig
+from hasten.configuration.build import load_config
+from hasten.data.store import fingerprint
+from hasten.data.tables import AnyDataset
+from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
+from hasten.runs.atomic_write import drop_folder
+from hasten.runs.checkpoint import Checkpoint, read_checkpoint
+from hasten.runs.run_folder import RunFolder
+
+#: what may change when a run goes on; anything else would make it another run
+RESUMABLE = frozenset(
+    {
+        "training.epochs",
+        "training.patience",
+        "training.max_time",
+        "training.cleanup_every",
+        "checkpoint.every",
+        "checkpoint.every_steps",
+        "checkpoint.every_minutes",
+        "checkpoint.keep",
+        "distributed.backend",
+        "distributed.master_port",
+        "distributed.timeout",
+        "distributed.heartbeat",
+        "device",
+        "devices",
+        "threads",
+    }
+)
+
+
+def initial_weights(source: Path) -> Checkpoint:
+    """The checkpoint that ``init_from`` names: a run (its best) or a checkpoint's folder."""
+    folder = source / "best" if RunFolder.holds_run(source) else source
+    return read_checkpoint(folder, groups={"weights"})
+
+
+def refuse_changed_data(folder: RunFolder, dataset: AnyDataset) -> None:
+    """Going on with other data than the run began with would mix two runs."""
+    recorded = folder.read_json("data.json")["fingerprint"]
+    if fingerprint(dataset) != recorded:
+        raise RunFolderError(
+            f"{folder.data}: the data of the run have changed since it began (fingerprint in "
+            "data.json); restore them, or start a new run with --init-from"
+        )
+
+
+def named_checkpoint(folder: RunFolder, name: str) -> Path:
+    """``best``, ``final`` or a name under ``checkpoints``; refused with the names there are."""
+    if name in ("best", "final"):
+        return folder.path / name
+    names = sorted(p.name for p in folder.checkpoints.iterdir() if not p.name.startswith("."))
+    if name not in names:
+        raise RunFolderError(
+            f"{folder.path} has no checkpoint {name!r}; it has best, final, {', '.join(names)}"
+        )
+    return folder.checkpoints / name
+
+
+def drop_later(folder: RunFolder, chosen: Checkpoint) -> None:
+    """Going on from an earlier checkpoint, what came after it is no longer this run's."""
+    step = int(chosen.state["position"]["step"])
+    for path in list(folder.checkpoints.iterdir()):
+        if path.name.startswith("."):
+            continue
+        try:
+            later = int(read_checkpoint(path, groups=()).state["position"]["step"]) > step
+        except CheckpointError:
+            later = True
+        if later:
+            drop_folder(path)
+
+
+def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """The configuration of a run that goes on."""
+    return changed(config, changes, lambda name: name in RESUMABLE)
+
+
+def changed(
+    config: RunConfig, changes: Mapping[str, Any], permitted: Callable[[str], bool]
+) -> RunConfig:
+    """The configuration with dotted keys replaced; what is not permitted is refused by name."""
+    values = config.model_dump()
+    for name, value in changes.items():
+        if not permitted(name):
+            raise ConfigurationError(
+                f"{name} cannot change for a run that exists; only "
+                f"{', '.join(sorted(RESUMABLE))} can when it goes on, evaluation.* when it is "
+                "evaluated; start a new run for the rest (--init-from takes its weights)"
+            )
+        section, _, field = name.rpartition(".")
+        (values[section] if section else values)[field] = value
+    return type(config)(**{**values, "model": config.model})
+
+
+def requested_changes(config: RunConfig) -> dict[str, Any]:
+    """What ``--resume auto`` passes on: every permitted key, and a refusal of the others."""
+    assert config.out is not None
+    saved = _flat(load_config(config.out / "config.yaml").model_dump())
+    wanted = _flat(config.model_dump())
+    # the folder is the run itself, whatever it was called when it began
+    return {
+        name: value for name, value in wanted.items() if name != "out" and value != saved.get(name)
+    }
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and name != "columns":
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat

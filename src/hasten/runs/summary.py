@@ -1,0 +1,39 @@
+"""What a run came to: its metrics with their protocol, its costs, the switches in effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to; ``to_json`` is what ``hasten train --json`` prints.
+
+    selected: with --refit, what the run came to that selected the number of epochs.
+    """
+
+    run: Path
+    model: str
+    data: str
+    epochs: int
+    valid: dict[str, float]
+    test: dict[str, float]
+    protocol: str
+    seconds: dict[str, float]
+    examples_per_second: float
+    peak_memory_bytes: int
+    effective: dict[str, Any]
+    stopped_by: str
+    best_epoch: int
+    selected: dict[str, Any] | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Summary:
+        """The inverse of :meth:`to_json`, but that a number which was not finite is None."""
+        return cls(**{**values, "run": Path(values["run"])})
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "run": str(self.run)}

@@ -1,0 +1,85 @@
+"""Queries, the catalogue they are scored against, and the scorer of models whose score factorizes.
+
+A model scores queries against a catalogue block by block, so no [Q, N] matrix is ever held. Where
+the score is ``q · table[j] + bias[j]`` the scorer is a :class:`FactorScorer`; other models bring a
+scorer of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from hasten.arrays import Int64
+from hasten.data.tables import Histories
+from hasten.ops.dense.product import product, product_plus
+from hasten.ops.table import Table
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What queries are scored against: a table [N, D] and an optional bias [N]."""
+
+    table: Table
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class FactorScorer:
+    """``vectors @ table.T + bias``: the scorer of every model that factorises."""
+
+    vectors: Tensor
+    catalogue: Catalogue
+
+    def block(self, start: int, stop: int) -> Tensor:
+        table = self.catalogue.table.block(start, stop)
+        if self.catalogue.bias is None:
+            return product(self.vectors, table.T)
+        return product_plus(self.vectors, table.T, self.catalogue.bias[start:stop])
+
+
+@dataclass(frozen=True)
+class RecommenderQueries:
+    """Users with the history that is known when they ask. user: int64 [Q], -1 for a new user."""
+
+    user: Int64
+    history: Histories
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    @property
+    def lengths(self) -> Int64:
+        """How much there is to encode for each query."""
+        return self.history.lengths
+
+    def take(self, rows: Int64) -> RecommenderQueries:
+        return RecommenderQueries(self.user[rows], self.history.take(rows))
+
+
+@dataclass(frozen=True)
+class TripleQueries:
+    """Facts with an open end: which entities are the tail of (entity, relation, ?)?
+
+    entity, relation: int64 [Q]. Of R relations, r + R is the reciprocal of r: (t, r + R, ?) asks
+    for the heads of (?, r, t).
+    """
+
+    entity: Int64
+    relation: Int64
+
+    def __len__(self) -> int:
+        return len(self.entity)
+
+    @property
+    def lengths(self) -> Int64:
+        """How much there is to encode for each query: the same."""
+        return np.zeros(len(self), np.int64)
+
+    def take(self, rows: Int64) -> TripleQueries:
+        return TripleQueries(self.entity[rows], self.relation[rows])
+
+
+AnyQueries = RecommenderQueries | TripleQueries

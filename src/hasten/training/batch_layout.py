@@ -1,0 +1,66 @@
+"""What processes and device mean for a run: batch, learning rate, switches that do not pay."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hasten.config import RunConfig
+from hasten.distributed.processes import Processes
+from hasten.training.memory import can_release
+from hasten.training.precision import slow_precision
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The configuration with both settled, and what the log says of it.
+
+    ``config`` no longer depends on the number of processes: it repeats the run on any number.
+    """
+
+    config: RunConfig
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def settle(config: RunConfig, processes: Processes) -> Layout:
+    """Make ``batch_size_per_device`` and ``lr_scaling`` numbers for these processes."""
+    options, world = config.training, processes.world
+    notes, warnings = [], []
+    changes: dict[str, object] = {"batch_size_per_device": None, "lr_scaling": "none"}
+    size = options.batch_size
+    if options.batch_size_per_device is not None:
+        size = options.batch_size_per_device * world
+        notes.append(f"batch size {size}: {options.batch_size_per_device} for each process")
+    elif world > 1:
+        notes.append(f"batch size {size} over {world} processes, about {size / world:.4g} each")
+    changes["batch_size"] = size
+    if options.lr_scaling != "none":
+        factor = world if options.lr_scaling == "linear" else math.sqrt(world)
+        changes["lr"] = options.lr * factor
+        notes.append(
+            f"learning rate {changes['lr']:g}: {options.lr:g} scaled by {factor:g} "
+            f"({options.lr_scaling}, {world} processes)"
+        )
+        if not options.warmup_steps:
+            warnings.append(
+                f"training.lr_scaling={options.lr_scaling} without training.warmup_steps: large "
+                "steps at the beginning can ruin a run; give a few hundred"
+            )
+        if options.batch_size_per_device is None:
+            warnings.append(
+                f"training.lr_scaling={options.lr_scaling} although the batch of {size} does not "
+                "grow with the processes (training.batch_size_per_device would make it)"
+            )
+    if world == 1 and config.distributed.backend != "auto":
+        warnings.append("distributed.backend has no effect on one process")
+    if slow := slow_precision(options.precision, processes.device):
+        warnings.append(slow)
+    if options.cleanup_every is not None and not can_release(processes.device):
+        warnings.append("training.cleanup_every has no effect on this system's allocator")
+    training = options.model_copy(update=changes)
+    return Layout(
+        config.model_copy(update={"training": training, "devices": processes.local_world}),
+        tuple(notes),
+        tuple(warnings),
+    )
