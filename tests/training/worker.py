@@ -22,7 +22,8 @@ from hasten.build import build_model, load_data
 from hasten.config import DataOptions, DistributedOptions, TrainingOptions
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
-from hasten.distributed import divided, row_adam, shared_memory
+from hasten.distributed import divided, shared_memory
+from hasten.training import row_adam
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
