@@ -71,7 +71,7 @@ def run(monkeypatch, toy) -> FakeRun:
     monkeypatch.setitem(sys.modules, "hasten.run", fake)
     monkeypatch.setattr(hasten, "run", fake, raising=False)
     monkeypatch.setitem(sys.modules, "hasten.loaded_run", fake)
-    monkeypatch.setattr(hasten, "finished", fake, raising=False)
+    monkeypatch.setattr(hasten, "loaded_run", fake, raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.delenv("RANK", raising=False)
     return fake

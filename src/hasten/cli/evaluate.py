@@ -68,9 +68,9 @@ def evaluate(
 
     configured = _configured_metrics(run) if (metrics is None) != (topk is None) else None
     changes = parse_changes(sets or [], given(metrics=metrics, topk=topk), configured)
-    from hasten import loaded_run as finished  # noqa: PLC0415 - brings torch
+    from hasten import loaded_run  # noqa: PLC0415 - brings torch
 
-    found = finished.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, by=by)
+    found = loaded_run.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, by=by)
     groups = found.pop("groups", None)
     if groups is not None and out is not None and output.speaks():
         export.write_table(groups, out, format)
