@@ -9,11 +9,11 @@ import torch
 from hasten.config import DataOptions, RunConfig, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import TRAIN
+from hasten.models.collaborative import kgat as module
 from hasten.models.collaborative.kgat import KGAT, KGATOptions
 from hasten.models.interface import Sizes
 from hasten.ops.attention.relation_attention import relation_attention_reference
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
-from hasten.models.collaborative import kgat as module
 from hasten.scoring import RecommenderQueries
 from tests.models.kgat_data import (
     dense_attention,

@@ -23,7 +23,6 @@ from hasten.config import DataOptions, DistributedOptions, TrainingOptions
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.distributed import divided, shared_memory
-from hasten.training import row_adam
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
@@ -36,6 +35,7 @@ from hasten.distributed.summed_buffer import SummedBuffer
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.ranking.rank_all import Ranks
 from hasten.runs.checkpoint import Checkpoint
+from hasten.training import row_adam
 from hasten.training.precision import Precision
 from hasten.training.step import OptimiserStep, Share
 from tests.contract.cases import CASES, ModelCase, sequences
