@@ -26,7 +26,7 @@ from hasten.data.graph.load import load_graph
 from hasten.data.readers.columns import SYNONYMS, plain
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import DataError, UsageError
-from tests.data.test_mutations import damage
+from tests.data.readers.test_mutations import damage
 
 ROWS = [(f"p{i}", "knows" if i % 3 else "likes", f"p{(5 * i + 2) % 9}") for i in range(18)]
 TABS = "".join("\t".join(row) + "\n" for row in ROWS)
