@@ -104,19 +104,6 @@ def test_memory_is_shared_where_all_can(several):
         }
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is shared on Linux alone")
-def test_each_process_keeps_the_moments_of_its_part_alone(several):
-    """What follows from them, in this and other layouts, is compared by the worker."""
-    _, found = several
-    parts = [each["parts"]["held"] for each in found]
-    counts = parts[0][1]
-    for phase, count in enumerate(counts):
-        held = [own[phase] for own, _ in parts]
-        assert sum(held) == count
-        assert max(held) - min(held) <= 1
-    assert all(each["parts"][name] for each in found for name in ("same", "whole", "one"))
-
-
 def test_accumulation_in_several_processes_trains_the_same(several):
     out, found = several
     model, losses, _ = worker.train("sasrec-ce", Processes(CPU), FEWER_STEPS)

@@ -22,7 +22,7 @@ from hasten.build import build_model, load_data
 from hasten.config import DataOptions, DistributedOptions, TrainingOptions
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
-from hasten.distributed import divided, shared_memory
+from hasten.distributed import shared_memory
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
@@ -84,11 +84,9 @@ MODELS = {
 }
 
 
-#: how models are trained in turns: as usual (small ones are not divided), each process moving a
-#: part, and as where memory cannot be shared
+#: how models are trained in turns: as usual, and as where memory cannot be shared
 WAYS = (
     nullcontext,
-    lambda: patch.object(divided, "FEWEST", 0),
     lambda: patch.object(shared_memory, "_reserve", lambda *_: None),
 )
 
@@ -232,17 +230,13 @@ def checkpoint(processes: Processes) -> dict[str, Any]:
 def poisoned(processes: Processes) -> dict[str, Any]:
     """A NaN on the last process alone: no byte may change on any."""
     found: dict[str, Any] = {}
-    for name in ("fp32", "fp16", "divided"):
-        precision = "fp32" if name == "divided" else name
+    for name in ("fp32", "fp16"):
         torch.manual_seed(0)
         model, phases = stub(TwoDenominators)()
         model, (phase,) = model.float(), phases
         share = Share(processes.rank, processes.world)
         options = TrainingOptions(clip_norm=1.0)
-        with patch.object(divided, "FEWEST", 0 if name == "divided" else divided.FEWEST):
-            how = Precision(precision, CPU)
-            step = OptimiserStep(phase, 0, options, how, share, CPU, processes)
-        assert (step.divided is not None) == (name == "divided" and processes.world > 1)
+        step = OptimiserStep(phase, 0, options, Precision(name, CPU), share, CPU, processes)
         for index in range(2):
             step(phase.plan(0, 0, index), 0.01)
         before = _bytes(model, step)
@@ -272,60 +266,6 @@ def _bytes(model: nn.Module, step: OptimiserStep) -> bytes:
     return b"".join(t.numpy().tobytes() for t in tensors)
 
 
-def moved_in_parts(processes: Processes) -> dict[str, Any]:
-    """What each process moves and keeps, and a run that goes on from it in another layout."""
-    share = Share(processes.rank, processes.world)
-    found: dict[str, Any] = {}
-
-    def make(fewest: int, among: Processes, part: Share) -> tuple[nn.Module, list[OptimiserStep]]:
-        torch.manual_seed(3)
-        model, phases = MODELS["two-phase"]()
-        training = TrainingOptions(clip_norm=0.05, clip_norm_type="inf", weight_decay=0.01)
-        how = Precision("fp32", CPU)
-        with patch.object(divided, "FEWEST", fewest):
-            steps = [
-                OptimiserStep(phase, number, training, how, part, CPU, among)
-                for number, phase in enumerate(phases)
-            ]
-        return model, steps
-
-    def take(steps: list[OptimiserStep], epoch: int) -> None:
-        for step in steps:
-            step.phase.start_epoch(0, epoch)
-            for index in range(step.phase.steps()):
-                step(step.phase.plan(0, epoch, index), 1e-2)
-
-    def copied(model: nn.Module, steps: list[OptimiserStep]) -> tuple[Any, Any]:
-        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        held = [{k: v.clone() for k, v in step.tensors()[0].items()} for step in steps]
-        return weights, held
-
-    model, steps = make(0, processes, share)
-    assert [step.tensors()[0] for step in steps] == [{}, {}]
-    take(steps, 0)
-    held = [sum(len(s["exp_avg"]) for s in step.optimiser.state.values()) for step in steps]
-    counts = [sum(p.numel() for p in step.parameters) for step in steps]
-    found["held"] = [held, counts]
-    weights, states = copied(model, steps)
-    take(steps, 1)
-    expected = copied(model, steps)
-    for name, fewest, among, part in (
-        ("same", 0, processes, share),
-        ("whole", 1 << 40, processes, share),
-        ("one", 1 << 40, Processes(CPU), Share()),
-    ):
-        other, others = make(fewest, among, part)
-        other.load_state_dict(weights)
-        for step, state in zip(others, states, strict=True):
-            step.load({key: value.clone() for key, value in state.items()})
-        take(others, 1)
-        got = copied(other, others)
-        limits = {"rtol": 0.0, "atol": 0.0} if name == "same" else {"rtol": 1e-9, "atol": 1e-12}
-        torch.testing.assert_close(got, expected, **limits)
-        found[name] = True
-    return found
-
-
 def wishes(processes: Processes) -> list[float]:
     """What the others wish for arrives with the gradients."""
     torch.manual_seed(0)
@@ -352,13 +292,12 @@ def main(out: Path) -> None:
             "collectives": collectives(processes),
             "checkpoint": checkpoint(processes),
             "poisoned": poisoned(processes),
-            "parts": moved_in_parts(processes) if sys.platform == "linux" else None,
             "wishes": wishes(processes),
             "summed": summed(processes) if sys.platform == "linux" else None,
             "training": {},
         }
         for number, name in enumerate(MODELS):
-            with WAYS[number % 3]():
+            with WAYS[number % len(WAYS)]():
                 model, losses, seen = train(name, processes)
             save_file(model.state_dict(), out / f"{name}-{processes.rank}.safetensors")
             found["training"][name] = {"losses": losses, "seen": seen}

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hasten.distributed.divided import DividedParameters
 from hasten.distributed.processes import Processes
 from hasten.distributed.summed_buffer import SummedBuffer
 
@@ -36,13 +35,11 @@ class GradientExchange:
         losses: dict[str, Tensor],
         wishes: Sequence[float],
         sums: Sequence[Tensor] = (),
-        divided: DividedParameters | None = None,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Sum gradients and ``sums`` (in place), losses and wishes over all processes.
 
         parameters: of one dtype and device, of the same shapes on all processes; losses: scalars by
         name; a process without rows has none. A phase must name its terms alike in every step.
-        divided: takes its part of the gradients, and the parameters have none afterwards.
         Returns the losses and the wishes [len(wishes)].
         """
         if self.processes.world == 1:  # under a launcher, with nobody to exchange with
@@ -68,17 +65,10 @@ class GradientExchange:
         tail[: len(names)].copy_(torch.stack(values))
         tail[len(names) :].copy_(torch.tensor(wishes, dtype=tail.dtype), non_blocking=True)
         assert self._buffer is not None
-        if divided is None:
-            self._buffer.sum_(self._count, "the sum of gradients")
-            for parameter, view in zip(parameters, self._views, strict=True):
-                parameter.grad = view
-            summed = self._buffer.values[self._gradients : self._count].clone()
-        else:
-            part = (divided.begin, divided.end, self._gradients, self._count)
-            summed = self._buffer.reduce_(*part, "the sum of gradients")
-            divided.take(self._buffer.values[: self._gradients])
-            for parameter in parameters:
-                parameter.grad = None
+        self._buffer.sum_(self._count, "the sum of gradients")
+        for parameter, view in zip(parameters, self._views, strict=True):
+            parameter.grad = view
+        summed = self._buffer.values[self._gradients : self._count].clone()
         *found, tail = torch.split(summed, [*(own.numel() for own in sums), len(tail)])
         for own, value in zip(sums, found, strict=True):
             own.copy_(value.view_as(own))

@@ -51,21 +51,6 @@ class SummedBuffer:
                 part.copy_(total)
         self.processes.meet(self.memory.semaphores, what)
 
-    def reduce_(self, begin: int, end: int, rest: int, count: int, what: str) -> Tensor:
-        """Replace the values from ``begin`` to ``end``, this process's own part, by their sums.
-
-        Returns the sums from ``rest`` to ``count``, which all want. The values may be written again
-        when the processes have met after this: until then the others read them.
-        """
-        if self.memory is None:
-            self.processes.sum_(self.values[:count], what)
-            return self.values[rest:count].clone()
-        self.processes.meet(self.memory.semaphores, what)
-        for start in range(begin, end, _PIECE):
-            total, parts = _added(self.memory, start, min(start + _PIECE, end))
-            parts[self.processes.rank].copy_(total)
-        return _added(self.memory, rest, count)[0]
-
 
 def _added(memory: SharedRows, start: int, stop: int) -> tuple[Tensor, list[Tensor]]:
     """The sum of a piece of all rows, and these pieces."""

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
 from hasten.distributed.all_reduce import GradientExchange
-from hasten.distributed.divided import DividedParameters
 from hasten.distributed.processes import Processes
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.ops.random import Stream, key, seed_device
@@ -74,15 +73,7 @@ class OptimiserStep:
         self.rows: RowAdam | None = None
         if precision.scaler is None:
             self.rows = RowAdam.of(phase.table, options)
-        #: the part of the parameters that this process moves, where each moves its own
-        self.divided: DividedParameters | None = None
-        if precision.scaler is None and self.rows is None:
-            self.divided = DividedParameters.of(processes, self.parameters)
-        if self.divided is not None:
-            moved = self.divided.pieces
-        else:
-            moved = [self.parameters[number] for number, _ in self._moved()]
-        self.optimiser = make_optimiser(moved, options)
+        self.optimiser = make_optimiser([self.parameters[n] for n in self._moved()], options)
         #: what the gradients of the running step are of: parameters, rows in place of their table
         self.trained: list[Tensor] = list(self.parameters)
         self.exchange = GradientExchange(processes) if processes and processes.joined else None
@@ -101,12 +92,11 @@ class OptimiserStep:
         losses = self.accumulate(batch)
         if self.exchange is not None:
             sums = self.phase.sums()
-            losses, self.wishes = self.exchange(self.trained, losses, wishes, sums, self.divided)
-        if self.divided is None:  # else its pieces have their gradients
-            # as after an exchange: a parameter that nothing led to has the gradient zero
-            for parameter in self.trained:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+            losses, self.wishes = self.exchange(self.trained, losses, wishes, sums)
+        # as after an exchange: a parameter that nothing led to has the gradient zero
+        for parameter in self.trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimiser)
         norm = self.norm()
@@ -115,8 +105,6 @@ class OptimiserStep:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         self.update(finite)
-        if self.divided is not None:
-            self.divided.spread()
         if self.rows is not None:
             if finite:
                 self.rows.move(lr)
@@ -145,8 +133,6 @@ class OptimiserStep:
         """
         found: dict[str, Tensor] = {}
         settled: dict[nn.Parameter, Tensor] = {}
-        if self.divided is not None:
-            return self._put_together(self.divided), settled
         for number, parameter in enumerate(self.parameters):
             if self.rows is not None and parameter is self.rows.weight:
                 settled[parameter], state = self.rows.tensors()
@@ -155,18 +141,6 @@ class OptimiserStep:
             found.update({f"{number}.{field}": value for field, value in state.items()})
         return found, settled
 
-    def _put_together(self, divided: DividedParameters) -> dict[str, Tensor]:
-        """The optimiser's state of all processes' pieces, as of whole parameters."""
-        states = [self.optimiser.state[piece] for piece in divided.pieces]
-        found: dict[str, Tensor] = {}
-        for field, value in states[0].items():
-            if value.dim():
-                whole = divided.whole([state[field] for state in states])
-            else:  # the number of steps
-                whole = [value.clone() for _ in self.parameters]
-            found.update({f"{number}.{field}": each for number, each in enumerate(whole)})
-        return found
-
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of :meth:`tensors`; the weights are in place."""
         fields: dict[int, dict[str, Tensor]] = {}
@@ -174,21 +148,18 @@ class OptimiserStep:
             place, field = name.split(".", 1)
             fields.setdefault(int(place), {})[field] = value
         state: dict[str, Any] = self.optimiser.state_dict()
-        for at, (number, part) in enumerate(self._moved()):
+        for at, number in enumerate(self._moved()):
             if number in fields:
-                held = of_dense(fields[number])
-                state["state"][at] = held if part is None else _parts(held, part)
+                state["state"][at] = of_dense(fields[number])
         self.optimiser.load_state_dict(state)
         for index, parameter in enumerate(self.parameters):
             if self.rows is not None and parameter is self.rows.weight and index in fields:
                 self.rows.load(fields[index])
 
-    def _moved(self) -> list[tuple[int, slice | None]]:
-        """What the optimiser moves, in its order: numbers of parameters, and parts of them."""
-        if self.divided is not None:
-            return list(self.divided.places)
+    def _moved(self) -> list[int]:
+        """Numbers of the parameters that the optimiser updates, in its order."""
         table = None if self.rows is None else self.rows.weight
-        return [(n, None) for n, p in enumerate(self.parameters) if p is not table]
+        return [n for n, p in enumerate(self.parameters) if p is not table]
 
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
@@ -247,8 +218,6 @@ class OptimiserStep:
 
     def norm(self, kind: float = 2.0) -> Tensor:
         """A norm of all gradients together."""
-        if self.divided is not None:
-            return self.divided.norm(kind)
         return gradient_norm(self.trained, kind)
 
     def clip(self, norm: Tensor) -> None:
@@ -257,8 +226,7 @@ class OptimiserStep:
         if limit is not None:
             if kind != 2:
                 norm = self.norm(kind)
-            moved = self.trained if self.divided is None else self.divided.pieces
-            torch.nn.utils.clip_grads_with_norm_(moved, limit, norm)
+            torch.nn.utils.clip_grads_with_norm_(self.trained, limit, norm)
 
     def update(self, finite: Tensor) -> None:
         """Step the optimiser; on the device, without a synchronisation, unless not finite."""
@@ -270,14 +238,6 @@ class OptimiserStep:
         self.optimiser.grad_scale = None  # type: ignore[attr-defined]
         self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self.optimiser.step()
-
-
-def _parts(state: Mapping[str, Tensor], part: slice) -> dict[str, Tensor]:
-    """A part of an optimiser's state of a parameter; cloned, so that the rest is not kept."""
-    return {
-        field: (value.view(-1)[part] if value.dim() else value).clone()
-        for field, value in state.items()
-    }
 
 
 def first_bad_tensor(step: OptimiserStep, batch: Batch, model: nn.Module) -> str | None:
