@@ -39,18 +39,16 @@ def dropout() -> None:
     """Torch's own dropout everywhere."""
     import torch
 
-    from hasten.models.sequential import sasrec
+    from hasten.models.sequential import sasrec, self_attention
     from hasten.ops.attention import causal_attention
-    from hasten.ops.dense import feedforward
     from hasten.ops.dense.dropout import dropout_reference
 
     def keep_mask(shape: torch.Size, probability: float) -> torch.Tensor:
         return torch.nn.functional.dropout(torch.ones(shape), probability)
 
-    _replace(sasrec, "dropout", dropout_reference)
-    for module in (causal_attention, feedforward):
-        _replace(module, "keep_mask", keep_mask)
-    _replace(feedforward, "kept_scale", lambda probability: 1 / (1 - probability))
+    for module in (sasrec, self_attention):
+        _replace(module, "dropout", dropout_reference)
+    _replace(causal_attention, "keep_mask", keep_mask)
 
 
 def packing() -> None:

@@ -36,7 +36,6 @@ from hasten.objectives.completion import (
     SingleTriples,
 )
 from hasten.ops.dense.group_moments import GroupMoments
-from hasten.ops.dense.tied_rows import tied_rows
 from hasten.ops.dtypes import wide
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.one_to_many_loss import one_to_many_loss
@@ -116,10 +115,7 @@ class TripleModel(nn.Module, ABC):
 
     def completion_loss(self, batch: CompletionBatch) -> Tensor:
         """The loss that the options name, summed over the questions and times ``batch.scale``."""
-        if self.loss.loss == "sampled" or not isinstance(self.entities, EmbeddingTable):
-            head_BD, table = self.entities.rows(batch.entity), self.entities.block(0, self.count)
-        else:
-            head_BD, table = tied_rows(self.entities.weight, batch.entity)
+        head_BD, table = self.entities.rows(batch.entity), self.entities.block(0, self.count)
         x_BD = self.vectors(head_BD, batch.relation)
         if batch.row is not None and batch.item is not None:
             if self.loss.loss == "1-n-softmax":

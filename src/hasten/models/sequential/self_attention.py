@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hasten.models.sequential.base import SequentialOptions, initialise
 from hasten.models.sequential.residual import Residuals, connect
-from hasten.ops.dense.feedforward import feedforward
-from hasten.ops.dense.projections import query_key_value
+from hasten.ops.dense.dropout import dropout
 
 #: queries, keys and values, [T, D] each, to what every token attends to, [T, D]
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -48,8 +48,9 @@ class Block(nn.Module):
         """What flows past the block, from one bucketed batch of sequences."""
 
         def attend(x_TD: Tensor) -> Tensor:
-            projected = query_key_value(x_TD, self.query_key_value, self.query_bias)
-            out: Tensor = self.output(attention(*projected))
+            bias = F.pad(self.query_bias, (0, 2 * len(self.query_bias)))
+            query, key, value = F.linear(x_TD, self.query_key_value, bias).chunk(3, dim=1)
+            out: Tensor = self.output(attention(query, key, value))
             return out
 
         attended = connect(
@@ -60,7 +61,6 @@ class Block(nn.Module):
         )
 
     def transform(self, x_TD: Tensor) -> Tensor:
-        """The point-wise feed-forward network."""
-        inner = self.inner.weight, self.inner.bias
-        outer = self.outer.weight, self.outer.bias
-        return feedforward(x_TD, inner, outer, self.drop, self.training)
+        """The point-wise feed-forward network, with dropout after each of its layers."""
+        hidden = dropout(torch.relu(self.inner(x_TD)), self.drop, self.training)
+        return dropout(self.outer(hidden), self.drop, self.training)
