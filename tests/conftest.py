@@ -24,6 +24,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test that uses the real data sets carries the mark ``data``."""
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets, or a skip with the reason."""

@@ -46,7 +46,8 @@ def test_products_are_those_of_rounded_numbers():
     assert done.stdout.strip() == "right", done.stderr
 
 
-def test_the_queue_rounds_where_bf16_is_asked_for_in_vain():
+def test_the_queue_rounds_where_bf16_is_asked_for_in_vain(monkeypatch):
+    monkeypatch.setattr("experiments.queue.plain_file", lambda name: name)  # without the data
     (bf16,) = select("conve-umls-bf16-seed0", EXPERIMENTS)
     (fp32,) = select("conve-umls-seed0", EXPERIMENTS)
     queue = Queue()
