@@ -6,7 +6,8 @@ Anything that is not a ``HastenError`` is a defect in hasten and keeps its trace
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -78,3 +79,16 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the nearest of the names, or nothing."""
     near = get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+@contextmanager
+def os_errors_as(kind: type[HastenError], problem: str, path: object) -> Iterator[None]:
+    """Raise an ``OSError`` from this block as ``kind``: "FILE: PROBLEM: REASON".
+
+    path: named if the error itself names no file.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise kind(f"{where}: {problem}: {error.strerror or error}") from error

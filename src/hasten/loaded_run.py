@@ -24,7 +24,7 @@ from hasten.evaluation.grouped_metrics import By, drill_down, refuse_groups
 from hasten.evaluation.protocols import ranking_task
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import read_checkpoint
-from hasten.runs.resuming import changed, named_checkpoint
+from hasten.runs.resuming import named_checkpoint, with_changes
 from hasten.runs.run_folder import RunFolder
 
 
@@ -75,7 +75,9 @@ def evaluate(
         loaded = processes.together(
             "loading the run", lambda: load_run(run, checkpoint=checkpoint, device=target)
         )
-        config = changed(loaded.config, changes or {}, lambda name: name.startswith("evaluation."))
+        config = with_changes(
+            loaded.config, changes or {}, lambda name: name.startswith("evaluation.")
+        )
         if by is not None:
             refuse_groups(by, loaded.dataset)
         parts, groups = {}, []

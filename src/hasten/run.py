@@ -38,7 +38,7 @@ from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from hasten.runs.environment import describe_environment
 from hasten.runs.resuming import (
-    drop_later,
+    delete_later_checkpoints,
     initial_weights,
     named_checkpoint,
     refuse_changed_data,
@@ -240,7 +240,7 @@ def _copy(processes: Processes, run: Path, out: Path, checkpoint: str | None) ->
         named = checkpoint and read_checkpoint(named_checkpoint(source, checkpoint))
         with source.copy_to(out) as copy:
             if named:
-                drop_later(copy, named)
+                delete_later_checkpoints(copy, named)
             processes.remember("run", str(copy.path))
             return str(copy.path)
 
@@ -263,7 +263,7 @@ def _resume(
     def choose() -> Checkpoint | None:
         if checkpoint is not None:
             found = read_checkpoint(named_checkpoint(folder, checkpoint))
-            drop_later(folder, found)
+            delete_later_checkpoints(folder, found)
             processes.remember("run", str(run))
             return found
         newest = newest_checkpoint(folder.checkpoints, warnings.append)

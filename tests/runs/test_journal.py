@@ -153,7 +153,7 @@ def test_nothing_can_be_smuggled_into_the_logs(folder, capsys):
 def test_own_keys_cannot_be_overwritten(folder):
     with (
         Journal(folder, quiet=True, tensorboard=False) as journal,
-        pytest.raises(AssertionError, match="taken"),
+        pytest.raises(AssertionError, match="reserved"),
     ):
         journal.record("train", 0, 0, {"step": 3})
 

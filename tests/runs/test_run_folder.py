@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.config import ModelOptions, RunConfig
+from hasten.configuration.build import load_config
 from hasten.errors import HastenError, RunFolderError
-from hasten.runs.config_text import config_from_text, config_text
+from hasten.runs.config_text import config_text
 from hasten.runs.run_folder import RunFolder, run_name
 
 
@@ -116,7 +117,7 @@ def test_what_a_start_killed_early_left_is_taken_over(tmp_path):
     (tmp_path / "run" / ".config.yaml.123.new").touch()
     left.close()
     again = begin(tmp_path / "run")
-    assert again.read_config()["seed"] == 0
+    assert yaml.safe_load((again.path / "config.yaml").read_bytes())["seed"] == 0
     assert list(again.data.iterdir()) == []
     again.close()
     with pytest.raises(RunFolderError, match="holds a run already"):
@@ -252,7 +253,7 @@ def test_configuration_comes_back_with_its_descriptions(tmp_path):
     with RunFolder.create(tmp_path / "run", "m", "d") as folder:
         folder.write_config(given_config)
         text = (folder.path / "config.yaml").read_text()
-        found = folder.read_config()
+        found = yaml.safe_load(text)
     again = RunConfig.model_validate({**found, "model": Options.model_validate(found["model"])})
     assert again == given_config.model_copy(update={"out": None})
     assert "  # learning rate\n  lr: " in text
@@ -268,7 +269,7 @@ def test_configuration_comes_back_with_its_descriptions(tmp_path):
 @settings(max_examples=100, deadline=None)
 def test_any_text_stays_a_text(columns, path, rate):
     given_config = config(data={"columns": columns, "path": path}, training={"lr": rate})
-    found = config_from_text(config_text(given_config).encode("utf-8", "surrogatepass"), Path("c"))
+    found = yaml.safe_load(config_text(given_config).encode("utf-8", "surrogatepass"))
     assert found["data"]["columns"] == columns
     assert found["data"]["path"] == path
     assert found["training"]["lr"] == rate
@@ -290,8 +291,8 @@ def test_ambiguous_texts_are_quoted(text):
 def test_a_damaged_configuration_is_named(tmp_path, content):
     with begin(tmp_path / "run") as folder:
         (folder.path / "config.yaml").write_bytes(content)
-        with pytest.raises(RunFolderError, match=r"config\.yaml: damaged"):
-            folder.read_config()
+        with pytest.raises(HastenError, match=r"config\.yaml"):
+            load_config(folder.path / "config.yaml")
 
 
 def test_files_are_readable_by_others_as_usual(tmp_path):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError, UsageError
-from hasten.inference.export import neutralised
+from hasten.inference.export import escape_formulas
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
@@ -98,7 +98,7 @@ def write_embeddings(found: Embeddings, out: Path, form: str) -> list[Path]:
 
 def _rows(found: Embeddings) -> list[tuple[str, str, str]]:
     def texts(column: pa.Array) -> list[str]:
-        return [text or "" for text in neutralised(pa.chunked_array([column])).to_pylist()]
+        return [text or "" for text in escape_formulas(pa.chunked_array([column])).to_pylist()]
 
     return list(zip(texts(found.ids), texts(found.names), texts(found.kinds), strict=True))
 

@@ -1,11 +1,10 @@
-"""Tables to Parquet, CSV or JSON files that appear whole or not at all."""
+"""Write tables to Parquet, CSV or JSON files, atomically."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -14,28 +13,29 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from hasten.errors import HastenError, UsageError
-from hasten.runs.atomic_write import sync, sync_path
+from hasten.errors import HastenError, UsageError, os_errors_as
+from hasten.runs.atomic_write import atomic_path
 
-# A spreadsheet takes a text cell that begins with one of these for a formula.
+# Spreadsheets run text cells that start with one of these as formulas.
 _FORMULA = r"^[=+\-@\t\r]"
 
 
 def write_table(table: pa.Table, path: Path, format: str | None = None) -> None:
-    """Write a table; the format is named, or follows from the ending of the path.
+    """Write a table. format: None: from the file extension.
 
-    Raises UsageError for an unknown format, HastenError where the file cannot be written.
+    Raises UsageError for an unknown format, HastenError if the file cannot be written.
     """
     write = _writer(path, format)
-    try:
-        with _appearing(path) as file:
-            write(table, file)
-    except OSError as error:
-        raise HastenError(f"{path}: cannot be written: {error.strerror or error}") from error
+    with (
+        os_errors_as(HastenError, "cannot be written", path),
+        atomic_path(path) as temporary,
+        temporary.open("wb") as file,
+    ):
+        write(table, file)
 
 
 def check_target(path: Path, format: str | None) -> None:
-    """Refuse a target that cannot work before any work is done. Raises UsageError."""
+    """Raise UsageError if the table cannot be written there. Call this before any other work."""
     _writer(path, format)
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file such as {path / 'items.parquet'}")
@@ -45,11 +45,8 @@ def check_target(path: Path, format: str | None) -> None:
         raise UsageError(f"{path}: the folder {path.parent} cannot be written to")
 
 
-def neutralised(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text cells that a spreadsheet would run as a formula, made plain by a leading ``'``.
-
-    Numbers stay as they are.
-    """
+def escape_formulas(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Escape text that a spreadsheet would run as a formula by a leading ``'``."""
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column
     return pc.replace_substring_regex(column, pattern=_FORMULA, replacement=r"'\0")
@@ -68,12 +65,12 @@ def _write_parquet(table: pa.Table, file: IO[bytes]) -> None:
 
 
 def _write_csv(table: pa.Table, file: IO[bytes]) -> None:
-    safe = pa.table({name: neutralised(table[name]) for name in table.column_names})
+    safe = pa.table({name: escape_formulas(table[name]) for name in table.column_names})
     pa_csv.write_csv(safe, file, pa_csv.WriteOptions(quoting_style="needed"))
 
 
 def _write_json(table: pa.Table, file: IO[bytes]) -> None:
-    """An array of objects, one a row, a line each."""
+    """An array with one object per row and line."""
     file.write(b"[")
     for batch in table.to_batches(max_chunksize=10_000):
         for number, row in enumerate(batch.to_pylist()):
@@ -87,19 +84,3 @@ _WRITERS: dict[str, Callable[[pa.Table, IO[bytes]], None]] = {
     "csv": _write_csv,
     "json": _write_json,
 }
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside the path that takes its place, flushed to the disk, once it is complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            sync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_path(path.parent)

@@ -1,8 +1,8 @@
-"""Settings of the process that make training faster without changing a number.
+"""Allocator and OpenMP settings that speed up training without changing results.
 
-glibc returns freed memory to the kernel and gets it back zeroed, page by page, every step; told to
-keep its pages, element-wise work on large tensors runs several times faster. Transparent huge pages
-make the remaining page faults rare. Both apply to Linux with glibc; elsewhere nothing is done.
+By default, glibc returns freed memory to the kernel and faults it in again, zeroed, in every step.
+Keeping the pages makes element-wise operations on large tensors several times faster. Transparent
+huge pages make the remaining page faults rare. Both need Linux with glibc.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import platform
 import sys
 from typing import Any
 
-#: how often a waiting thread looks before it sleeps. libgomp's default, about 15 times more, costs
-#: nothing less on a quiet machine, but where other work holds the cores every parallel region then
-#: waits for a thread that burns its time slice: no epoch in 25 s instead of one in 4.4 s
+#: spins of a waiting OpenMP thread before it sleeps. libgomp's default is about 15 times higher:
+#: equally fast on an idle machine, but on a busy one every parallel region waits for threads that
+#: spin through their time slice (no epoch in 25 s instead of one in 4.4 s)
 _SPIN_COUNT = "20000"
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -23,11 +23,11 @@ _applied: dict[str, Any] = {}
 
 
 def tune_process() -> None:
-    """Keep freed pages, ask for huge ones, spin briefly. Idempotent.
+    """Keep freed pages, enable huge pages, limit spinning. Idempotent.
 
-    Call it before torch is imported: it reads the environment then, and decides about huge pages at
-    its first allocation. ``HASTEN_ALLOCATOR=off`` leaves the allocator as it is; ``GOMP_SPINCOUNT``
-    and ``OMP_WAIT_POLICY``, where set, stay.
+    Call it before torch is imported, because torch reads the environment then.
+    ``HASTEN_ALLOCATOR=off`` skips the allocator settings; existing values of ``GOMP_SPINCOUNT`` and
+    ``OMP_WAIT_POLICY`` are kept.
     """
     if _applied:
         return
@@ -48,5 +48,5 @@ def tune_process() -> None:
 
 
 def allocator_report() -> dict[str, Any]:
-    """Which of the settings are in effect: ``{"keep_pages": bool, "huge_pages": bool}``."""
+    """The settings in effect: ``{"keep_pages": bool, "huge_pages": bool}``."""
     return dict(_applied) or {"keep_pages": False, "huge_pages": False}

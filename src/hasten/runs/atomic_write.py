@@ -1,8 +1,8 @@
-"""Files and folders that appear whole or not at all, and stay after a power failure.
+"""Atomic writes: after a crash or power failure, either the old or the new version exists.
 
-A file or folder is written under a hidden name beside its place, flushed to the disk, renamed, and
-the rename is flushed too. A folder that is replaced is first moved aside under a hidden name, so
-at every moment either the old or the new one can be found (:func:`existing_folder`).
+A file or folder is written under a hidden name in the same directory, flushed to disk and renamed.
+The rename is flushed too. No system call replaces one folder by another, so the old folder is
+renamed to a hidden backup first; :func:`current_folder` finds whichever version exists.
 """
 
 from __future__ import annotations
@@ -10,90 +10,104 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-_NEW, _ASIDE, _TRASH = "new", "old", "trash"
+_NEW, _BACKUP, _TRASH = "new", "old", "trash"
 
 
-def sync(descriptor: int) -> None:
-    """Flush a file to the disk itself (macOS needs its own call to pass the drive's cache)."""
+def _fsync(descriptor: int) -> None:
+    """Flush a file to the disk (on macOS, fsync alone leaves data in the drive's cache)."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         try:
             fcntl.fcntl(descriptor, full)
-        except OSError:  # a file system without it, such as a network share
-            os.fsync(descriptor)
-    else:
-        os.fsync(descriptor)
+            return
+        except OSError:  # not supported by the file system, for example on a network share
+            pass
+    os.fsync(descriptor)
 
 
-def sync_path(path: Path) -> None:
-    """Flush a file, or the names in a folder."""
+def fsync_path(path: Path) -> None:
+    """Flush a file, or the entries of a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        sync(descriptor)
+        _fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a small file that is either the old or the new one, whatever happens."""
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path to write to. It replaces ``path`` when the block ends without an error.
+
+    An ``OSError`` names ``path`` instead of the temporary file.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{_NEW}")
     try:
-        temporary.write_bytes(content)
-        sync_path(temporary)
+        yield temporary
+        fsync_path(temporary)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
-    sync_path(path.parent)
+    fsync_path(path.parent)
 
 
-def new_name(folder: Path) -> Path:
-    """Where a folder is prepared before it is published."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a small file."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def staging_folder(folder: Path) -> Path:
+    """Where to prepare a folder for :func:`publish_folder`."""
     return folder.with_name(f".{folder.name}.{_NEW}")
 
 
-def _aside_name(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.{_ASIDE}")
+def _backup(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{_BACKUP}")
 
 
 def publish_folder(folder: Path) -> None:
-    """Put the prepared folder (at :func:`new_name`, already flushed) in the place of this one."""
-    aside = _aside_name(folder)
+    """Replace the folder by its staging folder, whose files have been flushed."""
+    backup = _backup(folder)
     if folder.exists():
-        remove_tree(aside)
-        folder.rename(aside)
-    new_name(folder).rename(folder)
-    sync_path(folder.parent)
-    remove_tree(aside)
+        remove_tree(backup)
+        folder.rename(backup)
+    staging_folder(folder).rename(folder)
+    fsync_path(folder.parent)
+    remove_tree(backup)
 
 
-def existing_folder(folder: Path) -> Path:
-    """Where the folder is now: in its place, or aside if a replacement was cut short."""
-    aside = _aside_name(folder)
-    return aside if aside.is_dir() and not folder.exists() else folder
+def current_folder(folder: Path) -> Path:
+    """Where the folder is: under its name, or in the backup if a replacement was interrupted."""
+    backup = _backup(folder)
+    return backup if backup.is_dir() and not folder.exists() else folder
 
 
 def published_name(entry: Path) -> str:
-    """The name under which :func:`existing_folder` finds this entry; its own if it is not aside."""
+    """The name that :func:`current_folder` finds this directory entry by."""
     name = entry.name
-    aside = name.startswith(".") and name.endswith(f".{_ASIDE}")
-    return name[1 : -len(_ASIDE) - 1] if aside else name
+    is_backup = name.startswith(".") and name.endswith(f".{_BACKUP}")
+    return name[1 : -len(_BACKUP) - 1] if is_backup else name
 
 
 def recover_folder(folder: Path) -> None:
-    """Tidy up after a replacement that was cut short. Only the one who may write calls this."""
-    aside = _aside_name(folder)
-    if aside.is_dir() and not folder.exists():
-        aside.rename(folder)
-        sync_path(folder.parent)
-    remove_tree(aside)
-    remove_tree(new_name(folder))
+    """Clean up after an interrupted replacement. Call this only while holding the run's lock."""
+    backup = current_folder(folder)
+    if backup != folder:
+        backup.rename(folder)
+        fsync_path(folder.parent)
+    remove_tree(_backup(folder))
+    remove_tree(staging_folder(folder))
 
 
-def drop_folder(folder: Path) -> None:
-    """Remove a folder so that a crash midway leaves no half of it under its name."""
+def delete_folder(folder: Path) -> None:
+    """Delete a folder. An interruption never leaves a partial folder under its name."""
     trash = folder.with_name(f".{folder.name}.{_TRASH}")
     remove_tree(trash)
     folder.rename(trash)
@@ -101,12 +115,12 @@ def drop_folder(folder: Path) -> None:
 
 
 def recover_all(parent: Path) -> None:
-    """Tidy up every hidden leftover of this module in a folder."""
+    """Clean up all temporary files and folders of interrupted writes in a folder."""
     for entry in list(parent.iterdir()):
         stem, _, kind = entry.name.removeprefix(".").rpartition(".")
         if not entry.name.startswith(".") or not stem:
             continue
-        if kind in (_NEW, _ASIDE) and entry.is_dir():
+        if kind in (_NEW, _BACKUP) and entry.is_dir():
             recover_folder(parent / stem)
         elif kind == _TRASH:
             remove_tree(entry)
@@ -115,6 +129,6 @@ def recover_all(parent: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all it holds, if it is there."""
+    """Remove a folder and its content if it exists."""
     if path.exists():
         shutil.rmtree(path)

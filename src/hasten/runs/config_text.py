@@ -1,25 +1,22 @@
-"""The configuration as YAML with every key's description beside it, and back."""
+"""The configuration as YAML, with the description of each key as a comment."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import BaseModel
 
-from hasten.errors import RunFolderError
-
 if TYPE_CHECKING:
     from hasten.config import RunConfig
 
-# Texts that a reader with other rules than PyYAML's could take for a number or for nothing.
+# Strings that some YAML parsers read as a number or null.
 _AMBIGUOUS = re.compile(r"[-+]?(\d[\d_]*)?\.?\d*(e[-+]?\d+)?|[-+]?\.?(inf|nan)|none", re.IGNORECASE)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe YAML without aliases, in which a text stays a text for every reader."""
+    """Safe YAML without aliases, whose strings every YAML parser reads as strings."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -28,7 +25,7 @@ class _Dumper(yaml.SafeDumper):
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = None
     if not text.isprintable():
-        style = '"'  # the only style that escapes line ends and controls
+        style = '"'  # the only style that escapes line breaks and control characters
     elif _AMBIGUOUS.fullmatch(text):
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -38,20 +35,9 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def config_text(config: RunConfig) -> str:
-    """The whole configuration as YAML, but for ``out``: a repetition needs a folder of its own."""
+    """The configuration as YAML, without ``out``: a repeated run needs its own folder."""
     values = config.model_dump(mode="json") | {"out": None}
     return "\n".join(_lines(config, values, "")) + "\n"
-
-
-def config_from_text(content: bytes, path: Path) -> dict[str, Any]:
-    """The inverse of :func:`config_text`. Raises RunFolderError naming the file."""
-    try:
-        values = yaml.safe_load(content.decode())
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise RunFolderError(f"{path}: damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise RunFolderError(f"{path}: damaged: no keys and values")
-    return values
 
 
 def _lines(section: BaseModel, values: dict[str, Any], indent: str) -> list[str]:
@@ -64,7 +50,7 @@ def _lines(section: BaseModel, values: dict[str, Any], indent: str) -> list[str]
             continue
         if field.description:
             lines.append(f"{indent}# {field.description}")
-        # lists and mappings of a key in one line: [a, b]
+        # lists and mappings on one line: [a, b]
         text = yaml.dump(
             value,
             Dumper=_Dumper,

@@ -1,6 +1,6 @@
-"""What a run ran on: versions, machine, devices, settings; and the memory of this process.
+"""The environment of a run: versions, hardware, settings; and the memory of this process.
 
-Environment variables are recorded by an allow-list, and even then not if their name or their
+Environment variables are recorded only if an allow-list names them and neither their name nor their
 value looks like a secret.
 """
 
@@ -26,7 +26,7 @@ _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASS|PWD|CRED|AUTH|KEY|COOKIE|SESSION|SIGNATURE|CERT|PRIVATE|(^|_)(PAT|SAS)(_|$)"
 )
 _SECRET_VALUE = re.compile(
-    r"://[^/\s]*@"  # an address with a name or password
+    r"://[^/\s]*@"  # a URL with a user name or password
     r"|-----BEGIN|\b(ghp|gho|ghs|github_pat|glpat|hf|sk|pk|xox[a-z])[_-]|\bAKIA|\beyJ"
     r"|(pass(word|wd)?|secret|token|key)\s*[=:]"
     r"|(?=[A-Za-z+_-]*[0-9])(?=[0-9+_-]*[A-Za-z])[A-Za-z0-9+_-]{32,}",  # long and random
@@ -36,8 +36,8 @@ _LONGEST_VALUE = 300
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, machine, devices, threads and settings, as JSON values."""
-    import numpy as np  # noqa: PLC0415 - with torch, only once a run starts
+    """Versions, system, devices, threads and settings as JSON values."""
+    import numpy as np  # noqa: PLC0415 - slow to import, as is torch
     import torch  # noqa: PLC0415
 
     source = Path(__file__).parents[3]
@@ -71,7 +71,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that may be recorded: allowed by name, with nothing secret about them."""
+    """The variables that may be recorded: on the allow-list and without secrets."""
     return {
         name: value
         for name, value in sorted(variables.items())
@@ -84,7 +84,7 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident memory of this process so far, or since :func:`reset_peak_memory`."""
+    """The peak resident memory of this process, or since :func:`reset_peak_memory`."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -94,12 +94,12 @@ def peak_memory_bytes() -> int:
 
 
 def ru_maxrss_bytes(value: int, system: str) -> int:
-    """``ru_maxrss`` in bytes: macOS counts bytes, the others kibibytes."""
+    """``ru_maxrss`` in bytes: macOS reports bytes, other systems kibibytes."""
     return value if system == "darwin" else value * 1024
 
 
 def reset_peak_memory() -> bool:
-    """Let the peak start again from the present memory; False where the system cannot (macOS)."""
+    """Reset the peak to the current memory; False if the system cannot do this (macOS)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -122,9 +122,9 @@ def _usable_cpus() -> int | None:
 def _cpu_model() -> str:
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", cpus.read_text(), re.MULTILINE)
-        return found[1] if found else platform.machine()
-    if sys.platform == "darwin":
+        if found := re.search(r"^model name\s*:\s*(.+)$", cpus.read_text(), re.MULTILINE):
+            return found[1]
+    elif sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         return answer.stdout.strip() or platform.machine()
@@ -134,24 +134,22 @@ def _cpu_model() -> str:
 def _devices() -> list[dict[str, Any]]:
     import torch  # noqa: PLC0415
 
-    found: list[dict[str, Any]] = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        found.append(
-            {
-                "device": f"cuda:{index}",
-                "name": properties.name,
-                "memory_bytes": properties.total_memory,
-                "cuda": torch.version.cuda,
-            }
-        )
+    found: list[dict[str, Any]] = [
+        {
+            "device": f"cuda:{index}",
+            "name": torch.cuda.get_device_properties(index).name,
+            "memory_bytes": torch.cuda.get_device_properties(index).total_memory,
+            "cuda": torch.version.cuda,
+        }
+        for index in range(torch.cuda.device_count())
+    ]
     if torch.backends.mps.is_available():
         found.append({"device": "mps", "name": platform.machine()})
     return found
 
 
 def _allocator() -> str:
-    """The memory allocator, by the libraries that are loaded."""
+    """The memory allocator, recognized by the loaded libraries."""
     maps = Path("/proc/self/maps")
     loaded = maps.read_text() if maps.exists() else ""
     for name in ("jemalloc", "tcmalloc", "mimalloc"):
@@ -168,9 +166,9 @@ def _first_line(path: str) -> str | None:
 
 
 def _git_commit(places: Iterable[Path]) -> str | None:
-    """The commit that is checked out in the first of these folders that is a work tree of git.
+    """The commit checked out in the first of these folders that is a Git working tree.
 
-    Read from git's files: running git would obey whatever the folder configures.
+    Reads Git's files: running git would execute what the repository configures.
     """
     root = next((place for place in places if (place / ".git").exists()), None)
     if root is None:

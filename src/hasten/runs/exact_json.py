@@ -1,4 +1,4 @@
-"""JSON in two manners: exact (floats come back bit for bit) and plain (non-finite becomes null)."""
+"""JSON in two variants: exact (all floats round-trip) and plain (non-finite becomes null)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _FLOAT = "$float64"
 
 
 def to_exact_json(value: Mapping[str, Any]) -> bytes:
-    """JSON from which :func:`from_exact_json` restores every float, also NaN and infinities.
+    """JSON from which :func:`from_exact_json` restores every float, including NaN payloads.
 
     A non-finite float becomes ``{"$float64": <its 8 bytes in hexadecimal>}``. Raises TypeError for
-    what JSON would change silently (keys that are no strings) or cannot hold.
+    keys that are not strings and for values that JSON cannot represent.
     """
     return json.dumps(_exact(value, "state"), indent=1, allow_nan=False).encode()
 
 
 def from_exact_json(content: bytes) -> dict[str, Any]:
-    """The inverse of :func:`to_exact_json`. ValueError if it is not a JSON object."""
+    """The inverse of :func:`to_exact_json`. Raises ValueError if it is not a JSON object."""
     value = json.loads(content, object_hook=_restore)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
@@ -31,7 +31,7 @@ def from_exact_json(content: bytes) -> dict[str, Any]:
 
 
 def to_plain_json(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Strict JSON for other programs: non-finite floats as null, numpy scalars as numbers."""
+    """Strict JSON: non-finite floats become null, NumPy scalars become numbers."""
     return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 

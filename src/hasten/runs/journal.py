@@ -1,4 +1,4 @@
-"""The records of a run: ``metrics.jsonl``, TensorBoard, ``train.log``, ``val.log``, stderr."""
+"""The logs of a run: ``metrics.jsonl``, TensorBoard, ``train.log``, ``val.log`` and stderr."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from hasten.errors import HastenError
+from hasten.errors import HastenError, os_errors_as
 from hasten.runs.atomic_write import write_atomically
 from hasten.runs.exact_json import to_plain_json
 
@@ -25,12 +24,11 @@ _OWN_KEYS = ("kind", "epoch", "step", "time")
 
 
 class Journal:
-    """Writes what a run tells of itself; used by one process, the one that holds the folder.
+    """Writes the logs of a run; only the process that locks the run folder has one.
 
-    resume_step: the step of the checkpoint a run goes on from, counted over the whole run. Records
-    of later steps are dropped first, so that the resumed run's records are those of an unbroken
-    one. For the same reason a record is made before the checkpoint of its step is saved.
-    Raises HastenError if a file cannot be written.
+    resume_step: the global step of the checkpoint that the run resumes from. Records of later steps
+    are deleted, so that the records equal those of an uninterrupted run. For the same reason, write
+    the record of a step before its checkpoint. Raises HastenError if a file cannot be written.
     """
 
     def __init__(
@@ -43,26 +41,23 @@ class Journal:
         self._folder = folder.path
         self._quiet = quiet
         self._board: Any = None
-        try:
-            dropped = _repair(self._folder / METRICS, resume_step)
-            with ExitStack() as stack:
-                self._metrics, self._train, self._valid = (
-                    stack.enter_context((self._folder / name).open("a", encoding="utf-8"))
-                    for name in (METRICS, TRAIN_LOG, VALID_LOG)
-                )
-                if tensorboard:
-                    # late: it takes a tenth of a second that other commands need not wait
-                    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+        with self._os_errors(), ExitStack() as stack:
+            damaged = _repair(self._folder / METRICS, resume_step)
+            self._metrics, self._train, self._valid = (
+                stack.enter_context((self._folder / name).open("a", encoding="utf-8"))
+                for name in (METRICS, TRAIN_LOG, VALID_LOG)
+            )
+            if tensorboard:
+                # imported here: it takes a tenth of a second
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
-                    purge = None if resume_step is None else resume_step + 1
-                    self._board = stack.enter_context(
-                        SummaryWriter(str(self._folder), purge_step=purge)
-                    )
-                self._files = stack.pop_all()
-        except OSError as error:
-            raise self._failure(error) from error
-        if dropped:
-            self.warn(f"{METRICS}: {dropped} damaged lines were dropped")
+                purge = None if resume_step is None else resume_step + 1
+                self._board = stack.enter_context(
+                    SummaryWriter(str(self._folder), purge_step=purge)
+                )
+            self._files = stack.pop_all()
+        if damaged:
+            self.warn(f"{METRICS}: {damaged} damaged lines were dropped")
 
     def record(
         self,
@@ -71,77 +66,65 @@ class Journal:
         step: int,
         values: Mapping[str, float | str | int],
     ) -> None:
-        """Append one line to ``metrics.jsonl``; numbers go to TensorBoard as well."""
-        assert not set(values) & set(_OWN_KEYS), f"these keys are taken: {_OWN_KEYS}"
+        """Append a line to ``metrics.jsonl`` and the numbers to TensorBoard."""
+        assert not set(values) & set(_OWN_KEYS), f"these keys are reserved: {_OWN_KEYS}"
         now = time.time()
         own = {"kind": kind, "epoch": epoch, "step": step, "time": round(now, 3)}
-        try:
+        with self._os_errors():
             self._metrics.write(to_plain_json({**own, **values}) + "\n")
             self._metrics.flush()
             if self._board is not None and kind != "event":
                 for name, value in values.items():
                     if not isinstance(value, str) and math.isfinite(value):
                         self._board.add_scalar(f"{kind}/{name}", value, step, walltime=now)
-        except OSError as error:
-            raise self._failure(error) from error
 
     def train(self, text: str) -> None:
-        """A line for people in ``train.log``, shown on stderr too unless quiet."""
+        """Log a line to ``train.log``, and to stderr unless quiet."""
         self._log(self._train, text, shown=not self._quiet)
 
     def valid(self, text: str) -> None:
-        """A line for people in ``val.log``."""
+        """Log a line to ``val.log``."""
         self._log(self._valid, text, shown=False)
 
     def warn(self, text: str) -> None:
-        """A warning in ``train.log``, shown even when quiet."""
+        """Log a warning to ``train.log`` and to stderr, even if quiet."""
         self._log(self._train, f"warning: {text}", shown=True)
 
     def close(self) -> None:
         """Flush and close all files."""
-        try:
+        with self._os_errors():
             self._files.close()
-        except OSError as error:
-            raise self._failure(error) from error
 
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _log(self, file: Any, text: str, shown: bool) -> None:
         line = escape_controls(text)
-        try:
+        with self._os_errors():
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
             file.flush()
-        except OSError as error:
-            raise self._failure(error) from error
         if shown:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201 - what people read while it runs
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - the log on the console
 
-    def _failure(self, error: OSError) -> HastenError:
-        where = error.filename or self._folder
-        return HastenError(f"{where}: the records cannot be written: {error.strerror}")
+    def _os_errors(self) -> AbstractContextManager[None]:
+        return os_errors_as(HastenError, "the records cannot be written", self._folder)
 
 
 def escape_controls(text: str) -> str:
-    """The text on one line: controls, line ends and direction marks as backslash escapes."""
+    """Escape line breaks, control characters and direction marks, as in ``\\n``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _repair(path: Path, resume_step: int | None) -> int:
-    """Drop what a resumed run records again, and damaged lines; how many were damaged.
+    """Delete damaged lines and those that a resumed run writes again; returns the damaged ones.
 
-    Recorded again are the steps after ``resume_step``, and the test, which belongs to the end of a
-    run. A last line without an end was being written when the process died: that is no damage.
+    A resumed run repeats the steps after ``resume_step`` and the test. A last line without a line
+    break was being written when the process ended and does not count as damaged.
     """
     if not path.exists():
         return 0
@@ -161,7 +144,7 @@ def _repair(path: Path, resume_step: int | None) -> int:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None for one that is damaged."""
+    """The record of a line; None if it is damaged."""
     try:
         record = json.loads(line)
     except ValueError:

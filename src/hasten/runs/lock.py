@@ -1,4 +1,4 @@
-"""The lock of a run folder: one process writes in it, others are told who that is."""
+"""The lock of a run folder: only one process may write to it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import platform
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 
-from hasten.errors import RunFolderError
+from hasten.errors import RunFolderError, os_errors_as
 
 LOCK_FILE = ".lock"
 
@@ -19,38 +18,36 @@ _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 
 class RunLock:
-    """An exclusive ``flock`` on ``RUN/.lock``, held until :meth:`release` or the process's death.
+    """An exclusive ``flock`` on ``RUN/.lock``, held until :meth:`release` or the process ends.
 
-    The kernel releases it with the process, so a lock is never stale. Raises RunFolderError,
-    naming the holder, if another process holds it.
+    The kernel releases it with the process, so a lock is never stale. Raises RunFolderError with
+    the process that holds the lock.
     """
 
     def __init__(self, folder: Path) -> None:
         self._descriptor: int | None = None
         path = folder / LOCK_FILE
-        try:
+        with os_errors_as(RunFolderError, "cannot lock the run", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunFolderError(f"{path}: cannot lock the run: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write_holder(descriptor)
         except BlockingIOError as error:
             os.close(descriptor)
             raise RunFolderError(
-                f"{folder}: in use by {_holder(path)}; wait until it ends, or name another folder"
+                f"{folder}: in use by {_holder(path)}; wait until it ends or choose another folder"
             ) from error
         except OSError as error:
             os.close(descriptor)
             raise RunFolderError(
-                f"{path}: cannot lock the run: {error.strerror}; name a folder (--out) on a file "
-                "system with locks"
+                f"{path}: cannot lock the run: {error.strerror}; choose a folder (--out) on a "
+                "file system that supports locks"
             ) from error
         self._descriptor = descriptor
         _held.add(self)
 
     def release(self) -> None:
-        """Let others in. The file stays: removing it could let two in at once."""
+        """Release the lock. The file stays: deleting it could let two processes lock it."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             self._close()
@@ -63,12 +60,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -86,14 +78,14 @@ def _holder(path: Path) -> str:
     try:
         holder = json.loads(path.read_bytes())
         return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it is just about to write its name
+    except (OSError, ValueError, KeyError, TypeError):  # the holder is still writing
         return "another process"
 
 
-def _let_go_in_child() -> None:
-    """A forked child shares the lock and would keep it after this process's death."""
+def _close_in_child() -> None:
+    """Close inherited locks: a forked child would keep them after its parent ends."""
     for lock in list(_held):
         lock._close()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what files it has, how large they are, and their sha256."""
+"""The manifest of a checkpoint: its files with their sizes and SHA-256 hashes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hasten.errors import CheckpointError
+from hasten.errors import CheckpointError, os_errors_as
 
 FORMAT, FORMAT_VERSION = "hasten checkpoint", 1
 MANIFEST, STATE, SUFFIX = "manifest.json", "state.json", ".safetensors"
@@ -18,27 +18,27 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def group_file(group: str) -> str:
-    """The file of a group of tensors."""
+    """The file name of a group of tensors."""
     name = group + SUFFIX
-    assert _NAME.fullmatch(name), f"not a name for a group of tensors: {group!r}"
+    assert _NAME.fullmatch(name), f"invalid name for a group of tensors: {group!r}"
     return name
 
 
 def manifest_bytes(files: Mapping[str, tuple[int, str]]) -> bytes:
-    """The manifest of these files: name -> (bytes, sha256). It carries a hash of itself too."""
+    """The manifest of these files (name -> bytes, SHA-256), with a hash of its own content."""
     listed = {name: {"bytes": size, "sha256": sha} for name, (size, sha) in files.items()}
     body = {"format": FORMAT, "version": FORMAT_VERSION, "files": listed}
     return json.dumps({**body, "sha256": _own_hash(body)}, indent=1).encode()
 
 
 def verify_files(folder: Path, groups: Collection[str] | None) -> list[str]:
-    """Check all sizes and the hashes of the wanted groups and the state; the names of these.
+    """Check all sizes, and the hashes of the state and the groups. Returns the hashed files.
 
-    groups: none: all. Raises CheckpointError naming the file and what is wrong with it.
+    groups: None: all. Raises CheckpointError with the file and the problem.
     """
-    try:
+    with os_errors_as(CheckpointError, "cannot be read", folder):
         files = _read_manifest(folder)
-        _refuse_strangers(folder, files)
+        _refuse_unlisted(folder, files)
         wanted = [STATE, *map(group_file, groups)] if groups is not None else list(files)
         if missing := sorted(set(wanted) - set(files)):
             raise CheckpointError(f"{folder}: holds no {', '.join(missing)}")
@@ -46,9 +46,6 @@ def verify_files(folder: Path, groups: Collection[str] | None) -> list[str]:
             _check_size(folder / name, listed["bytes"])
         for name in wanted:
             _check_hash(folder / name, files[name]["sha256"])
-    except OSError as error:
-        where = error.filename or folder
-        raise CheckpointError(f"{where}: cannot be read: {error.strerror}") from error
     return wanted
 
 
@@ -95,10 +92,10 @@ def _well_formed(entry: tuple[str, Any]) -> bool:
     )
 
 
-def _refuse_strangers(folder: Path, files: Collection[str]) -> None:
-    """A tensor or state file that the manifest does not know means that checkpoints were mixed.
+def _refuse_unlisted(folder: Path, files: Collection[str]) -> None:
+    """Refuse tensor and JSON files that the manifest does not list: checkpoints were mixed.
 
-    Anything else (notes, what a file manager leaves) is never read and does not matter.
+    Other files, such as notes, are never read.
     """
     for path in folder.iterdir():
         known = path.name in files or path.name == MANIFEST or path.name.startswith(".")

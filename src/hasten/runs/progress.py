@@ -1,11 +1,10 @@
-"""The progress bar of a run, on a terminal only."""
+"""The progress bar of a run, shown on terminals only."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,16 +16,16 @@ _SHARE_OF_TIME = 0.003
 
 
 class Progress:
-    """Epoch, step, loss, throughput, noted metrics and time left, drawn on stderr.
+    """Shows epoch, step, loss, throughput, metrics and the remaining time on stderr.
 
-    what: the name of an epoch, where it is something else.
-    Off when stderr is not a terminal or ``quiet``. Drawn by the calls themselves, without a thread:
-    at most 10 times a second, and seldom enough that drawing takes 0.3 % of the time.
+    Disabled by ``quiet`` and when stderr is not a terminal. No thread: the calls draw it, at most
+    10 times a second and at most 0.3 % of the time. what: the label of an epoch.
     """
 
     def __init__(self, total_epochs: int, quiet: bool, what: str = "epoch") -> None:
         self._epochs, self._what = total_epochs, what
-        self._enabled = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        #: whether a bar is shown
+        self.enabled = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
         self._epoch = self._step = self._steps = 0
@@ -35,13 +34,8 @@ class Progress:
         self._loss: float | None = None
         self._notes: dict[str, float] = {}
 
-    @property
-    def enabled(self) -> bool:
-        """Whether there is a bar at all."""
-        return self._enabled
-
     def start_epoch(self, epoch: int, steps: int) -> None:
-        """Begin an epoch (counted from 1) of so many steps."""
+        """Start an epoch, counted from 1, with this number of steps."""
         self._epoch, self._step, self._steps = epoch, 0, steps
         if self._bar is not None and self._task is not None:
             if not self._started:
@@ -50,7 +44,7 @@ class Progress:
         self._draw_if_due()
 
     def advance(self, loss: float | None = None) -> None:
-        """One step is done. loss: a plain number where one is at hand; the last one stays shown."""
+        """Count a step. loss: shown until the next one."""
         self._step += 1
         self._done += 1
         if loss is not None:
@@ -58,13 +52,13 @@ class Progress:
         self._draw_if_due()
 
     def note(self, **metrics: float) -> None:
-        """Show these numbers from now on, such as a validation metric."""
+        """Show these numbers, such as a validation metric, from now on."""
         self._notes.update(metrics)
         self._draw_if_due()
 
     def __enter__(self) -> Progress:
-        if self._enabled:
-            from rich.console import Console  # noqa: PLC0415 - only where there is a bar
+        if self.enabled:
+            from rich.console import Console  # noqa: PLC0415 - only if a bar is shown
             from rich.progress import BarColumn, TextColumn  # noqa: PLC0415
             from rich.progress import Progress as RichProgress  # noqa: PLC0415
 
@@ -80,12 +74,7 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

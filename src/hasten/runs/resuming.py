@@ -1,4 +1,4 @@
-"""What may change when a run that exists goes on, and from which of its checkpoints."""
+"""Resume a run: which checkpoint to load and which options may change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hasten.configuration.build import load_config
 from hasten.data.store import fingerprint
 from hasten.data.tables import AnyDataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
-from hasten.runs.atomic_write import drop_folder
+from hasten.runs.atomic_write import delete_folder
 from hasten.runs.checkpoint import Checkpoint, read_checkpoint
 from hasten.runs.run_folder import RunFolder
 
-#: what may change when a run goes on; anything else would make it another run
+#: options that may change when a run resumes; all others would make it a different run
 RESUMABLE = frozenset(
     {
         "training.epochs",
@@ -38,23 +38,23 @@ RESUMABLE = frozenset(
 
 
 def initial_weights(source: Path) -> Checkpoint:
-    """The checkpoint that ``init_from`` names: a run (its best) or a checkpoint's folder."""
+    """The weights that ``init_from`` names: a run folder (its best) or a checkpoint folder."""
     folder = source / "best" if RunFolder.holds_run(source) else source
     return read_checkpoint(folder, groups={"weights"})
 
 
 def refuse_changed_data(folder: RunFolder, dataset: AnyDataset) -> None:
-    """Going on with other data than the run began with would mix two runs."""
+    """Raise RunFolderError if the data are not those that the run started with."""
     recorded = folder.read_json("data.json")["fingerprint"]
     if fingerprint(dataset) != recorded:
         raise RunFolderError(
-            f"{folder.data}: the data of the run have changed since it began (fingerprint in "
+            f"{folder.data}: the data of the run have changed since it started (fingerprint in "
             "data.json); restore them, or start a new run with --init-from"
         )
 
 
 def named_checkpoint(folder: RunFolder, name: str) -> Path:
-    """``best``, ``final`` or a name under ``checkpoints``; refused with the names there are."""
+    """The folder of ``best``, ``final`` or a checkpoint. Raises RunFolderError for other names."""
     if name in ("best", "final"):
         return folder.path / name
     names = sorted(p.name for p in folder.checkpoints.iterdir() if not p.name.startswith("."))
@@ -65,8 +65,8 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
     return folder.checkpoints / name
 
 
-def drop_later(folder: RunFolder, chosen: Checkpoint) -> None:
-    """Going on from an earlier checkpoint, what came after it is no longer this run's."""
+def delete_later_checkpoints(folder: RunFolder, chosen: Checkpoint) -> None:
+    """Delete the checkpoints after the one that the run resumes from."""
     step = int(chosen.state["position"]["step"])
     for path in list(folder.checkpoints.iterdir()):
         if path.name.startswith("."):
@@ -76,24 +76,21 @@ def drop_later(folder: RunFolder, chosen: Checkpoint) -> None:
         except CheckpointError:
             later = True
         if later:
-            drop_folder(path)
+            delete_folder(path)
 
 
-def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a run that goes on."""
-    return changed(config, changes, lambda name: name in RESUMABLE)
-
-
-def changed(
-    config: RunConfig, changes: Mapping[str, Any], permitted: Callable[[str], bool]
+def with_changes(
+    config: RunConfig,
+    changes: Mapping[str, Any],
+    permitted: Callable[[str], bool] = RESUMABLE.__contains__,
 ) -> RunConfig:
-    """The configuration with dotted keys replaced; what is not permitted is refused by name."""
+    """The configuration with dotted keys replaced. Raises ConfigurationError for other keys."""
     values = config.model_dump()
     for name, value in changes.items():
         if not permitted(name):
             raise ConfigurationError(
                 f"{name} cannot change for a run that exists; only "
-                f"{', '.join(sorted(RESUMABLE))} can when it goes on, evaluation.* when it is "
+                f"{', '.join(sorted(RESUMABLE))} can when it resumes, evaluation.* when it is "
                 "evaluated; start a new run for the rest (--init-from takes its weights)"
             )
         section, _, field = name.rpartition(".")
@@ -102,11 +99,11 @@ def changed(
 
 
 def requested_changes(config: RunConfig) -> dict[str, Any]:
-    """What ``--resume auto`` passes on: every permitted key, and a refusal of the others."""
+    """The options that differ from those of the run in ``config.out``, for ``--resume auto``."""
     assert config.out is not None
     saved = _flat(load_config(config.out / "config.yaml").model_dump())
     wanted = _flat(config.model_dump())
-    # the folder is the run itself, whatever it was called when it began
+    # the run may have been moved
     return {
         name: value for name, value in wanted.items() if name != "out" and value != saved.get(name)
     }

@@ -1,4 +1,4 @@
-"""The folder of a run: everything that is known of it, enough to go on, evaluate and recommend."""
+"""The folder of a run: everything needed to resume, evaluate and recommend."""
 
 from __future__ import annotations
 
@@ -8,66 +8,53 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hasten.errors import HastenError, RunFolderError
+from hasten.errors import HastenError, RunFolderError, os_errors_as
 from hasten.runs.atomic_write import recover_all, remove_tree, write_atomically
-from hasten.runs.config_text import config_from_text, config_text
+from hasten.runs.config_text import config_text
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.lock import LOCK_FILE, RunLock
 
 if TYPE_CHECKING:
     from hasten.config import RunConfig
 
-CONFIG, DATA = "config.yaml", "data"
-#: what a run goes on from, beside its configuration; the rest is written anew
-STATE = (
-    *(DATA, "data.json", "environment.json", "metrics.jsonl", "metrics.json"),
+CONFIG = "config.yaml"
+#: what a copy of a run needs beside its configuration; other files are written again
+COPIED = (
+    *("data", "data.json", "environment.json", "metrics.jsonl", "metrics.json"),
     *("train.log", "val.log", "checkpoints", "best", "final"),
 )
-STARTING = ".starting"  # from create() to the first write_config()
+STARTING = ".starting"  # exists from create() to the first write_config()
 NAME_LENGTH = 64
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_LENGTH - 1}}}")
 
 
 class RunFolder:
-    """A run's folder and, where it is held for writing, its lock.
+    """A run folder and, if it is open for writing, its lock.
 
-    ``config.yaml`` makes a folder a run: it is written last, when all that a run needs is there.
-    A start that is killed before leaves a folder that :meth:`create` takes over.
+    A folder is a run once it contains ``config.yaml``, which is written last. If a process is
+    killed before, :meth:`create` reuses the folder.
     """
 
     def __init__(self, path: Path, lock: RunLock | None, made: tuple[Path, ...] = ()) -> None:
         self.path = path
+        self.data = path / "data"
+        self.checkpoints = path / "checkpoints"
+        self.best = path / "best"
+        self.final = path / "final"
         self._lock = lock
         self._made = made  # the folders that create() made, outermost first
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best"
-
-    @property
-    def final(self) -> Path:
-        return self.path / "final"
-
-    @property
-    def data(self) -> Path:
-        return self.path / DATA
-
     @classmethod
     def create(cls, out: Path | None, model: str, data: str) -> RunFolder:
-        """Make and lock the folder of a new run.
+        """Create and lock the folder of a new run.
 
-        out: the folder itself (new, empty, or left by a run that was killed before it began);
-        none: ``runs/<date>-<model>-<data>-<n>`` with the first free n. Raises RunFolderError.
+        out: the folder (new, empty, or left by a start that was killed); None:
+        ``runs/<date>-<model>-<data>-<n>`` with the first free n. Raises RunFolderError.
         """
-        try:
+        with os_errors_as(RunFolderError, "no run folder can be made", out):
             if out is None:
                 path, made = _first_free(Path("runs"), model, data)
             else:
@@ -77,89 +64,85 @@ class RunFolder:
             try:
                 _refuse_occupied(path)  # again: another process may have been faster
                 if (path / STARTING).exists():
-                    _clear(path, STATE)
+                    _clear(path, COPIED)
+                folder = cls(path, lock, made)
                 (path / STARTING).touch()
-                (path / DATA).mkdir()
+                folder.data.mkdir()
             except BaseException:
                 lock.release()
                 raise
-        except OSError as error:
-            where = error.filename or out
-            raise RunFolderError(f"{where}: no run folder can be made: {error.strerror}") from error
-        return cls(path, lock, made)
+        return folder
 
     @classmethod
     def open(cls, path: Path, *, lock: bool) -> RunFolder:
-        """The folder of an existing run. Raises RunFolderError if it is none, or is in use.
+        """Open the folder of an existing run. Raises RunFolderError if it is none or in use.
 
-        lock: hold it for writing; leftovers of writes that were cut short are tidied up then.
+        lock: open it for writing, and remove temporary files of interrupted writes.
         """
         if not cls.holds_run(path):
             raise RunFolderError(f"{path}: {_why_no_run(path)}")
-        if not lock:
-            return cls(path, None)
-        held = RunLock(path)
-        try:
-            recover_all(path)
-        except OSError as error:
-            held.release()
-            where = error.filename or path
-            raise HastenError(f"{where}: cannot be tidied up: {error.strerror}") from error
-        return cls(path, held)
+        folder = cls(path, RunLock(path) if lock else None)
+        if lock:
+            try:
+                with os_errors_as(HastenError, "cannot be cleaned up", path):
+                    recover_all(path)
+            except HastenError:
+                folder.close()
+                raise
+        return folder
 
     @staticmethod
     def holds_run(path: Path) -> bool:
-        """Whether there is a run in this folder."""
+        """Whether this folder is a run."""
         return (path / CONFIG).is_file()
 
     def write_config(self, config: RunConfig) -> None:
-        """Write ``config.yaml``; ``hasten train --config`` on it repeats the run elsewhere."""
+        """Write ``config.yaml``, which ``hasten train --config`` accepts to repeat the run."""
         self._write(CONFIG, config_text(config).encode())
         (self.path / STARTING).unlink(missing_ok=True)
 
-    def read_config(self) -> dict[str, Any]:
-        """The keys of ``config.yaml``. Raises RunFolderError naming the file."""
-        return config_from_text(self._read(CONFIG), self.path / CONFIG)
-
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a JSON file, whole or not at all; non-finite numbers become null."""
+        """Write a JSON file atomically; non-finite numbers become null."""
         self._write(name, (to_plain_json(value, indent=1) + "\n").encode())
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Read a JSON file. Raises RunFolderError naming it."""
+        """Read a JSON file. Raises RunFolderError with its path."""
+        path = self.path / name
+        if not path.exists():
+            raise RunFolderError(f"{path}: missing, so the run cannot be used")
         try:
-            value = json.loads(self._read(name))
+            with os_errors_as(RunFolderError, "cannot be read", path):
+                value = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
-            raise RunFolderError(f"{self.path / name}: damaged: {error}") from error
+            raise RunFolderError(f"{path}: damaged: {error}") from error
         if not isinstance(value, dict):
-            raise RunFolderError(f"{self.path / name}: damaged: not a JSON object")
+            raise RunFolderError(f"{path}: damaged: not a JSON object")
         return value
 
     def copy_to(self, out: Path) -> RunFolder:
-        """A copy of this run in a new folder, made and held as by :meth:`create`."""
-        assert self._lock is not None, "a run that another process may write is not copied"
+        """Copy this run to a new folder and lock it, as in :meth:`create`."""
+        assert self._lock is not None, "another process may write to this run: lock it first"
         copy = RunFolder.create(out, "", "")
         try:
-            for entry in (self.path / name for name in STATE):
-                for source in (entry, *sorted(entry.rglob("*"))):
-                    target = copy.path / source.relative_to(self.path)
-                    if source.is_dir():
-                        target.mkdir(exist_ok=True)
-                    elif source.exists():
-                        shutil.copyfile(source, target)
-            copy._write(CONFIG, self._read(CONFIG))
-            (copy.path / STARTING).unlink()
-        except BaseException as error:
+            with os_errors_as(HastenError, "no copy can be made", out):
+                for entry in (self.path / name for name in COPIED):
+                    for source in (entry, *sorted(entry.rglob("*"))):
+                        target = copy.path / source.relative_to(self.path)
+                        if source.is_dir():
+                            target.mkdir(exist_ok=True)
+                        elif source.exists():
+                            shutil.copyfile(source, target)
+                write_atomically(copy.path / CONFIG, (self.path / CONFIG).read_bytes())
+                (copy.path / STARTING).unlink()
+        except BaseException:
             copy.discard()
-            if isinstance(error, OSError):
-                raise HastenError(f"{out}: no copy can be made: {error.strerror}") from error
             raise
         return copy
 
     def discard(self) -> None:
-        """Remove what :meth:`create` made, for a run that failed before its first step."""
-        assert self._lock is not None, "only the folder of a new run is discarded"
-        assert not self.holds_run(self.path) or not self.checkpoints.exists(), "it has begun"
+        """Delete what :meth:`create` made, for a run that failed before its first step."""
+        assert self._lock is not None, "only the folder of a new run can be discarded"
+        assert not self.holds_run(self.path) or not self.checkpoints.exists(), "the run has started"
         _clear(self.path, [entry.name for entry in self.path.iterdir()])
         self.close()
         for folder in reversed(self._made):
@@ -176,39 +159,21 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, name: str, content: bytes) -> None:
-        assert _NAME.fullmatch(name), f"not a name for a file of a run: {name!r}"
-        path = self.path / name
-        try:
-            write_atomically(path, content)
-        except OSError as error:
-            raise HastenError(f"{path}: cannot be written: {error.strerror}") from error
-
-    def _read(self, name: str) -> bytes:
-        assert _NAME.fullmatch(name), f"not a name for a file of a run: {name!r}"
-        path = self.path / name
-        try:
-            return path.read_bytes()
-        except FileNotFoundError as error:
-            raise RunFolderError(f"{path}: missing, so the run cannot be used") from error
-        except OSError as error:
-            raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
+        assert _NAME.fullmatch(name), f"invalid name for a file of a run: {name!r}"
+        with os_errors_as(HastenError, "cannot be written", self.path):
+            write_atomically(self.path / name, content)
 
 
 def run_name(model: str, data: str, number: int) -> str:
-    """``<date>-<model>-<data>-<number>`` in letters, digits, dots, dashes; at most 64 of them."""
+    """``<date>-<model>-<data>-<number>`` in letters, digits, dots and dashes; at most 64."""
     start = f"{time.strftime('%Y-%m-%d')}-{_plain(model)[:20]}-"
     end = f"-{number}"
-    room = NAME_LENGTH - len(start) - len(end)
-    return start + _plain(Path(data).name)[:room] + end
+    length = NAME_LENGTH - len(start) - len(end)
+    return start + _plain(Path(data).name)[:length] + end
 
 
 def _plain(text: str) -> str:
@@ -223,14 +188,14 @@ def _first_free(root: Path, model: str, data: str) -> tuple[Path, tuple[Path, ..
         path = root / run_name(model, data, number)
         try:
             path.mkdir()
-        except FileExistsError:
+        except FileExistsError:  # also where another process was faster
             number += 1
         else:
             return path, (*made, path)
 
 
 def _make(folder: Path) -> tuple[Path, ...]:
-    """Make a folder and its parents; those that were not there before, outermost first."""
+    """Create a folder and its parents; returns the new ones, outermost first."""
     absent = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return tuple(reversed(absent))
@@ -247,12 +212,12 @@ def _clear(folder: Path, names: Iterable[str]) -> None:
 def _refuse_occupied(path: Path) -> None:
     if RunFolder.holds_run(path):
         raise RunFolderError(
-            f"{path}: holds a run already; go on with it (hasten resume, or --resume auto), or "
-            "name another folder"
+            f"{path}: holds a run already; continue it (hasten resume, or --resume auto) or "
+            "choose another folder"
         )
-    left_by_killed_start = (path / STARTING).exists()
-    if not left_by_killed_start and any(entry.name != LOCK_FILE for entry in path.iterdir()):
-        raise RunFolderError(f"{path}: not empty and not a run; name a new or an empty folder")
+    interrupted_start = (path / STARTING).exists()
+    if not interrupted_start and any(entry.name != LOCK_FILE for entry in path.iterdir()):
+        raise RunFolderError(f"{path}: not empty and not a run; choose a new or an empty folder")
 
 
 def _why_no_run(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a run came to: its metrics with their protocol, its costs, the switches in effect."""
+"""The result of a run: metrics and their protocol, time and memory, options in effect."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to; ``to_json`` is what ``hasten train --json`` prints.
+    """The result of a run; ``hasten train --json`` prints ``to_json()``.
 
-    selected: with --refit, what the run came to that selected the number of epochs.
+    selected: with --refit, the result of the run that selected the number of epochs.
     """
 
     run: Path
@@ -32,7 +32,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Summary:
-        """The inverse of :meth:`to_json`, but that a number which was not finite is None."""
+        """The inverse of :meth:`to_json`; non-finite numbers become None."""
         return cls(**{**values, "run": Path(values["run"])})
 
     def to_json(self) -> dict[str, Any]:

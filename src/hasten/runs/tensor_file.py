@@ -1,7 +1,7 @@
-"""Writing tensors in the layout of safetensors 1; the library reads it.
+"""Write tensors in the safetensors format. The safetensors library reads these files.
 
-It is written here so that the bytes are hashed as they pass, one tensor at a time leaves the
-device, tensors may be views or share storage, and a full disk is an ``OSError`` with its number.
+Unlike the library's writer, this one hashes while it writes, copies one tensor at a time from the
+device, accepts views and shared storage, and raises ``OSError`` with its errno on a full disk.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _DTYPES = {
 
 
 class TensorFile:
-    """Named tensors on their way into one file, whose size is known before it is written.
+    """Named tensors to be written to one file; ``bytes`` is its size.
 
-    Wider types come first, so that every tensor is aligned; then by name, so that equal tensors
-    make equal files. Raises TypeError for a tensor that the layout cannot hold.
+    Tensors are ordered by element size (largest first, so that all are aligned), then by name:
+    equal tensors give equal files. Raises TypeError for dtypes and layouts without a safetensors
+    equivalent.
     """
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
@@ -58,7 +59,7 @@ class TensorFile:
         self.bytes = len(self._header) + end
 
     def write(self, path: Path) -> str:
-        """Write a new file and return its sha256."""
+        """Write a new file and return its SHA-256."""
         digest = hashlib.sha256(self._header)
         with path.open("xb") as file:
             file.write(self._header)
