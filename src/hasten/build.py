@@ -9,7 +9,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from hasten.config import RunConfig
+from hasten.config import (
+    FeatureOptions,
+    InteractionOptions,
+    KnowledgeOptions,
+    PairOptions,
+    RunConfig,
+    TripleOptions,
+    TypedGraphOptions,
+)
 from hasten.data.graph.load import load_graph, load_graph_table
 from hasten.data.graph.node_features import with_node_features
 from hasten.data.interactions.feature_files import holds_features
@@ -27,7 +35,7 @@ from hasten.evaluation.ranker import Evaluation
 from hasten.evaluation.ranker import evaluate as rank
 from hasten.models.interface import Model, Sizes
 from hasten.ops.random import Stream, key
-from hasten.registry import load_model, reads
+from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
 from hasten.training.state import phase_state
 
@@ -39,45 +47,42 @@ def load_data(config: RunConfig, table: object | None) -> AnyDataset:
 
 
 def _read(config: RunConfig, table: object | None) -> AnyDataset:
-    kind = reads(load_model(config.model.name))
+    """The data of the family that the options belong to."""
     options, seed = config.data, config.seed
-    features = kind == "features"
-    if features or (kind == "pairs" and holds_features(options)):
+    if isinstance(options, TripleOptions):
+        return _read_graph(config, options, table)
+    assert isinstance(options, InteractionOptions)
+    pairs = isinstance(options, PairOptions)
+    if isinstance(options, FeatureOptions) and (not pairs or holds_features(options)):
         if table is not None:
-            return load_multimodal_table(table, options, seed, features=features)
-        return load_multimodal(options, seed, features=features)
-    if kind in ("pairs", "facts"):
-        facts = kind == "facts"
+            return load_multimodal_table(table, options, seed, features=not pairs)
+        return load_multimodal(options, seed, features=not pairs)
+    if pairs or isinstance(options, KnowledgeOptions):
         if table is not None:
-            return load_recommendation_table(table, options, seed, facts=facts)
-        return load_recommendation(options, seed, facts=facts)
-    if kind == "triples":
-        return _read_graph(config, table)
+            return load_recommendation_table(table, options, seed, facts=not pairs)
+        return load_recommendation(options, seed, facts=not pairs)
     return load_dataset(options, seed) if table is None else load_table(table, options, seed)
 
 
-def _read_graph(config: RunConfig, table: object | None) -> AnyDataset:
-    """A graph, with given features of its nodes where model and data both have them."""
-    options, name = config.data, config.model.name
-    inputs = getattr(config.model, "inputs", None)
-    if not options.features and inputs != "features":
-        if table is not None:
-            return load_graph_table(table, options, config.seed)
-        return load_graph(options, config.seed)
-    if inputs != "features":
-        hint = "" if inputs is None else ": --set model.inputs=features takes them"
-        raise ConfigurationError(f"data.features has no effect on {name} as it is set{hint}")
-    if not options.features:
+def _read_graph(config: RunConfig, options: TripleOptions, table: object | None) -> AnyDataset:
+    """A graph, with the features of its nodes where the model takes them as input."""
+    files = options.features if isinstance(options, TypedGraphOptions) else {}
+    wanted = getattr(config.model, "inputs", None) == "features"
+    if files and not wanted:
+        raise ConfigurationError(
+            f"data.features has no effect on {config.model.name} as it is set: "
+            "--set model.inputs=features takes them"
+        )
+    if wanted and not files:
         raise ConfigurationError(
             "model.inputs=features, but no features of nodes are named: "
             "--set data.features.TYPE=FILE (.npy or Parquet), for at least one type"
         )
-    alone = options.model_copy(update={"features": {}})
     if table is not None:
-        graph = load_graph_table(table, alone, config.seed)
+        graph = load_graph_table(table, options, config.seed)
     else:
-        graph = load_graph(alone, config.seed)
-    return with_node_features(graph, options.features)
+        graph = load_graph(options, config.seed)
+    return with_node_features(graph, files) if files else graph
 
 
 def with_sample(config: RunConfig) -> RunConfig:

@@ -11,12 +11,30 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
+from hasten.config import (
+    DataOptions,
+    FeatureOptions,
+    InteractionOptions,
+    KnowledgeOptions,
+    PairOptions,
+    TripleOptions,
+    TypedGraphOptions,
+)
 from hasten.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
     from hasten.models.interface import Model
 
 ENTRY_POINT_GROUP = "hasten.models"
+#: what a model may declare as ``reads``, and the options of these data
+READS: dict[str, type[DataOptions]] = {
+    "interactions": InteractionOptions,
+    "pairs": PairOptions,
+    "facts": KnowledgeOptions,
+    "features": FeatureOptions,
+    "triples": TripleOptions,
+    "typed_graph": TypedGraphOptions,
+}
 _REQUIRED = ("name", "summary", "Options", "defaults", "sample", "phases", "scorer")
 
 
@@ -148,10 +166,19 @@ def load_model(name: str) -> type[Model]:
     return find_model(name).load()
 
 
-def reads(model: type[Model]) -> str:
-    """The kind of data that a model reads.
+def reads(model: type[Model]) -> type[DataOptions]:
+    """The type of the ``data`` section that a model reads, from its attribute ``reads``.
 
-    "interactions", "triples", "pairs" (users and items without order), "facts" or "features"
-    (pairs, and what is known of the items, or their features).
+    Raises ConfigurationError if the attribute is not one of :data:`READS`.
     """
-    return str(getattr(model, "reads", "interactions"))
+    kind = getattr(model, "reads", "interactions")
+    if kind not in READS:
+        raise ConfigurationError(
+            f"model {model.name!r}: reads = {kind!r}: must be one of {', '.join(READS)}"
+        )
+    return READS[kind]
+
+
+def models_with_data_key(name: str) -> list[str]:
+    """The built-in models that read a key of the ``data`` section, such as ``kg``."""
+    return [entry.name for entry in BUILT_IN if name in reads(entry.load()).model_fields]

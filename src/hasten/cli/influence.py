@@ -228,9 +228,9 @@ def _config(run: Path) -> Any:
 
 
 def _reads_triples(config: Any) -> bool:
-    from hasten.registry import load_model, reads  # noqa: PLC0415 - brings torch
+    from hasten.config import TripleOptions  # noqa: PLC0415 - only when needed
 
-    return reads(load_model(config.model.name)) == "triples"
+    return isinstance(config.data, TripleOptions)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hasten.cli.output import say
+from hasten.config import TripleOptions
 from hasten.registry import load_model, reads
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def announce(summary: Summary) -> None:
     )
     show_metrics(summary.valid, summary.test, summary.protocol)
     say(f"run folder  {summary.run}")
-    if reads(load_model(summary.model)) == "triples":
+    if issubclass(reads(load_model(summary.model)), TripleOptions):
         say(f"next        hasten predict {summary.run} --head ENTITY --relation RELATION")
     else:
         say(f"next        hasten recommend {summary.run} --users all --topk 10")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from hasten.config import DataOptions, EvaluationOptions, ModelOptions, RunConfig
+from hasten.config import AnyDataOptions, EvaluationOptions, ModelOptions, RunConfig
 from hasten.configuration.draft import Draft
 from hasten.configuration.keys import known_keys
 from hasten.configuration.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
-from hasten.registry import load_model
+from hasten.registry import load_model, reads
 
 if TYPE_CHECKING:
     from hasten.models.interface import Model
@@ -63,8 +63,7 @@ def build_config(
     from_file = read_entries(config_file, _MAPPINGS) if config_file else []
     entries = [*from_file, *set_entries(sets)]
     chosen, entries = _choose_model(model, entries)
-    keys = known_keys(chosen.Options)
-    draft = Draft(keys)
+    draft = Draft(known_keys(chosen.Options, reads(chosen)), known_keys(None))
     for name, value in chosen.defaults.items():
         key = name if "." in name else f"training.{name}"
         draft.put(Entry(key, value, f"default of {chosen.name}"))
@@ -99,7 +98,7 @@ def load_config(file: Path) -> RunConfig:
 
 def data_options(
     path: str | None = None, format: str | None = None, sets: Sequence[str] = ()
-) -> DataOptions:
+) -> AnyDataOptions:
     """The ``data`` part alone, for commands that read data without training."""
     draft = Draft({name: key for name, key in known_keys(None).items() if _is_data(name)})
     for entry in set_entries(sets):
@@ -107,7 +106,7 @@ def data_options(
     for name, value in (("path", path), ("format", format)):
         if value is not None:
             draft.put(Entry(f"data.{name}", Quoted(value), name.upper()))
-    return draft.section(DataOptions, "data")
+    return draft.section(AnyDataOptions, "data")
 
 
 def parse_changes(

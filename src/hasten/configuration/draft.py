@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import AnyDataOptions, ModelOptions, RunConfig
 from hasten.configuration.keys import Key, nearest_key, nest
 from hasten.configuration.wording import problems
 from hasten.configuration.yaml_file import Entry
 from hasten.errors import ConfigurationError
+from hasten.registry import models_with_data_key, reads
 
 if TYPE_CHECKING:
     from hasten.models.interface import Model
@@ -20,10 +21,15 @@ Section = TypeVar("Section", bound=BaseModel)
 
 
 class Draft:
-    """Values by dotted key as they are put on top of each other, with where each came from."""
+    """Values by dotted key as they are put on top of each other, with where each came from.
 
-    def __init__(self, keys: Mapping[str, Key]) -> None:
+    others: ``data`` keys of other models, which only their default may be given for: the
+    configuration files of version 0.1.0 hold the keys of all models.
+    """
+
+    def __init__(self, keys: Mapping[str, Key], others: Mapping[str, Key] | None = None) -> None:
         self.keys = keys
+        self.placed = {**(others or {}), **keys}
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.wrong: list[str] = []
@@ -31,10 +37,10 @@ class Draft:
     def put(self, entry: Entry) -> None:
         """Lay one value over what is there; unknown keys are remembered as wrong."""
         parent, _, last = entry.key.rpartition(".")
-        if entry.key in self.keys:
-            self.values[entry.key] = self.keys[entry.key].fit(entry.value, entry.place)
+        if entry.key in self.placed:
+            self.values[entry.key] = self.placed[entry.key].fit(entry.value, entry.place)
             self.origins[entry.key] = entry.place
-        elif parent in self.keys and self.keys[parent].mapping:
+        elif parent in self.placed and self.placed[parent].mapping:
             so_far = self.values.get(parent)
             self.values[parent] = {
                 **(so_far if isinstance(so_far, dict) else {}),
@@ -51,15 +57,22 @@ class Draft:
 
     def build(self, model: type[Model]) -> RunConfig:
         """The configuration of a run of this model. ConfigurationError with all that is wrong."""
-        tree = nest(self.values)
+        tree = nest({name: v for name, v in self.values.items() if name in self.keys})
         # A wrong option of the model must not hide what is wrong elsewhere.
         given = {**tree.pop("model", {}), "name": model.name}
         options = self._checked(model.Options, ("model",), given)
-        return self._finish(options or ModelOptions(name=model.name), tree)
+        kind = reads(model)
+        data = self._checked(kind, ("data",), tree.pop("data", {}))
+        self._refuse_others(model.name)
+        return self._finish(
+            options or ModelOptions(name=model.name), {**tree, "data": data or kind()}
+        )
 
     def build_beside(self, options: ModelOptions) -> RunConfig:
         """The configuration with these options of a model, which the draft does not touch."""
-        return self._finish(options, nest(self.values))
+        tree = nest(self.values)
+        data = self._checked(AnyDataOptions, ("data",), tree.pop("data", {}))
+        return self._finish(options, {**tree, "data": data or AnyDataOptions()})
 
     def section(self, kind: type[Section], name: str) -> Section:
         """One part of the configuration alone."""
@@ -75,6 +88,20 @@ class Draft:
         self._refuse()
         assert found is not None
         return found
+
+    def _refuse_others(self, model: str) -> None:
+        """Note every ``data`` key of other models that has another value than its default."""
+        for name in [name for name in self.values if name not in self.keys]:
+            key = name.removeprefix("data.")
+            try:
+                given = AnyDataOptions.model_validate({key: self.values[name]})
+            except ValidationError:
+                given = None
+            if given is None or given != AnyDataOptions():
+                models = ", ".join(models_with_data_key(key))
+                self.wrong.append(
+                    f"{name} ({self.origins[name]}): has no effect on {model}; it is for {models}"
+                )
 
     def _check_metrics(self, metrics: tuple[str, ...]) -> None:
         from hasten.evaluation.metrics import parse_metric  # noqa: PLC0415 - brings numpy

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from hasten.config import RunConfig
+from hasten.config import AnyDataOptions, DataOptions, RunConfig
 from hasten.configuration.yaml_file import Quoted, parse_value
 
 
@@ -40,13 +40,20 @@ class Key:
         return raw
 
 
-def known_keys(options: type[BaseModel] | None) -> dict[str, Key]:
-    """Every key of a run's configuration; those of the model as its options have them."""
+def known_keys(
+    options: type[BaseModel] | None, data: type[DataOptions] = AnyDataOptions
+) -> dict[str, Key]:
+    """Every key of a run's configuration.
+
+    options: those of the model, for its own keys; data: the ``data`` section that it reads.
+    """
     found: dict[str, Key] = {}
     for name, field in RunConfig.model_fields.items():
         if name == "model":
             if options is not None:
                 found.update(_keys_of(options, "model."))
+        elif name == "data":
+            found.update(_keys_of(data, "data."))
         else:
             found.update(_field_keys(name, field.annotation))
     return found

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
-from hasten.config import DataOptions
+from hasten.config import (
+    AnyDataOptions,
+    DataOptions,
+    FeatureOptions,
+    InteractionOptions,
+    KnowledgeOptions,
+    TypedGraphOptions,
+)
 from hasten.data.columns.text import sample
 from hasten.data.graph.files import located
 from hasten.data.graph.load import load_graph
 from hasten.data.graph.load_typed import holds_typed
+from hasten.data.graph.node_features import with_node_features
 from hasten.data.interactions.feature_files import holds_features
 from hasten.data.interactions.knowledge_files import holds_facts
 from hasten.data.interactions.load import load_dataset
@@ -21,18 +30,42 @@ from hasten.data.tables import AnyDataset
 from hasten.errors import DataError, UsageError
 
 _OF_TRIPLES = ("head", "relation", "tail")
+_HOLDS: dict[type[DataOptions], str] = {
+    InteractionOptions: "interactions",
+    KnowledgeOptions: "interactions with a knowledge graph",
+    FeatureOptions: "interactions with item features",
+    TypedGraphOptions: "triples",
+}
+Family = TypeVar("Family", bound=DataOptions)
 
 
-def load_any(options: DataOptions, seed: int) -> AnyDataset:
-    """The dataset, with what lies beside it of its items, or the graph that the options name."""
+def load_any(options: AnyDataOptions, seed: int) -> AnyDataset:
+    """Load whatever the options name: interactions, with side information, or a graph.
+
+    Raises:
+        DataError: the data cannot be used; with file, line and text.
+        UsageError: options that these data do not have.
+    """
     if options.format != triples.NAME and holds_facts(options):
-        return load_recommendation(options, seed, facts=True)
+        return load_recommendation(narrowed(options, KnowledgeOptions), seed, facts=True)
     if options.format != triples.NAME and holds_features(options):
-        return load_multimodal(options, seed, features=True)
-    return load_graph(options, seed) if holds_triples(options) else load_dataset(options, seed)
+        return load_multimodal(narrowed(options, FeatureOptions), seed, features=True)
+    if not holds_triples(options):
+        return load_dataset(narrowed(options, InteractionOptions), seed)
+    graph = load_graph(narrowed(options, TypedGraphOptions), seed)
+    return with_node_features(graph, options.features) if options.features else graph
 
 
-def holds_triples(options: DataOptions) -> bool:
+def narrowed(options: AnyDataOptions, family: type[Family]) -> Family:
+    """The options as those of one family. UsageError where others are set."""
+    given = options.model_dump(exclude_defaults=True)
+    others = [f"data.{key}" for key in given if key not in family.model_fields]
+    if others:
+        raise UsageError(f"{', '.join(others)} has no effect on these data ({_HOLDS[family]})")
+    return family.model_validate(given)
+
+
+def holds_triples(options: AnyDataOptions) -> bool:
     """Whether the options mean triples: they say so, or the first file can be nothing else."""
     if options.format is not None:
         return options.format == triples.NAME or options.format in typed.SUMMARIES

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hasten.arrays import Int64
-from hasten.config import DataOptions
+from hasten.config import AnyDataOptions, DataOptions
 from hasten.data.columns.text import sample
 from hasten.data.columns.times import show
 from hasten.data.detect import holds_triples, load_any
@@ -69,7 +69,7 @@ class Overview:
         return found
 
 
-def inspect(options: DataOptions, seed: int = 0) -> Overview:
+def inspect(options: AnyDataOptions, seed: int = 0) -> Overview:
     """Recognise, read, check and describe.
 
     Raises:
@@ -114,7 +114,7 @@ def inspect(options: DataOptions, seed: int = 0) -> Overview:
     )
 
 
-def _inspect_graph(options: DataOptions, seed: int) -> Overview:
+def _inspect_graph(options: AnyDataOptions, seed: int) -> Overview:
     """The same of a knowledge graph."""
     files: list[dict[str, Any]] = []
     settings = options.model_dump(exclude_defaults=True)
@@ -159,11 +159,11 @@ def _inspect_graph(options: DataOptions, seed: int) -> Overview:
     )
 
 
-def _files_of_facts(options: DataOptions) -> list[dict[str, Any]]:
+def _files_of_facts(options: AnyDataOptions) -> list[dict[str, Any]]:
     """The files of events, and that of the facts."""
     if options.path is not None and not Path(options.path).exists():
         return []
-    where = locate_facts(options)
+    where = locate_facts(options.path, options.kg, options.links)
     events = options
     if where.kgat and options.format is None:
         events = options.model_copy(update={"format": "sequences"})
@@ -176,7 +176,7 @@ def _files_of_facts(options: DataOptions) -> list[dict[str, Any]]:
     return files
 
 
-def _files_of_features(options: DataOptions) -> list[dict[str, Any]]:
+def _files_of_features(options: AnyDataOptions) -> list[dict[str, Any]]:
     """The files of events, and those of the features."""
     if options.path is not None and not Path(options.path).exists():
         return []
@@ -192,7 +192,7 @@ def _files_of_features(options: DataOptions) -> list[dict[str, Any]]:
     return files
 
 
-def _guess(path: Path, options: DataOptions) -> tuple[str, Claim]:
+def _guess(path: Path, options: AnyDataOptions) -> tuple[str, Claim]:
     reader, _, claim = recognise(path, options)
     return reader.name, claim
 

@@ -181,7 +181,8 @@ def _from_histories(
     new = np.full(len(histories), -1, np.int64)
     if times is None:
         return askers, RecommenderQueries(new, Histories(offsets, items))
-    seconds = _seconds(histories, times, PER_SECOND[loaded.config.data.time_unit])
+    data: Any = loaded.config.data  # of a recommender: InteractionOptions
+    seconds = _seconds(histories, times, PER_SECOND[data.time_unit])
     # by history, then time, then as given: items and times stay together
     order = np.lexsort((seconds, np.repeat(np.arange(len(new)), np.diff(offsets))))
     return askers, RecommenderQueries(new, Histories(offsets, items[order], seconds[order]))

@@ -57,9 +57,10 @@ class Sizes:
 class Model(Protocol):
     """A scorer plus its training phases. Implementations are ``nn.Module`` classes.
 
-    A model of knowledge graphs has ``reads = "triples"``; without it, it reads interactions. One
-    of users and items without order has ``reads = "pairs"``, or ``"facts"`` or ``"features"`` where
-    it also reads what is known of the items, or their features. One to which the times of a history
+    ``reads`` declares the data that a model reads: ``"interactions"`` (the default), ``"pairs"``
+    (users and items without order), ``"facts"`` (with a knowledge graph about the items),
+    ``"features"`` (with item features), ``"triples"``, or ``"typed_graph"`` (with node features);
+    see :data:`hasten.registry.READS`. One to which the times of a history
     matter has ``reads_times = True``. One that may start from the weights of another model has
     ``adopt(weights)``, which takes them and returns whether they were such.
     """

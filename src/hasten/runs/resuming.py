@@ -95,7 +95,7 @@ def with_changes(
             )
         section, _, field = name.rpartition(".")
         (values[section] if section else values)[field] = value
-    return type(config)(**{**values, "model": config.model})
+    return type(config)(**{**values, "model": config.model, "data": config.data})
 
 
 def requested_changes(config: RunConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.config import DataOptions
+from hasten.config import DataOptions, TripleOptions
 from hasten.data.columns import ids
 from hasten.data.columns.checks import Problem, Rules, counted, refusal
 from hasten.data.graph import statistics as graph_counts
@@ -64,7 +64,7 @@ class _Rows:
         return _Rows(self.triples.take(rows), self.part[rows], self.place[rows])
 
 
-def assemble_graph(read: GraphRead, options: DataOptions, seed: int) -> KnowledgeGraph:
+def assemble_graph(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
     """The knowledge graph of what was read.
 
     Raises:
@@ -77,7 +77,7 @@ def assemble_graph(read: GraphRead, options: DataOptions, seed: int) -> Knowledg
         raise error if where in str(error) else DataError(f"{where}: {error}") from error
 
 
-def _assemble(read: GraphRead, options: DataOptions, seed: int) -> KnowledgeGraph:
+def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
     sources = [columns for columns, _ in read.triples]
     counts: dict[str, Any] = {"read": sum(map(len, sources))}
     files = (*read.files, *chain.from_iterable(columns.files for columns in sources))
@@ -160,7 +160,7 @@ def _dictionaries(
 
 
 def _parts(
-    read: GraphRead, triples: Triples, place: Int64, options: DataOptions, seed: int
+    read: GraphRead, triples: Triples, place: Int64, options: TripleOptions, seed: int
 ) -> tuple[NDArray[np.int8], str]:
     found = []
     for columns, part in read.triples:
@@ -182,7 +182,7 @@ def _inside(
     read: GraphRead,
     rows: _Rows,
     outside: NDArray[np.bool_],
-    options: DataOptions,
+    options: TripleOptions,
     counts: dict[str, Any],
     said: list[str],
 ) -> _Rows:
@@ -201,7 +201,7 @@ def _inside(
     return rows
 
 
-def _distinct(rows: _Rows, options: DataOptions, counts: dict[str, Any], said: list[str]) -> _Rows:
+def _distinct(rows: _Rows, options: TripleOptions, counts: dict[str, Any], said: list[str]) -> _Rows:
     """The triples under the policy on duplicates: the same triple again in the same part."""
     triples = rows.triples
     order = np.lexsort((rows.place, triples.tail, triples.relation, triples.head, rows.part))
@@ -226,7 +226,7 @@ def _unknown(
     read: GraphRead,
     rows: _Rows,
     known: tuple[Vocabulary, Vocabulary],
-    options: DataOptions,
+    options: TripleOptions,
     counts: dict[str, Any],
     said: list[str],
 ) -> tuple[_Rows, NDArray[np.bool_]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hasten.config import DataOptions
+from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest, sample
 from hasten.data.readers import triples as reader
 from hasten.data.readers.interface import Claim
@@ -45,7 +45,7 @@ class GraphPlace:
 
 
 @contextmanager
-def located(options: DataOptions) -> Iterator[GraphPlace]:
+def located(options: TripleOptions) -> Iterator[GraphPlace]:
     """The files that the options name; an archive is unpacked for as long as they are read.
 
     Raises:
@@ -95,7 +95,7 @@ def _descend(folder: Path) -> Path:
         folder = inside[0]
 
 
-def _locate(options: DataOptions, path: Path | None, name: str | None) -> GraphPlace:
+def _locate(options: TripleOptions, path: Path | None, name: str | None) -> GraphPlace:
     if path is not None and not path.exists():
         raise DataError(f"{path}: no such file or folder")
     folder = path if path is not None and path.is_dir() else None
@@ -138,7 +138,7 @@ def _names(given: str | None, path: Path | None) -> Path | None:
     return beside if beside.is_file() else None
 
 
-def _given(options: DataOptions) -> set[str | None]:
+def _given(options: TripleOptions) -> set[str | None]:
     return {options.entities, options.relations, options.names, options.relation_names}
 
 
@@ -158,7 +158,7 @@ def _dictionary(
     return found[0] if found else None
 
 
-def _folder(folder: Path, beside: set[Path], options: DataOptions) -> Place:
+def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Place:
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     candidates = [
         p for p in files
@@ -180,7 +180,7 @@ def _folder(folder: Path, beside: set[Path], options: DataOptions) -> Place:
     return Place(set_name(folder), str(folder), parts, notes=notes)
 
 
-def _claimed(path: Path, options: DataOptions) -> bool:
+def _claimed(path: Path, options: TripleOptions) -> bool:
     try:
         return isinstance(reader.claim(sample(path), options, named=True), Claim)
     except DataError:

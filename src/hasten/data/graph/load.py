@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hasten.config import DataOptions
+from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.graph.assemble import GraphRead, assemble_graph
 from hasten.data.graph.dictionaries import Dictionary, read_dictionary, read_relation_names
@@ -22,15 +22,10 @@ from hasten.data.sources.fetched import fetched_options
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import DataError, UsageError
 
-#: options that say something about events, with the values that say nothing
-_OF_EVENTS = {
-    key: DataOptions.model_fields[key].default
-    for key in ("times", "time_unit", "min_rating", "k_core", "ratio_order")
-}
 _OF_FILES = ("format", "train", "valid", "test", "separator", "entities", "relations")
 
 
-def load_graph(options: DataOptions, seed: int) -> KnowledgeGraph:
+def load_graph(options: TripleOptions, seed: int) -> KnowledgeGraph:
     """The knowledge graph that the options name: read, checked, split.
 
     options.path: a file, an archive, a folder or a registered name; a path that exists comes
@@ -58,7 +53,7 @@ def load_graph(options: DataOptions, seed: int) -> KnowledgeGraph:
 
 
 def load_graph_table(
-    table: Any, options: DataOptions, seed: int, name: str = "table"
+    table: Any, options: TripleOptions, seed: int, name: str = "table"
 ) -> KnowledgeGraph:
     """A table in memory with the columns head, relation and tail."""
     _refuse_others(options)
@@ -72,13 +67,13 @@ def load_graph_table(
     return assemble_graph(read, options, seed)
 
 
-def _named(options: DataOptions) -> str | None:
+def _named(options: TripleOptions) -> str | None:
     """The registered name that the options mean, if they mean one."""
     path = options.path
     return path if path is not None and not Path(path).exists() else None
 
 
-def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> KnowledgeGraph:
+def _sample(entry: catalogue.Sample, options: TripleOptions, seed: int) -> KnowledgeGraph:
     """A built-in sample: always the same triples, whatever the seed of the run."""
     given = [f"data.{key}" for key in (*_OF_FILES, "names", "columns") if getattr(options, key)]
     if given:
@@ -89,7 +84,7 @@ def _sample(entry: catalogue.Sample, options: DataOptions, seed: int) -> Knowled
     return assemble_graph(read, options, seed)
 
 
-def _read_table(table: Any, options: DataOptions, name: str) -> GraphRead:
+def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
     """Triples, or typed edges with the columns of PrimeKG."""
     arrow = as_arrow(table, name)
     if typed.is_typed_table(arrow.column_names):
@@ -98,7 +93,7 @@ def _read_table(table: Any, options: DataOptions, name: str) -> GraphRead:
     return GraphRead(name, None, "table", [(columns, None)])
 
 
-def _read(place: GraphPlace, options: DataOptions) -> GraphRead:
+def _read(place: GraphPlace, options: TripleOptions) -> GraphRead:
     found = [(triples.read_triples(path, options), part) for path, part in place.triples.parts]
     where = place.triples
     read = GraphRead(where.name, where.path, triples.NAME, found, notes=where.notes)
@@ -124,11 +119,8 @@ def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
     return found
 
 
-def _refuse_others(options: DataOptions) -> None:
-    """Options about events have no effect on triples; another format holds none."""
-    given = [key for key, value in _OF_EVENTS.items() if getattr(options, key) != value]
-    if given:
-        raise UsageError(f"{', '.join(f'data.{key}' for key in given)} has no effect on triples")
+def _refuse_others(options: TripleOptions) -> None:
+    """Refuse formats and splits that triples do not have."""
     if options.format not in (None, triples.NAME, *typed.SUMMARIES):
         raise UsageError(f"format {options.format!r} holds no triples: leave --format out")
     if options.split == "leave-last-two-out":

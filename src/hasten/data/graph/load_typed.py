@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hasten.arrays import Int64
-from hasten.config import DataOptions
+from hasten.config import TripleOptions
 from hasten.data.columns.raw import IdColumn
 from hasten.data.columns.text import file_digest, sample
 from hasten.data.graph.assemble import GraphRead
@@ -29,7 +29,7 @@ _NODE_TABLES = ("nodes.tsv", "nodes.csv")
 _OF_TYPED = ("nodes", "edges", "node_types", "edge_types", "symmetric")
 
 
-def holds_typed(options: DataOptions) -> bool:
+def holds_typed(options: TripleOptions) -> bool:
     """Whether the options mean a typed graph: they say so, or the first file can be nothing else.
 
     Raises:
@@ -47,7 +47,7 @@ def holds_typed(options: DataOptions) -> bool:
     return found
 
 
-def _first_claims(options: DataOptions) -> bool:
+def _first_claims(options: TripleOptions) -> bool:
     path = options.train or options.path
     if path is None:
         return False
@@ -61,7 +61,7 @@ def _first_claims(options: DataOptions) -> bool:
         return False
 
 
-def read_typed(options: DataOptions) -> GraphRead:
+def read_typed(options: TripleOptions) -> GraphRead:
     """What the files hold, filtered.
 
     Raises:
@@ -94,7 +94,7 @@ def read_typed(options: DataOptions) -> GraphRead:
     )  # fmt: skip
 
 
-def typed_files(options: DataOptions) -> list[tuple[Path, int | None, str, Claim]]:
+def typed_files(options: TripleOptions) -> list[tuple[Path, int | None, str, Claim]]:
     """Every file of edges with its part, its format and how it is read."""
     found = []
     for path, part, relation in _files(options):
@@ -107,7 +107,7 @@ def typed_files(options: DataOptions) -> list[tuple[Path, int | None, str, Claim
     return found
 
 
-def filtered_table(edges: typed.TypedEdges, options: DataOptions, name: str) -> GraphRead:
+def filtered_table(edges: typed.TypedEdges, options: TripleOptions, name: str) -> GraphRead:
     """Typed edges in memory as what was read, filtered."""
     for key in ("nodes", "edges"):
         if getattr(options, key):
@@ -117,7 +117,7 @@ def filtered_table(edges: typed.TypedEdges, options: DataOptions, name: str) -> 
     return GraphRead(name, None, "table", read, names=edges.names, notes=tuple(notes), typed=True)
 
 
-def _files(options: DataOptions) -> list[tuple[Path, int | None, str | None]]:
+def _files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
     """(file, its part, its relation) of every file of edges."""
     path = None if options.path is None else Path(options.path)
     folder = path if path is not None and path.is_dir() else None
@@ -145,7 +145,7 @@ def _files(options: DataOptions) -> list[tuple[Path, int | None, str | None]]:
     return [(edges[0], None, None)]
 
 
-def _form(path: Path, options: DataOptions) -> str:
+def _form(path: Path, options: TripleOptions) -> str:
     found = typed.claim(sample(path))
     if options.format in SUMMARIES and options.format != EDGE_FILES:
         return str(options.format)
@@ -157,7 +157,7 @@ def _form(path: Path, options: DataOptions) -> str:
 
 
 def _nodes(
-    options: DataOptions, files: Sequence[tuple[Path, int | None, str | None]]
+    options: TripleOptions, files: Sequence[tuple[Path, int | None, str | None]]
 ) -> NodeTable | None:
     """The table of nodes that is named, or lies beside the edges."""
     folder = None if options.path is None else Path(options.path)
@@ -178,7 +178,7 @@ def _nodes(
 def _filtered(
     read: list[tuple[TripleColumns, int | None]],
     nodes: NodeTable | None,
-    options: DataOptions,
+    options: TripleOptions,
     notes: list[str],
     where: str,
 ) -> list[tuple[TripleColumns, int | None]]:

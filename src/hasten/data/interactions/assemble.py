@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns import ids, times
 from hasten.data.columns.checks import Rules, counted, refusal
 from hasten.data.interactions import clean, splits
@@ -21,7 +21,7 @@ from hasten.data.tables import VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.errors import DataError
 
 Otherwise = Literal["leave-last-two-out", "ratio"]
-_OF_RATIO = {key: DataOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
+_OF_RATIO = {key: InteractionOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Read:
 
 
 def assemble(
-    read: Read, options: DataOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
+    read: Read, options: InteractionOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
 ) -> Dataset:
     """The dataset of what was read. otherwise: the split ``auto`` of data that name no parts.
 
@@ -56,7 +56,7 @@ def assemble(
         raise error if where in str(error) else DataError(f"{where}: {error}") from error
 
 
-def _assemble(read: Read, options: DataOptions, seed: int, otherwise: Otherwise) -> Dataset:
+def _assemble(read: Read, options: InteractionOptions, seed: int, otherwise: Otherwise) -> Dataset:
     counts: dict[str, Any] = {"read": sum(len(events) for events, _ in read.events)}
     files = (*chain.from_iterable(events.files for events, _ in read.events), *read.files)
     said = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
@@ -88,7 +88,7 @@ def _assemble(read: Read, options: DataOptions, seed: int, otherwise: Otherwise)
 
 
 def _join(
-    read: Read, options: DataOptions, said: list[str]
+    read: Read, options: InteractionOptions, said: list[str]
 ) -> tuple[clean.Columns, pa.Array, pa.Array]:
     """The events of all files as codes into the labels of users and items; empties ``read``."""
     sources = [events for events, _ in read.events]
@@ -100,7 +100,7 @@ def _join(
     return events, users.labels, items.labels
 
 
-def _ids(role: str, sources: list[Events], options: DataOptions) -> ids.Ids:
+def _ids(role: str, sources: list[Events], options: InteractionOptions) -> ids.Ids:
     """The vocabulary of one role over all files, or the error that names the bad rows."""
     columns = [events.user if role == "user" else events.item for events in sources]
     header = frozenset().union(*(events.header for events in sources))
@@ -124,7 +124,7 @@ def _columns(
     read: list[tuple[Events, int | None]],
     users: ids.Ids,
     items: ids.Ids,
-    options: DataOptions,
+    options: InteractionOptions,
     said: list[str],
 ) -> clean.Columns:
     """The files' columns one after the other, as codes into the vocabularies."""
@@ -166,7 +166,7 @@ def _cleaned(
     events: clean.Columns,
     users: int,
     items: int,
-    options: DataOptions,
+    options: InteractionOptions,
     counts: dict[str, Any],
     said: list[str],
 ) -> clean.Columns:
@@ -207,7 +207,7 @@ def _split(
     user: Int64,
     users: int,
     events: clean.Columns,
-    options: DataOptions,
+    options: InteractionOptions,
     seed: int,
     otherwise: Otherwise,
 ) -> tuple[NDArray[np.int8], str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasten.config import DataOptions
+from hasten.config import FeatureOptions
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import ENDINGS, ending, is_features, part_files, resolve, set_name
 from hasten.errors import DataError
@@ -26,11 +26,11 @@ class FeaturesPlace:
     """
 
     files: dict[str, Path]
-    events: DataOptions
+    events: FeatureOptions
     note: str | None = None
 
 
-def locate_features(options: DataOptions) -> FeaturesPlace:
+def locate_features(options: FeatureOptions) -> FeaturesPlace:
     """The features beside the events that the options name; no files where there are none.
 
     Raises:
@@ -58,7 +58,7 @@ def locate_features(options: DataOptions) -> FeaturesPlace:
     return FeaturesPlace(found, *_events_of(folder, events))
 
 
-def _events_of(folder: Path, events: DataOptions) -> tuple[DataOptions, str | None]:
+def _events_of(folder: Path, events: FeatureOptions) -> tuple[FeatureOptions, str | None]:
     """The folder's own events, or those of the one folder in it that holds parts of events."""
     own = [p for p in folder.iterdir() if _may_hold_events(p)]
     if own:
@@ -116,7 +116,7 @@ def _ordered(files: dict[str, Path]) -> dict[str, Path]:
     return {name: files[name] for name in names}
 
 
-def holds_features(options: DataOptions) -> bool:
+def holds_features(options: FeatureOptions) -> bool:
     """Whether there are features beside the events that the options name."""
     if options.path is not None and not Path(options.path).exists():
         entry = catalogue.CATALOGUE.get(options.path)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hasten.config import DataOptions
+from hasten.config import KnowledgeOptions
 from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.files import resolve
@@ -43,24 +43,26 @@ class FactsPlace:
         return self.layout == "kgat"
 
 
-def locate_facts(options: DataOptions) -> FactsPlace:
-    """The files beside the events that the options name; those that are not there are None.
+def locate_facts(
+    at: str | None, kg: str | None = None, links: str | None = None
+) -> FactsPlace:
+    """The files beside the events at a path, or named; those that are not there are None.
 
     Raises:
         DataError: a named file is missing.
     """
-    path = None if options.path is None else Path(options.path)
+    path = None if at is None else Path(at)
     folder = path if path is not None and path.is_dir() else None
-    kg = None if options.kg is None else resolve("kg", options.kg, folder)
-    links = None if options.links is None else resolve("links", options.links, folder)
-    if kg is not None:
-        return FactsPlace("named files", kg, links, _lists(folder))
+    graph = None if kg is None else resolve("kg", kg, folder)
+    linked = None if links is None else resolve("links", links, folder)
+    if graph is not None:
+        return FactsPlace("named files", graph, linked, _lists(folder))
     if folder is not None:
         found = [folder / name for name in _KGAT_TRIPLES if (folder / name).is_file()]
         lists = _lists(folder)
         if found or "item" in lists:
-            return FactsPlace("kgat", found[0] if found else None, links, lists)
-    return _atomic(path, links)
+            return FactsPlace("kgat", found[0] if found else None, linked, lists)
+    return _atomic(path, linked)
 
 
 def _lists(folder: Path | None) -> dict[str, Path]:
@@ -100,12 +102,12 @@ def _beside(path: Path, links: Path | None) -> FactsPlace:
     return FactsPlace("beside", found["kg"][0], links or next(iter(found["links"]), None))
 
 
-def holds_facts(options: DataOptions) -> bool:
+def holds_facts(options: KnowledgeOptions) -> bool:
     """Whether there are facts beside the events that the options name."""
     if options.path is not None and not Path(options.path).exists():
         entry = catalogue.CATALOGUE.get(options.path)
         return entry is not None and entry.kind == "facts"
-    return locate_facts(options).kg is not None
+    return locate_facts(options.path, options.kg, options.links).kg is not None
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.assemble import Otherwise, Read, assemble
 from hasten.data.readers import read_file
@@ -21,7 +21,7 @@ _OF_FILES = ("format", "train", "valid", "test", "times", "separator")
 
 
 def load_dataset(
-    options: DataOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
+    options: InteractionOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
 ) -> Dataset:
     """The data that the options name: read, checked, cleaned, split.
 
@@ -62,7 +62,7 @@ def load_dataset(
 
 
 def _sample(
-    entry: catalogue.Sample, options: DataOptions, seed: int, otherwise: Otherwise
+    entry: catalogue.Sample, options: InteractionOptions, seed: int, otherwise: Otherwise
 ) -> Dataset:
     """A built-in sample: always the same data, whatever the seed of the run."""
     _refuse(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
@@ -74,7 +74,7 @@ def _sample(
 
 def load_table(
     table: Any,
-    options: DataOptions,
+    options: InteractionOptions,
     seed: int,
     name: str = "table",
     otherwise: Otherwise = "leave-last-two-out",
@@ -92,7 +92,7 @@ def load_table(
     return assemble(read, options, seed, otherwise)
 
 
-def _refuse(what: str, options: DataOptions, keys: tuple[str, ...]) -> None:
+def _refuse(what: str, options: InteractionOptions, keys: tuple[str, ...]) -> None:
     """Options that say how to read files have no effect on data that are in memory."""
     given = [f"data.{key}" for key in keys if getattr(options, key)]
     if given:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hasten.config import DataOptions
+from hasten.config import FeatureOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.feature_files import locate_features
@@ -24,7 +24,7 @@ from hasten.errors import DataError
 _SHOWN = 5
 
 
-def load_multimodal(options: DataOptions, seed: int, *, features: bool) -> Dataset:
+def load_multimodal(options: FeatureOptions, seed: int, *, features: bool) -> Dataset:
     """The events that the options name, split at random where they name no parts.
 
     features: with those of the items; without them the same users and items.
@@ -50,15 +50,15 @@ def load_multimodal(options: DataOptions, seed: int, *, features: bool) -> Datas
 
 
 def load_multimodal_table(
-    table: Any, options: DataOptions, seed: int, *, features: bool
+    table: Any, options: FeatureOptions, seed: int, *, features: bool
 ) -> Dataset:
     """Events in memory, with the features of the files that ``data.features`` names."""
     events = options.model_copy(update={"features": {}})
     return _named(load_table(table, events, seed, otherwise="ratio"), options, features)
 
 
-def _named(dataset: Dataset, options: DataOptions, features: bool) -> Dataset:
-    alone = DataOptions(features=options.features)
+def _named(dataset: Dataset, options: FeatureOptions, features: bool) -> Dataset:
+    alone = FeatureOptions(features=options.features)
     return _with_features(dataset, _opened(locate_features(alone).files), features)
 
 

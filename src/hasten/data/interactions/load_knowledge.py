@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hasten.arrays import Int64
-from hasten.config import DataOptions
+from hasten.config import DataOptions, InteractionOptions, KnowledgeOptions
 from hasten.data.columns import text
 from hasten.data.columns.checks import counted, printable
 from hasten.data.columns.text import file_digest
@@ -33,7 +33,7 @@ from hasten.errors import DataError
 _SHOWN = 5
 
 
-def load_recommendation(options: DataOptions, seed: int, *, facts: bool) -> Dataset:
+def load_recommendation(options: InteractionOptions, seed: int, *, facts: bool) -> Dataset:
     """The events that the options name, split at random where they name no parts.
 
     facts: with the knowledge graph beside them; without it, the same users and items.
@@ -53,7 +53,7 @@ def load_recommendation(options: DataOptions, seed: int, *, facts: bool) -> Data
             columns = read_triple_table(made.facts, DataOptions(), f"{entry.name} facts")
             return _with_facts(dataset, columns, None, {}) if facts else dataset
         return _required(dataset, facts)
-    place = locate_facts(options)
+    place = _located(options)
     if place.kgat and options.format is None:
         options = options.model_copy(update={"format": "sequences"})
     dataset = load_dataset(options, seed, "ratio")
@@ -67,15 +67,20 @@ def load_recommendation(options: DataOptions, seed: int, *, facts: bool) -> Data
 
 
 def load_recommendation_table(
-    table: Any, options: DataOptions, seed: int, *, facts: bool
+    table: Any, options: InteractionOptions, seed: int, *, facts: bool
 ) -> Dataset:
     """Events in memory, with the facts of the files that ``data.kg`` and ``data.links`` name."""
-    events = options.model_copy(update={"kg": None, "links": None})
-    dataset = load_table(table, events, seed, otherwise="ratio")
-    place = locate_facts(options)
+    dataset = load_table(table, options, seed, otherwise="ratio")
+    place = _located(options)
     if not facts:
         return dataset
     return _required(dataset, facts) if place.kg is None else _read(dataset, place, {}, options)
+
+
+def _located(options: InteractionOptions) -> FactsPlace:
+    if isinstance(options, KnowledgeOptions):
+        return locate_facts(options.path, options.kg, options.links)
+    return locate_facts(options.path)
 
 
 def _required(dataset: Dataset, facts: bool) -> Dataset:
@@ -88,7 +93,7 @@ def _required(dataset: Dataset, facts: bool) -> Dataset:
 
 
 def _read(
-    dataset: Dataset, place: FactsPlace, lists: dict[str, NumberedList], options: DataOptions
+    dataset: Dataset, place: FactsPlace, lists: dict[str, NumberedList], options: InteractionOptions
 ) -> Dataset:
     assert place.kg is not None
     with unpacked(place.kg) as path:
@@ -115,7 +120,7 @@ def typed_columns(path: Path) -> dict[str, str]:
     return {role: cells[place] for role, place in roles.items()}
 
 
-def _listed(dataset: Dataset, lists: dict[str, NumberedList], options: DataOptions) -> Dataset:
+def _listed(dataset: Dataset, lists: dict[str, NumberedList], options: InteractionOptions) -> Dataset:
     """The dataset with the names of the lists, and all items of the list of items."""
     items, users = dataset.items, dataset.users
     said = list(dataset.source.notes)
@@ -141,7 +146,7 @@ def _listed(dataset: Dataset, lists: dict[str, NumberedList], options: DataOptio
 
 
 def _refuse_beyond(
-    found: Int64, labels: pa.Array, listed: NumberedList, options: DataOptions, cell: int
+    found: Int64, labels: pa.Array, listed: NumberedList, options: InteractionOptions, cell: int
 ) -> None:
     """Refuse ids that their list lacks, with the first line that holds one."""
     strangers = set(labels.take(pa.array(np.flatnonzero(found < 0))).cast(pa.string()).to_pylist())

@@ -10,7 +10,7 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample, sample
 from hasten.data.readers.delimited import Delimited
 from hasten.data.readers.interface import Claim, Events, Reader
@@ -26,7 +26,7 @@ READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}
 __all__ = ["READERS", "Claim", "Events", "Reader", "read_file", "recognise"]
 
 
-def recognise(path: Path, options: DataOptions) -> tuple[Reader, Sample, Claim]:
+def recognise(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, Claim]:
     """Which reader takes the file, and how.
 
     Raises:
@@ -60,7 +60,7 @@ def recognise(path: Path, options: DataOptions) -> tuple[Reader, Sample, Claim]:
     raise DataError("\n".join([head, *said]))
 
 
-def read_file(path: Path, options: DataOptions) -> tuple[str, Events]:
+def read_file(path: Path, options: InteractionOptions) -> tuple[str, Events]:
     """The name of the file's format, and its events."""
     reader, beginning, claim = recognise(path, options)
     events = reader.read(beginning, claim, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns.checks import looks_numeric, part_of
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
@@ -21,7 +21,7 @@ class Delimited:
     name = "delimited"
     summary = "CSV, TSV, ... with a header: user_id,item_id[,rating][,timestamp], plain or .gz"
 
-    def claim(self, sample: Sample, options: DataOptions, named: bool) -> Claim | str:
+    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
         if not sample.lines:
             return "not text"
         number, first = sample.lines[0]
@@ -72,7 +72,7 @@ class Delimited:
             layout=layout,
         )
 
-    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         return separated.read(sample.path, claim.layout, sample.texts[1:])
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns.checks import Problem, Rules
 from hasten.data.columns.raw import IdColumn, TimeColumn
 from hasten.data.columns.text import Sample
@@ -70,11 +70,11 @@ class Reader(Protocol):
         """One line for the list of formats."""
         ...
 
-    def claim(self, sample: Sample, options: DataOptions, named: bool) -> Claim | str:
+    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
         """How it would read the file, or why it would not; named: the user chose this format."""
         ...
 
-    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         """The events of the file.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns.checks import looks_numeric, time_rule
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
@@ -36,7 +36,7 @@ class Lines:
     name = "lines"
     summary = "headerless lines: user item, user item time, or user item rating time; also .gz"
 
-    def claim(self, sample: Sample, options: DataOptions, named: bool) -> Claim | str:
+    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
         if not sample.lines:
             return "not text"
         if options.separator is not None:
@@ -82,7 +82,7 @@ class Lines:
     def _claim(
         self,
         sample: Sample,
-        options: DataOptions,
+        options: InteractionOptions,
         separator: str,
         width: int,
         rows: list[list[str]],
@@ -132,7 +132,7 @@ class Lines:
         note = f"third column taken as the {role} ({why}); otherwise: {remedy}.{other}=3"
         return roles | {role: 2}, (note,)
 
-    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         return separated.read(sample.path, claim.layout, sample.texts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.readers.columnar import read_arrow
 from hasten.data.readers.columns import find_roles
 from hasten.data.readers.interface import Events
@@ -47,7 +47,7 @@ def _column(name: str, key: str, values: Any) -> pa.Array:
     return pa.array(array)
 
 
-def read_table(table: Any, options: DataOptions, name: str) -> Events:
+def read_table(table: Any, options: InteractionOptions, name: str) -> Events:
     """The events of a table in memory."""
     arrow = as_arrow(table, name)
     roles = find_roles(name, arrow.column_names, options.columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample, file_digest
 from hasten.data.readers.columnar import read_arrow
 from hasten.data.readers.columns import find_roles
@@ -19,7 +19,7 @@ class Parquet:
     name = "parquet"
     summary = "Parquet with the columns user_id, item_id[, rating][, timestamp]"
 
-    def claim(self, sample: Sample, options: DataOptions, named: bool) -> Claim | str:
+    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
         if not sample.magic.startswith(b"PAR1"):
             return "it does not start as Parquet does"
         try:
@@ -40,7 +40,7 @@ class Parquet:
             layout=columns,
         )
 
-    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         columns: dict[str, str] = claim.layout
         try:
             table = pq.read_table(sample.path, columns=list(columns.values()), partitioning=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.columns import find_roles
@@ -28,7 +28,7 @@ class RecBole:
     name = "recbole"
     summary = "RecBole atomic files (.inter): user_id:token, item_id:token, ..., names in .item"
 
-    def claim(self, sample: Sample, options: DataOptions, named: bool) -> Claim | str:
+    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
         if not sample.lines:
             return "not text"
         number, first = sample.lines[0]
@@ -64,5 +64,5 @@ class RecBole:
             layout=layout,
         )
 
-    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         return separated.read(sample.path, claim.layout, sample.texts[1:])

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns import text
 from hasten.data.columns.checks import (
     MAX_TIME,
@@ -44,7 +44,7 @@ class Sequences:
     summary = "one user a line: user item item ..., oldest first; times in a parallel file"
 
     def claim(  # noqa: PLR0911 - one return a reason
-        self, sample: Sample, options: DataOptions, named: bool
+        self, sample: Sample, options: InteractionOptions, named: bool
     ) -> Claim | str:
         if not sample.lines:
             return "not text"
@@ -71,7 +71,7 @@ class Sequences:
             layout=separator,
         )
 
-    def read(self, sample: Sample, claim: Claim, options: DataOptions) -> Events:
+    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         times = None if options.times is None else Path(options.times)
         return _Files(sample.path, times, claim.layout).events()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from hasten.config import DataOptions
 from hasten.data.sources.catalogue import Remote
@@ -10,8 +11,10 @@ from hasten.data.sources.fetch import cached
 from hasten.data.sources.published import RemoteFolder
 from hasten.errors import DataError
 
+Options = TypeVar("Options", bound=DataOptions)
 
-def fetched_options(entry: Remote | RemoteFolder, options: DataOptions) -> DataOptions:
+
+def fetched_options(entry: Remote | RemoteFolder, options: Options) -> Options:
     """The options that read the fetched set; what the user chose stays.
 
     Raises:

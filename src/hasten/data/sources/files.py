@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hasten.config import DataOptions
+from hasten.config import DataOptions, InteractionOptions
 from hasten.data.columns.text import require_file
 from hasten.data.readers import recognise
 from hasten.data.tables import TEST, TRAIN, VALID
@@ -47,7 +47,7 @@ def set_name(path: Path) -> str:
     return plain or "data"
 
 
-def locate(options: DataOptions) -> Place:
+def locate(options: InteractionOptions) -> Place:
     """The files that the options name.
 
     Raises:
@@ -114,7 +114,7 @@ def named_files(options: DataOptions, folder: Path | None) -> Place:
     return Place(set_name(home), str(home), tuple(parts))
 
 
-def _folder(folder: Path, options: DataOptions) -> Place:
+def _folder(folder: Path, options: InteractionOptions) -> Place:
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     candidates = [
         p for p in files if ending(p) in ENDINGS and not _is_names(p) and not is_features(p)
@@ -208,7 +208,7 @@ def _with_times(files: list[Path]) -> tuple[Path, Path] | None:
     return (items, timed[0]) if same else None
 
 
-def _readable(path: Path, options: DataOptions) -> bool:
+def _readable(path: Path, options: InteractionOptions) -> bool:
     try:
         recognise(path, options)
     except DataError:

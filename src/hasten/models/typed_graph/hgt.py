@@ -115,7 +115,7 @@ class HGT(nn.Module):
 
     name: ClassVar[str] = "hgt"
     summary: ClassVar[str] = "vectors of a typed graph's nodes (Hu et al. 2020)"
-    reads: ClassVar[str] = "triples"
+    reads: ClassVar[str] = "typed_graph"
     Options: ClassVar[type[HGTOptions]] = HGTOptions
     defaults: ClassVar[Mapping[str, Any]] = {
         "batch_size": 5000,

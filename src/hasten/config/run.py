@@ -1,8 +1,4 @@
-"""The typed run configuration: everything a run depends on, in one validated object.
-
-Built by :mod:`hasten.configuration.build` from defaults < the model's defaults < a YAML file <
-``--set`` < flags; saved resolved as ``config.yaml`` in the run folder.
-"""
+"""The configuration of a run and its sections."""
 
 from __future__ import annotations
 
@@ -10,23 +6,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
 
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are refused, values are checked."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
-    )
+from hasten.config.data import DataOptions, InteractionOptions
+from hasten.config.section import Section
 
 
 class Patience(Section):
@@ -52,98 +35,6 @@ def _patience(value: Any) -> Any:
             raise ValueError('expected "5 evaluations", "20 epochs", a number or "none"')
         return {"count": int(match[1]), "unit": (match[2] or "evaluation") + "s"}
     return value
-
-
-class DataOptions(Section):
-    """What to read, how to clean it and how to split it."""
-
-    path: str | None = Field(None, description="file, folder or registered name; none: a sample")
-    format: str | None = Field(None, description="format name where it cannot be recognised")
-    train: str | None = Field(None, description="training file, where files are named one by one")
-    valid: str | None = Field(None, description="validation file (given split)")
-    test: str | None = Field(None, description="test file (given split)")
-    times: str | None = Field(None, description="file of times parallel to a file of sequences")
-    names: str | None = Field(
-        None, description="file of names of items or entities: id<separator>name"
-    )
-    separator: str | None = Field(None, description="column separator; none: recognised")
-    entities: str | None = Field(
-        None, description="triples: file of the entities, label<separator>number, or JSON"
-    )
-    relations: str | None = Field(
-        None, description="triples: file of the relations, label<separator>number, or JSON"
-    )
-    relation_names: str | None = Field(
-        None, description="triples: file of relation names, as data.names; or a JSON object"
-    )
-    unknown: Literal["error", "drop", "rank-last", "keep"] = Field(
-        "error",
-        description="valid and test triples with an entity or relation of no training triple: "
-        "keep scores it untrained, rank-last counts it as a miss",
-    )
-    columns: dict[str, str] = Field(
-        default_factory=dict, description="our column name -> name in the file (user, item, ...)"
-    )
-    ids: Literal["auto", "numbers", "labels"] = Field(
-        "auto", description="numbers: whole, from 0 to 2^31-1; labels: any text; auto: by content"
-    )
-    time_unit: Literal["s", "ms", "us", "ns"] = Field("s", description="unit of the time column")
-    duplicates: Literal["keep", "drop", "error"] = Field(
-        "keep", description="repeated (user, item, time) events, or triples"
-    )
-    min_rating: float | None = Field(None, description="keep events rated at least this")
-    k_core: int = Field(0, ge=0, description="repeatedly drop users and items with fewer events")
-    split: Literal["auto", "leave-last-two-out", "ratio", "given"] = Field(
-        "auto", description="auto: given where the files say so, else leave-last-two-out"
-    )
-    ratios: tuple[float, float, float] = Field(
-        (0.8, 0.1, 0.1),
-        description="train, valid, test shares of each user's events, or of triples",
-    )
-    ratio_order: Literal["time", "random"] = Field(
-        "time", description="ratio split: each user's last events, or a seeded random choice"
-    )
-
-    valid_share: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="share of each user's train items for validation, where a given split has none",
-    )
-    refit: bool = Field(
-        False,
-        description="train on the validation part too, for as many epochs as were selected",
-    )
-    kg: str | None = Field(None, description="file of triples about the items")
-    nodes: str | None = Field(
-        None, description="typed graphs: table of all nodes with the columns id, name, kind"
-    )
-    edges: dict[str, str] = Field(
-        default_factory=dict,
-        description="typed graphs: relation -> CSV file of its edges, whose header names the types",
-    )
-    node_types: tuple[str, ...] | None = Field(
-        None, description="typed graphs: only nodes of these types, and the edges between them"
-    )
-    edge_types: tuple[str, ...] | None = Field(
-        None, description="typed graphs: only these relations"
-    )
-    symmetric: tuple[str, ...] = Field(
-        (), description="typed graphs: relations whose edges have no direction"
-    )
-    links: str | None = Field(
-        None, description="file of item<separator>entity, where kg calls items otherwise"
-    )
-    features: dict[str, str] = Field(
-        default_factory=dict,
-        description="modality (typed graphs: type of nodes) -> file of features (.npy, .parquet)",
-    )
-
-    @model_validator(mode="after")
-    def _check_ratios(self) -> DataOptions:
-        if min(self.ratios) < 0 or self.ratios[0] <= 0 or abs(sum(self.ratios) - 1) > 1e-6:
-            raise ValueError("ratios must be three shares that sum to 1, the first above 0")
-        return self
 
 
 class TrainingOptions(Section):
@@ -253,10 +144,10 @@ class DistributedOptions(Section):
 
 
 class RunConfig(Section):
-    """One run, whole. ``model`` carries the name and the options of that model."""
+    """One run. ``model`` has the type of the model's options, ``data`` that of what it reads."""
 
     model: SerializeAsAny[ModelOptions]
-    data: DataOptions = DataOptions()
+    data: SerializeAsAny[DataOptions] = InteractionOptions()
     training: TrainingOptions = TrainingOptions()
     evaluation: EvaluationOptions = EvaluationOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()

@@ -1,0 +1,45 @@
+"""The typed run configuration: everything a run depends on, in one validated object.
+
+:mod:`hasten.configuration.build` builds it from defaults < the model's defaults < a YAML file <
+``--set`` < flags. The run folder keeps the result as ``config.yaml``.
+"""
+
+from hasten.config.data import (
+    AnyDataOptions,
+    DataOptions,
+    FeatureOptions,
+    InteractionOptions,
+    KnowledgeOptions,
+    PairOptions,
+    TripleOptions,
+    TypedGraphOptions,
+)
+from hasten.config.run import (
+    CheckpointOptions,
+    DistributedOptions,
+    EvaluationOptions,
+    ModelOptions,
+    Patience,
+    RunConfig,
+    TrainingOptions,
+)
+from hasten.config.section import Section
+
+__all__ = [
+    "AnyDataOptions",
+    "CheckpointOptions",
+    "DataOptions",
+    "DistributedOptions",
+    "EvaluationOptions",
+    "FeatureOptions",
+    "InteractionOptions",
+    "KnowledgeOptions",
+    "ModelOptions",
+    "PairOptions",
+    "Patience",
+    "RunConfig",
+    "Section",
+    "TrainingOptions",
+    "TripleOptions",
+    "TypedGraphOptions",
+]

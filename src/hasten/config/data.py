@@ -1,0 +1,144 @@
+"""The ``data`` section: what to read, how to clean and split it. One class per model family."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from hasten.config.section import Section
+
+
+class DataOptions(Section):
+    """Options of every kind of data."""
+
+    path: str | None = Field(None, description="file, folder or registered name; none: a sample")
+    format: str | None = Field(None, description="format name; none: recognized by content")
+    train: str | None = Field(None, description="training file, where files are named one by one")
+    valid: str | None = Field(None, description="validation file (given split)")
+    test: str | None = Field(None, description="test file (given split)")
+    names: str | None = Field(
+        None, description="file of names of items or entities: id<separator>name"
+    )
+    separator: str | None = Field(None, description="column separator; none: recognized")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="our column name -> name in the file (user, item, ...)"
+    )
+    ids: Literal["auto", "numbers", "labels"] = Field(
+        "auto", description="numbers: whole, from 0 to 2^31-1; labels: any text; auto: by content"
+    )
+    duplicates: Literal["keep", "drop", "error"] = Field(
+        "keep", description="repeated (user, item, time) interactions, or triples"
+    )
+    split: Literal["auto", "leave-last-two-out", "ratio", "given"] = Field(
+        "auto",
+        description="auto: given where the files say so, else leave-last-two-out (models of "
+        "user-item pairs and triples: ratio)",
+    )
+    ratios: tuple[float, float, float] = Field(
+        (0.8, 0.1, 0.1),
+        description="train, valid, test shares of each user's interactions, or of triples",
+    )
+    refit: bool = Field(
+        False,
+        description="train on the validation part too, for as many epochs as were selected",
+    )
+
+    @model_validator(mode="after")
+    def _check_ratios(self) -> DataOptions:
+        if min(self.ratios) < 0 or self.ratios[0] <= 0 or abs(sum(self.ratios) - 1) > 1e-6:
+            raise ValueError("ratios must be three shares that sum to 1, the first above 0")
+        return self
+
+
+class InteractionOptions(DataOptions):
+    """Options of interactions of users with items."""
+
+    times: str | None = Field(None, description="file of times parallel to a file of sequences")
+    time_unit: Literal["s", "ms", "us", "ns"] = Field("s", description="unit of the time column")
+    min_rating: float | None = Field(None, description="keep interactions rated at least this")
+    k_core: int = Field(
+        0, ge=0, description="repeatedly drop users and items with fewer interactions"
+    )
+    ratio_order: Literal["time", "random"] = Field(
+        "time", description="ratio split: each user's last interactions, or a seeded random choice"
+    )
+    valid_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each user's train items for validation, where a given split has none",
+    )
+
+
+class KnowledgeOptions(InteractionOptions):
+    """Options of interactions with a knowledge graph about the items."""
+
+    kg: str | None = Field(None, description="file of triples about the items")
+    links: str | None = Field(
+        None, description="file of item<separator>entity, where kg calls items otherwise"
+    )
+
+
+class FeatureOptions(InteractionOptions):
+    """Options of interactions with item features."""
+
+    features: dict[str, str] = Field(
+        default_factory=dict, description="modality -> file of item features (.npy, .parquet)"
+    )
+
+
+class PairOptions(FeatureOptions):
+    """Options of user-item pairs. Of item features, only the set of items is used."""
+
+
+class TripleOptions(DataOptions):
+    """Options of triples, and of the typed edges of a graph."""
+
+    entities: str | None = Field(
+        None, description="file of the entities, label<separator>number, or JSON"
+    )
+    relations: str | None = Field(
+        None, description="file of the relations, label<separator>number, or JSON"
+    )
+    relation_names: str | None = Field(
+        None, description="file of relation names, as data.names; or a JSON object"
+    )
+    unknown: Literal["error", "drop", "rank-last", "keep"] = Field(
+        "error",
+        description="valid and test triples with an entity or relation of no training triple: "
+        "keep scores it untrained, rank-last counts it as a miss",
+    )
+    nodes: str | None = Field(
+        None, description="typed graphs: table of all nodes with the columns id, name, kind"
+    )
+    edges: dict[str, str] = Field(
+        default_factory=dict,
+        description="typed graphs: relation -> CSV file of its edges, whose header names the types",
+    )
+    node_types: tuple[str, ...] | None = Field(
+        None, description="typed graphs: only nodes of these types, and the edges between them"
+    )
+    edge_types: tuple[str, ...] | None = Field(
+        None, description="typed graphs: only these relations"
+    )
+    symmetric: tuple[str, ...] = Field(
+        (), description="typed graphs: relations whose edges have no direction"
+    )
+
+
+class TypedGraphOptions(TripleOptions):
+    """Options of typed graphs with node features."""
+
+    features: dict[str, str] = Field(
+        default_factory=dict, description="node type -> file of node features (.npy, .parquet)"
+    )
+
+
+class AnyDataOptions(KnowledgeOptions, PairOptions, TypedGraphOptions):
+    """All options, for commands that read data without a model."""
+
+    features: dict[str, str] = Field(
+        default_factory=dict,
+        description="modality (typed graphs: node type) -> file of features (.npy, .parquet)",
+    )
