@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from bench.data import plain_file
 from bench.plain_conve import PlainConvE
 from bench.report import Stopwatch, print_report
-from hasten.configuration.build import build_config
+from hasten.config import TripleOptions
 from hasten.data.graph.load import load_graph
 from hasten.data.tables import TEST, TRAIN, KnowledgeGraph, Triples
 from hasten.distributed.processes import Processes
@@ -50,8 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    settings = {"data.path": str(plain_file(options.data)), "data.unknown": "keep"}
-    graph = load_graph(build_config("conve", None, flags=settings).data, 0)
+    graph = load_graph(TripleOptions(path=str(plain_file(options.data)), unknown="keep"), 0)
     train, tests = graph.of(TRAIN), graph.of(TEST)
     kept = np.arange(len(train))[: options.train or None]
     tests = tests.take(np.arange(len(tests))[: options.tests or None])

@@ -86,13 +86,13 @@ def small_gallery() -> Dataset:
     """The sample, smaller."""
     from dataclasses import replace
 
-    from hasten.config import DataOptions
+    from hasten.config import InteractionOptions
     from hasten.data.interactions.load import load_table
     from hasten.data.modality import Modality
     from hasten.data.samples.features import make_gallery
 
     made = make_gallery(150, 300, 1500)
-    dataset = load_table(made.table, DataOptions(ratio_order="random"), 0, otherwise="ratio")
+    dataset = load_table(made.table, InteractionOptions(ratio_order="random"), 0, otherwise="ratio")
     rows = np.asarray(dataset.items.labels)
     found = tuple(Modality.of(name, values[rows]) for name, values in made.features.items())
     return replace(dataset, modalities=found)

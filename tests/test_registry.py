@@ -9,9 +9,17 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from hasten import registry
-from hasten.config import DataOptions, EvaluationOptions, TrainingOptions
+from hasten.config import EvaluationOptions, TrainingOptions
 from hasten.errors import ConfigurationError
-from hasten.registry import BUILT_IN, ModelEntry, find_model, load_model, model_entries
+from hasten.registry import (
+    BUILT_IN,
+    READS,
+    ModelEntry,
+    find_model,
+    load_model,
+    model_entries,
+    reads,
+)
 
 
 @pytest.mark.parametrize("entry", BUILT_IN, ids=lambda entry: entry.name)
@@ -21,7 +29,7 @@ def test_built_in_models_are_what_they_are_listed_as(entry):
     assert model.Options.model_validate({}).name == entry.name
     for name in model.defaults:
         section, _, field = name.rpartition(".")
-        sections = {"": TrainingOptions, "evaluation": EvaluationOptions, "data": DataOptions}
+        sections = {"": TrainingOptions, "evaluation": EvaluationOptions, "data": reads(model)}
         fields = sections[section].model_fields
         assert field in fields
 
@@ -75,6 +83,13 @@ def test_foreign_models_that_do_not_work_name_their_package(foreign, value, mess
     with pytest.raises(ConfigurationError, match=message) as caught:
         load_model("x")
     assert "package foreign" in str(caught.value)
+
+
+def test_what_a_model_reads_is_one_of_the_known_kinds():
+    assert reads(type("Pairs", (), {"name": "x", "reads": "pairs"})) is READS["pairs"]
+    assert reads(type("Plain", (), {"name": "x"})) is READS["interactions"]
+    with pytest.raises(ConfigurationError, match="model 'x': reads = 'pair': must be one of"):
+        reads(type("Wrong", (), {"name": "x", "reads": "pair"}))
 
 
 def test_a_name_offered_twice_is_refused(foreign):

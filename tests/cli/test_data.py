@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hasten.cli.main import main
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions, TripleOptions
 from hasten.data.detect import holds_triples
 from hasten.data.graph.load import load_graph
 from hasten.data.interactions.load import load_dataset
@@ -61,10 +61,10 @@ def test_inspect_says_how_to_read_the_same(ratings, capsys, tmp_path):
     assert "separator ','" in said
     settings = yaml.safe_load((tmp_path / "data.yaml").read_text())["data"]
     assert settings == found["settings"]
-    options = DataOptions(**settings)
+    options = InteractionOptions(**settings)
     assert options.columns["time"] == "timestamp"
     same = load_dataset(options, 0)
-    assert fingerprint(same) == fingerprint(load_dataset(DataOptions(path=ratings), 0))
+    assert fingerprint(same) == fingerprint(load_dataset(InteractionOptions(path=ratings), 0))
 
 
 def test_the_options_that_inspect_prints_work(ratings, capsys):
@@ -97,7 +97,7 @@ def test_inspect_finds_times_and_names_beside_the_data(tmp_path, capsys):
     assert code == 0
     assert found["settings"]["times"] == str(tmp_path / "x_time.txt")
     assert found["settings"]["names"] == str(tmp_path / "x_item.names.csv")
-    same = load_dataset(DataOptions(**found["settings"]), 0)
+    same = load_dataset(InteractionOptions(**found["settings"]), 0)
     assert same.interactions.time is not None
     assert same.items.names is not None
 
@@ -166,7 +166,7 @@ def test_make_writes_what_train_reads(tmp_path, capsys):
     assert code == 0
     assert (found["users"], found["items"], found["events"]) == (20, 12, 100)
     assert f"hasten train sasrec {found['data']}" in said
-    dataset = load_dataset(DataOptions(path=found["data"]), 0)
+    dataset = load_dataset(InteractionOptions(path=found["data"]), 0)
     assert dataset.items.names is not None
     assert len(dataset.interactions) == 100
     code, found, _ = run(capsys, *arguments)
@@ -199,7 +199,7 @@ def test_what_make_writes_is_recognised(command, kind, tmp_path, capsys):
 )
 def test_events_or_triples(lines, kind, tmp_path):
     (tmp_path / "data.csv").write_text(lines)
-    options = DataOptions(path=str(tmp_path / "data.csv"))
+    options = InteractionOptions(path=str(tmp_path / "data.csv"))
     assert holds_triples(options) == (kind == "triples")
 
 
@@ -231,7 +231,7 @@ def test_make_families(tmp_path, capsys):
     assert code == 0
     assert inspected["counts"]["relations"] == found["relations"] == 10
     assert inspected["files"][0]["format"] == "triples"
-    graph = load_graph(DataOptions(path=found["data"]), 0)
+    graph = load_graph(TripleOptions(path=found["data"]), 0)
     assert graph.entities.names is not None
     assert graph.entities.names.null_count == 0
     made = make_families(6, seed=2)
@@ -256,7 +256,7 @@ def test_make_medicine(tmp_path, capsys):
     assert f"hasten train hgt {found['data']}" in said
     assert (found["types"], found["relations"]) == (4, 5)
     table = make_medicine(60, seed=2).table
-    graph = load_graph(DataOptions(path=found["data"]), 0)
+    graph = load_graph(TripleOptions(path=found["data"]), 0)
     assert found["edges"] == table.num_rows
     assert graph.typed
     assert found["nodes"] == len(graph.entities)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from hasten.config import Patience
+from hasten.config import AnyDataOptions, InteractionOptions, Patience
 from hasten.configuration.build import (
     build_config,
     combine_metrics,
@@ -255,6 +256,45 @@ def test_data_options_alone():
         data_options("x.tsv", None, ["k_core=1"])
     with pytest.raises(ConfigurationError, match=r"data.k_core = -1 .*: must be 0 or more"):
         data_options("x.tsv", None, ["data.k_core=-1"])
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value", "models"),
+    [
+        ("toy", "kg", "/missing", "kgat"),
+        ("toy", "features.image", "a.npy", "bprmf, lightgcn, mmgcn, dragon, hgt"),
+        ("bprmf", "kg", "/missing", "kgat"),
+        ("kgat", "features.image", "a.npy", "bprmf"),
+        ("mmgcn", "unknown", "keep", "conve, distmult, complex, hgt, degree"),
+        ("conve", "features.drug", "a.npy", "hgt"),
+        ("hgt", "k_core", "2", "sasrec"),
+        ("hgt", "k_core", "-2", "sasrec"),
+    ],
+)
+def test_data_options_of_other_models_are_refused(tmp_path, model, key, value, models):
+    with pytest.raises(ConfigurationError) as caught:
+        build_config(model, sets=[f"data.{key}={value}"])
+    shown = key.partition(".")[0]
+    assert f"data.{shown} (--set data.{key}={value}): has no effect on {model}; it is for " in str(
+        caught.value
+    )
+    assert models in str(caught.value)
+    assert "\n" not in str(caught.value)
+    file = write(tmp_path, f"data:\n  {key}: {value}\n")
+    if "." not in key:
+        with pytest.raises(ConfigurationError, match=r"run.yaml, line 2\): has no effect on"):
+            build_config(model, None, file)
+
+
+def test_an_old_file_may_hold_the_defaults_of_other_models(tmp_path):
+    text = "".join(
+        f"  {name}: {json.dumps(value)}\n"
+        for name, value in AnyDataOptions(kg=None).model_dump(mode="json").items()
+    )
+    config = build_config("toy", None, write(tmp_path, "data:\n" + text))
+    assert config == build_config("toy")
+    assert "kg" not in config.model_dump()["data"]
+    assert isinstance(config.data, InteractionOptions)
 
 
 def test_changes_are_typed_and_checked():

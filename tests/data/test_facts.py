@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import AnyDataOptions, KnowledgeOptions
 from hasten.data.detect import load_any
 from hasten.data.interactions.load_knowledge import load_recommendation, load_recommendation_table
 from hasten.data.interactions.splits import carve_valid
@@ -41,7 +41,7 @@ def layout(tmp_path):
 
 
 def load(folder, facts=True, **options):
-    return load_recommendation(DataOptions(path=str(folder), **options), 0, facts=facts)
+    return load_recommendation(KnowledgeOptions(path=str(folder), **options), 0, facts=facts)
 
 
 def test_reads_the_layout_of_kgat(layout):
@@ -93,7 +93,7 @@ def test_validation_is_carved_out_of_train_for_users_with_five_items(layout):
     for part, per_user in ((TRAIN, [5, 3, 4, 1]), (VALID, [1, 0, 1, 0]), (TEST, [2, 1, 2, 1])):
         assert np.bincount(user[dataset.part == part], minlength=4).tolist() == per_user
     assert "validation 0.1 of the train items" in dataset.split
-    again = load_recommendation(DataOptions(path=str(layout), valid_share=0.1), 1, facts=True)
+    again = load_recommendation(KnowledgeOptions(path=str(layout), valid_share=0.1), 1, facts=True)
     assert not np.array_equal(dataset.part, again.part) or dataset.split != again.split
 
 
@@ -168,7 +168,7 @@ def test_plain_events_with_facts_beside_or_named(tmp_path):
     )
     assert fingerprint(named) == fingerprint(beside)
     table = {"user_id": np.repeat(np.arange(4), 5), "item_id": np.tile(np.arange(5), 4)}
-    options = DataOptions(kg=str(tmp_path / "facts.csv"), links=str(tmp_path / "map.csv"))
+    options = KnowledgeOptions(kg=str(tmp_path / "facts.csv"), links=str(tmp_path / "map.csv"))
     in_memory = load_recommendation_table(table, options, 0, facts=True)
     assert fingerprint(in_memory) == fingerprint(beside)
 
@@ -227,11 +227,11 @@ def test_stored_and_read_again(layout, tmp_path):
 
 
 def test_inspect_and_check_see_the_facts(layout):
-    found = inspect(DataOptions(path=str(layout)))
+    found = inspect(AnyDataOptions(path=str(layout)))
     assert [file["format"] for file in found.files] == ["sequences", "sequences", "facts"]
     assert found.counts["facts"] == 12
     assert "facts per relation" in found.spread
-    assert load_any(DataOptions(path=str(layout)), 0).facts is not None
+    assert load_any(AnyDataOptions(path=str(layout)), 0).facts is not None
 
 
 def test_sample_is_the_same_everywhere_and_of_any_size():

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import AnyDataOptions, FeatureOptions
 from hasten.data.detect import load_any
 from hasten.data.interactions import store_features
 from hasten.data.interactions.load_features import load_multimodal, load_multimodal_table
@@ -44,7 +44,7 @@ def layout(tmp_path):
 
 
 def load(folder, features=True, **options):
-    return load_multimodal(DataOptions(path=str(folder), **options), 0, features=features)
+    return load_multimodal(FeatureOptions(path=str(folder), **options), 0, features=features)
 
 
 def test_reads_the_layout_of_mmrec(layout):
@@ -107,7 +107,7 @@ def test_named_items_with_parquet_and_tables_in_memory(tmp_path):
     path = tmp_path / "looks.parquet"
     pq.write_table(pa.table({"item_id": names, "v": list(matrix(4))}), path)
     table = {"user_id": np.repeat(["a", "b", "c"], 5), "item_id": (names[:5] * 3)}
-    options = DataOptions(features={"image": str(path)})
+    options = FeatureOptions(features={"image": str(path)})
     dataset = load_multimodal_table(table, options, 0, features=True)
     assert dataset.items.labels.to_pylist() == names
     assert np.array_equal(dataset.modalities[0].values, matrix(4))
@@ -180,7 +180,7 @@ def test_missing_features_and_two_files_for_one(layout):
     pq.write_table(pa.table({"x": [1.0] * 6}), layout / "text_feat.parquet")
     with pytest.raises(DataError, match=r"both text_feat.npy and text_feat.parquet"):
         load(layout)
-    options = DataOptions(path=str(layout), features={"audio": "audio.npy"})
+    options = FeatureOptions(path=str(layout), features={"audio": "audio.npy"})
     with pytest.raises(DataError, match=r"data.features.audio: .*no such file"):
         load_multimodal(options, 0, features=True)
     for path in layout.glob("*_feat.*"):
@@ -242,11 +242,11 @@ def test_large_features_stay_where_they_are(layout, tmp_path, monkeypatch):
 
 
 def test_inspect_and_check_see_the_features(layout):
-    found = inspect(DataOptions(path=str(layout)))
+    found = inspect(AnyDataOptions(path=str(layout)))
     assert [file["format"] for file in found.files] == ["delimited", "features", "features"]
     assert "image: 6 x 4 float32, row i is item i" in found.files[1]["reason"]
     assert found.counts["features"] == {"image": 4, "text": 3}
-    assert len(load_any(DataOptions(path=str(layout)), 0).modalities) == 2
+    assert len(load_any(AnyDataOptions(path=str(layout)), 0).modalities) == 2
 
 
 def test_sample_written_and_read_again(tmp_path):

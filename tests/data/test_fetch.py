@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions, KnowledgeOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.sources import catalogue, fetch
@@ -96,7 +96,7 @@ def test_a_file_is_fetched_once_and_kept(server, cache):
     assert again == folder
     assert server.requests == ["/a.csv"]
     assert not any(name.startswith(".incoming") for name in left_over(cache))
-    dataset = load_dataset(DataOptions(path=str(folder)), seed=0)
+    dataset = load_dataset(InteractionOptions(path=str(folder)), seed=0)
     assert len(dataset.interactions) == 2000
 
 
@@ -211,10 +211,10 @@ def registered(server, monkeypatch):
 
 def test_a_registered_set_is_fetched_by_name_and_read(registered, server, cache):
     with pytest.raises(DataError, match="hasten data fetch small"):
-        load_dataset(DataOptions(path="small"), seed=0)
+        load_dataset(InteractionOptions(path="small"), seed=0)
     folder = fetch.fetch("small")
     assert sorted(p.name for p in folder.rglob("*.dat")) == ["movies.dat", "ratings.dat"]
-    dataset = load_dataset(DataOptions(path="small"), seed=0)
+    dataset = load_dataset(InteractionOptions(path="small"), seed=0)
     assert dataset.name == "small"
     assert len(dataset.interactions) == 3
     assert dataset.items.names is not None
@@ -262,13 +262,13 @@ def test_a_folder_of_files_is_fetched_and_trained_on(server, cache, tmp_path, mo
     entry = catalogue.RemoteFolder("made", "made", url(server, "/set"), digests, 10_000)
     monkeypatch.setitem(catalogue.CATALOGUE, "made", entry)
     with pytest.raises(DataError, match="hasten data fetch made"):
-        load_recommendation(DataOptions(path="made"), 0, facts=True)
+        load_recommendation(KnowledgeOptions(path="made"), 0, facts=True)
     folder = fetch.fetch("made")
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == contents
     asked = len(server.requests)
     assert fetch.fetch("made") == folder
     assert len(server.requests) == asked == 3
-    dataset = load_recommendation(DataOptions(path="made"), 0, facts=True)
+    dataset = load_recommendation(KnowledgeOptions(path="made"), 0, facts=True)
     assert dataset.name == "made"
     assert len(dataset.facts.triples) == 12
     wrong = replace(entry, files={**digests, "train.txt": GIT + "0" * 40})

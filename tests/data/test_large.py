@@ -12,12 +12,12 @@ from hasten.data.samples.files import write_sample
 
 _MEASURE = """
 import json, sys, time
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset
 
 started = time.perf_counter()
 cpu = time.process_time()
-dataset = load_dataset(DataOptions(path=sys.argv[1]), seed=0)
+dataset = load_dataset(InteractionOptions(path=sys.argv[1]), seed=0)
 seconds = time.perf_counter() - started
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(json.dumps({"seconds": seconds, "cpu": time.process_time() - cpu, "peak": peak * 1024,

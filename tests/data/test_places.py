@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.sources.files import locate, set_name
 from hasten.data.store import fingerprint
@@ -30,7 +30,7 @@ def split_folder(tmp_path):
 
 
 def test_a_folder_with_train_valid_and_test_is_a_given_split(split_folder):
-    dataset = load_dataset(DataOptions(path=str(split_folder)), seed=0)
+    dataset = load_dataset(InteractionOptions(path=str(split_folder)), seed=0)
     assert dataset.split.startswith("given")
     assert dataset.name == "set"
     parts = [(dataset.part == p).sum() for p in (TRAIN, VALID, TEST)]
@@ -48,22 +48,24 @@ def test_a_folder_with_train_valid_and_test_is_a_given_split(split_folder):
 
 
 def test_files_named_one_by_one_are_the_same_as_their_folder(split_folder):
-    whole = load_dataset(DataOptions(path=str(split_folder)), seed=0)
+    whole = load_dataset(InteractionOptions(path=str(split_folder)), seed=0)
     files = {key: str(split_folder / f"{name}.csv") for key, name in
              (("train", "train"), ("valid", "val"), ("test", "test"))}  # fmt: skip
-    assert fingerprint(load_dataset(DataOptions(**files), seed=0)) == fingerprint(whole)
-    inside = DataOptions(
+    assert fingerprint(load_dataset(InteractionOptions(**files), seed=0)) == fingerprint(whole)
+    inside = InteractionOptions(
         path=str(split_folder), train="train.csv", valid="val.csv", test="test.csv"
     )
     assert fingerprint(load_dataset(inside, seed=0)) == fingerprint(whole)
 
 
 def test_parts_are_one_set_of_events_for_another_split(split_folder, tmp_path):
-    merged = load_dataset(DataOptions(path=str(split_folder), split="leave-last-two-out"), seed=0)
+    merged = load_dataset(
+        InteractionOptions(path=str(split_folder), split="leave-last-two-out"), seed=0
+    )
     (tmp_path / "all.csv").write_text(
         TRAIN_ROWS + VALID_ROWS.split("\n", 1)[1] + TEST_ROWS.split("\n", 1)[1]
     )
-    alone = load_dataset(DataOptions(path=str(tmp_path / "all.csv")), seed=0)
+    alone = load_dataset(InteractionOptions(path=str(tmp_path / "all.csv")), seed=0)
     assert fingerprint(merged) == fingerprint(alone)
     assert merged.source.counts["users_with_1_event"] == 1
 
@@ -71,7 +73,7 @@ def test_parts_are_one_set_of_events_for_another_split(split_folder, tmp_path):
 def test_a_train_file_alone_is_split_like_any_file(split_folder):
     path = split_folder / "train.csv"
     path.write_text(TRAIN_ROWS + "1,5,5\n")
-    dataset = load_dataset(DataOptions(train=str(path)), seed=0)
+    dataset = load_dataset(InteractionOptions(train=str(path)), seed=0)
     assert dataset.split.startswith("leave-last-two-out")
     assert dataset.name == "train"
 
@@ -87,7 +89,7 @@ def test_a_train_file_alone_is_split_like_any_file(split_folder):
 def test_usual_names_of_parts(names, tmp_path):
     for name in names:
         (tmp_path / name).write_text(TRAIN_ROWS)
-    parts = locate(DataOptions(path=str(tmp_path))).parts
+    parts = locate(InteractionOptions(path=str(tmp_path))).parts
     assert [(path.name, part) for path, part in parts] == [(names[0], TRAIN), (names[1], TEST)]
 
 
@@ -95,7 +97,7 @@ def test_the_only_file_of_events_is_found_among_others(tmp_path):
     write(
         tmp_path, ratings__csv=TRAIN_ROWS * 1, movies__csv="movieId,title\n1,A\n", README__txt="x"
     )
-    place = locate(DataOptions(path=str(tmp_path)))
+    place = locate(InteractionOptions(path=str(tmp_path)))
     assert place.parts[0][0].name == "ratings.csv"
     assert "the only file" in place.notes[0]
 
@@ -103,13 +105,13 @@ def test_the_only_file_of_events_is_found_among_others(tmp_path):
 def test_times_beside_sequences_are_found_only_when_names_agree(tmp_path):
     sequences, times = "1 2 3 4 5\n2 3 4\n", "1 1 2 3 4\n2 7 8\n"
     good = write(tmp_path / "good", Beauty_item_rank__txt=sequences, Beauty_time_rank__txt=times)
-    dataset = load_dataset(DataOptions(path=str(good)), seed=0)
+    dataset = load_dataset(InteractionOptions(path=str(good)), seed=0)
     assert dataset.interactions.time is not None
     assert any("times taken from Beauty_time_rank.txt" in n for n in dataset.source.notes)
     other = write(tmp_path / "other", Beauty_item__txt=sequences, Home_time__txt=times)
     with pytest.raises(DataError, match=r"Beauty_item\.txt, Home_time\.txt"):
-        load_dataset(DataOptions(path=str(other)), seed=0)
-    chosen = DataOptions(path=str(other), times="Home_time.txt")
+        load_dataset(InteractionOptions(path=str(other)), seed=0)
+    chosen = InteractionOptions(path=str(other), times="Home_time.txt")
     assert fingerprint(load_dataset(chosen, seed=0)) == fingerprint(dataset)
 
 
@@ -127,7 +129,7 @@ def test_folders_that_do_not_say_which_file_are_refused(files, says, tmp_path):
     for name in files.split():
         (tmp_path / name.rstrip("!")).write_text("hello\n" if "!" in name else TRAIN_ROWS)
     with pytest.raises(DataError, match=says.replace(".", r"\.")):
-        load_dataset(DataOptions(path=str(tmp_path)), seed=0)
+        load_dataset(InteractionOptions(path=str(tmp_path)), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -148,20 +150,20 @@ def test_contradictory_options_are_refused(options, says, tmp_path, monkeypatch)
     (tmp_path / "a.csv").write_text(TRAIN_ROWS)
     (tmp_path / "b.csv").write_text(TEST_ROWS)
     with pytest.raises(HastenError, match=says.replace(".", r"\.")) as caught:
-        load_dataset(DataOptions(**options), seed=0)
+        load_dataset(InteractionOptions(**options), seed=0)
     assert isinstance(caught.value, UsageError)
 
 
 def test_parts_with_different_columns_are_refused(tmp_path):
     write(tmp_path, train__csv=TRAIN_ROWS, test__csv="user,item\n1,2\n")
     with pytest.raises(DataError, match="the same columns"):
-        load_dataset(DataOptions(path=str(tmp_path)), seed=0)
+        load_dataset(InteractionOptions(path=str(tmp_path)), seed=0)
 
 
 def test_a_path_comes_before_a_registered_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sequences").write_text("1 2 3 4 5 6\n2 3 4 5\n")
-    dataset = load_dataset(DataOptions(path="sequences"), seed=0)
+    dataset = load_dataset(InteractionOptions(path="sequences"), seed=0)
     assert len(dataset.users) == 2
     assert "not the registered set" in dataset.source.notes[0]
 
@@ -179,7 +181,7 @@ def test_names_of_sets_fit_run_folders(tmp_path):
 
 def test_ids_of_several_files_are_one_vocabulary(tmp_path):
     write(tmp_path, train__csv="user,item\n1,7\n1,8\n", test__csv="user,item\nu2,9\n1,7\n")
-    dataset = load_dataset(DataOptions(path=str(tmp_path)), seed=0)
+    dataset = load_dataset(InteractionOptions(path=str(tmp_path)), seed=0)
     assert dataset.users.labels.to_pylist() == ["1", "u2"]
     assert dataset.items.labels.to_pylist() == [7, 8, 9]
     assert any("kept as text" in note for note in dataset.source.notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.tables import Dataset
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.data
 
 
 def load(path, **options) -> Dataset:
-    return load_dataset(DataOptions(path=str(path), **options), seed=0)
+    return load_dataset(InteractionOptions(path=str(path), **options), seed=0)
 
 
 def sizes(dataset: Dataset) -> tuple[int, int, int]:
@@ -58,7 +58,7 @@ def test_positives_of_ml_1m_in_three_files(shared_data):
     assert merged.source.counts["test"] == merged.source.counts["valid"] == 5_390
     named = {k: str(folder / f"{n}_positives.parquet") for k, n in
              (("train", "train"), ("valid", "val"), ("test", "test"))}  # fmt: skip
-    again = load_dataset(DataOptions(**named, split="leave-last-two-out"), seed=0)
+    again = load_dataset(InteractionOptions(**named, split="leave-last-two-out"), seed=0)
     assert np.array_equal(again.interactions.item, merged.interactions.item)
 
 

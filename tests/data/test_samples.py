@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns import counter_random as counter
 from hasten.data.interactions.load import load_dataset
 from hasten.data.samples.files import write_sample
@@ -17,7 +17,7 @@ from hasten.errors import DataError, UsageError
 
 @pytest.fixture(scope="module")
 def sample():
-    return load_dataset(DataOptions(path="sequences"), seed=0)
+    return load_dataset(InteractionOptions(path="sequences"), seed=0)
 
 
 def test_the_sample_is_always_the_same(sample):
@@ -28,7 +28,9 @@ def test_the_sample_is_always_the_same(sample):
 
 
 def test_the_seed_of_the_run_does_not_change_the_sample(sample):
-    assert fingerprint(load_dataset(DataOptions(path="sequences"), seed=7)) == fingerprint(sample)
+    assert fingerprint(load_dataset(InteractionOptions(path="sequences"), seed=7)) == fingerprint(
+        sample
+    )
 
 
 def test_sizes_and_names(sample):
@@ -70,7 +72,7 @@ def test_the_next_item_can_be_predicted_far_better_than_by_popularity(sample):
 
 
 def test_the_other_sample_is_always_the_same():
-    assert fingerprint(load_dataset(DataOptions(path="sittings"), seed=0)) == (
+    assert fingerprint(load_dataset(InteractionOptions(path="sittings"), seed=0)) == (
         "71ebed3fc1f00619bdec155225874782331e8a64bd1fe11d3209e1a619cb0c8b"
     )
 
@@ -133,7 +135,7 @@ def test_impossible_sizes_are_refused(sizes):
 def test_a_written_sample_is_read_with_its_names(tmp_path):
     written = write_sample("sequences", tmp_path / "demo.csv", users=30, items=20, events=200)
     assert written["data"] == str(tmp_path / "demo.csv")
-    dataset = load_dataset(DataOptions(path=str(tmp_path / "demo.csv")), seed=0)
+    dataset = load_dataset(InteractionOptions(path=str(tmp_path / "demo.csv")), seed=0)
     assert len(dataset.interactions) == 200
     assert dataset.items.names is not None
     assert dataset.items.names.null_count == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset, load_table
 from hasten.data.store import DESCRIPTION, FILES, fingerprint, load_stored, save_dataset
 from hasten.data.tables import Dataset, Vocabulary
@@ -22,7 +22,7 @@ TABLES = {
 
 
 def make(kind: str) -> Dataset:
-    return load_table(TABLES[kind], DataOptions(), seed=0)
+    return load_table(TABLES[kind], InteractionOptions(), seed=0)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -44,7 +44,7 @@ def test_a_stored_dataset_comes_back_the_same(kind, tmp_path):
 
 
 def test_names_are_stored(tmp_path):
-    dataset = load_dataset(DataOptions(path="sequences"), seed=0)
+    dataset = load_dataset(InteractionOptions(path="sequences"), seed=0)
     save_dataset(dataset, tmp_path)
     names = load_stored(tmp_path).items.names
     assert names is not None
@@ -78,7 +78,7 @@ def test_the_fingerprint_does_not_follow_paths_or_the_form_of_files(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\n1,1\n1,2\n1,3\n")
     (tmp_path / "b.txt").write_text("1\t1\n1\t2\n1\t3\n")
     first, second = (
-        load_dataset(DataOptions(path=str(tmp_path / f)), 0) for f in ("a.csv", "b.txt")
+        load_dataset(InteractionOptions(path=str(tmp_path / f)), 0) for f in ("a.csv", "b.txt")
     )
     assert first.source != second.source
     assert fingerprint(first) == fingerprint(second)
@@ -113,7 +113,7 @@ def test_damage_is_noticed(name, damage, tmp_path):
 def test_other_data_under_the_same_description_are_noticed(tmp_path):
     save_dataset(make("numbers"), tmp_path / "a")
     other = {**TABLES["numbers"], "time": [1, 2, 3]}
-    save_dataset(load_table(other, DataOptions(), seed=0), tmp_path / "b")
+    save_dataset(load_table(other, InteractionOptions(), seed=0), tmp_path / "b")
     (tmp_path / "a" / FILES[2]).write_bytes((tmp_path / "b" / FILES[2]).read_bytes())
     with pytest.raises(DataError, match="does not match its fingerprint"):
         load_stored(tmp_path / "a")

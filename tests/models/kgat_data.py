@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.config import DataOptions
+from hasten.config import KnowledgeOptions
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import Dataset
 from hasten.models.collaborative.kgat import KGAT
@@ -36,7 +36,7 @@ def write_layout(folder: Path) -> Path:
 
 
 def small_dataset(folder: Path, valid_share: float = 0.1) -> Dataset:
-    options = DataOptions(path=str(write_layout(folder)), valid_share=valid_share)
+    options = KnowledgeOptions(path=str(write_layout(folder)), valid_share=valid_share)
     return load_recommendation(options, 0, facts=True)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from hasten import api
-from hasten.config import DataOptions, RunConfig, TrainingOptions
+from hasten.config import KnowledgeOptions, PairOptions, RunConfig, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.errors import CheckpointError
 from hasten.models.collaborative.bprmf import BPRMF, BPRMFOptions
@@ -20,7 +20,7 @@ from tests.models.kgat_data import write_layout
 
 
 def test_loss_and_gradients_are_those_of_the_equations(tmp_path):
-    options = DataOptions(path=str(write_layout(tmp_path)))
+    options = PairOptions(path=str(write_layout(tmp_path)))
     dataset = load_recommendation(options, 0, facts=False)
     chosen = BPRMFOptions(width=5, l2=0.03)
     model = BPRMF(chosen, Sizes.of(dataset)).double()
@@ -83,7 +83,9 @@ def test_facts_help_where_events_do_not_tell(tmp_path):
 
 @pytest.mark.parametrize("sampling", ["users", "interactions"])
 def test_a_step_draws_its_pairs_once_and_shares_are_parts_of_them(tmp_path, monkeypatch, sampling):
-    dataset = load_recommendation(DataOptions(path=str(write_layout(tmp_path))), 0, facts=False)
+    dataset = load_recommendation(
+        KnowledgeOptions(path=str(write_layout(tmp_path))), 0, facts=False
+    )
     chosen = BPRMFOptions(width=5, sampling=sampling)
     config = RunConfig(model=chosen, training=TrainingOptions(batch_size=9))
     (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, config)

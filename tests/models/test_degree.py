@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hasten.config import DataOptions
+from hasten.config import TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.tables import TRAIN
 from hasten.models.interface import Sizes
@@ -15,7 +15,7 @@ from tests.models.test_hgt import table
 
 
 def test_scores_are_the_logarithms_of_both_degrees():
-    dataset = load_graph_table(table(), DataOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    dataset = load_graph_table(table(), TripleOptions(ratios=(0.7, 0.15, 0.15)), 0)
     sizes = Sizes.of(dataset)
     model = Degree(DegreeOptions(), sizes)
     model.fit(dataset)

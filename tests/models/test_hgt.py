@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.config import DataOptions, RunConfig, TrainingOptions
+from hasten.config import RunConfig, TrainingOptions, TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
@@ -46,7 +46,7 @@ def table(seed=0, drugs=12, genes=9, diseases=8):
 
 
 def build(batch_size=7, seed=0, recompute=False, **options):
-    dataset = load_graph_table(table(), DataOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    dataset = load_graph_table(table(), TripleOptions(ratios=(0.7, 0.15, 0.15)), 0)
     torch.manual_seed(seed)
     chosen = HGTOptions(**{**SMALL, **options})
     model = HGT(chosen, Sizes.of(dataset)).double()
@@ -378,7 +378,7 @@ def test_a_graph_without_types_has_one():
         "relation": [0] * 12,
         "tail": [1, 2, 3, 0, 2, 3, 0, 1, 3, 0, 1, 2],
     }
-    dataset = load_graph_table(columns, DataOptions(ratios=(1, 0, 0)), 0)
+    dataset = load_graph_table(columns, TripleOptions(ratios=(1, 0, 0)), 0)
     graph = MessageGraph.of(dataset)
     assert graph.types.names == ("entity",)
     model = HGT(HGTOptions(**SMALL, contrastive_weight=0), Sizes.of(dataset))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.config import DataOptions, RunConfig, TrainingOptions
+from hasten.config import PairOptions, RunConfig, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
@@ -18,7 +18,7 @@ from tests.models.kgat_data import write_layout
 
 
 def build(tmp_path, **options):
-    data = DataOptions(path=str(write_layout(tmp_path / "data")))
+    data = PairOptions(path=str(write_layout(tmp_path / "data")))
     dataset = load_recommendation(data, 0, facts=False)
     torch.manual_seed(0)
     chosen = LightGCNOptions(**{"width": 5, "l2": 0.03, **options})

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hasten.build import build_model, load_data
-from hasten.config import DataOptions, DistributedOptions, TrainingOptions
+from hasten.config import DistributedOptions, InteractionOptions, TrainingOptions
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.distributed import shared_memory
@@ -49,7 +49,7 @@ BATCH = 7  # does not divide the users, nor the processes
 
 
 def dataset(users: int = 50):
-    return load_table(sequences(users), DataOptions(), 0)
+    return load_table(sequences(users), InteractionOptions(), 0)
 
 
 def contract(case: ModelCase):

@@ -14,7 +14,7 @@ from hasten.cli.options import DebugOption, JsonOption, SetOption
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
-    from hasten.config import DataOptions
+    from hasten.config import AnyDataOptions
 
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
 
@@ -38,7 +38,7 @@ FormatOption = Annotated[
 ]
 
 
-def _options(path: str | None, form: str | None, sets: list[str] | None) -> DataOptions:
+def _options(path: str | None, form: str | None, sets: list[str] | None) -> AnyDataOptions:
     from hasten.configuration.build import data_options  # noqa: PLC0415 - slow to import
 
     options = data_options(path, form, sets or [])

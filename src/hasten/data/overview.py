@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hasten.arrays import Int64
-from hasten.config import AnyDataOptions, DataOptions
+from hasten.config import AnyDataOptions, DataOptions, InteractionOptions
 from hasten.data.columns.text import sample
 from hasten.data.columns.times import show
 from hasten.data.detect import holds_triples, load_any
@@ -192,7 +192,7 @@ def _files_of_features(options: AnyDataOptions) -> list[dict[str, Any]]:
     return files
 
 
-def _guess(path: Path, options: AnyDataOptions) -> tuple[str, Claim]:
+def _guess(path: Path, options: InteractionOptions) -> tuple[str, Claim]:
     reader, _, claim = recognise(path, options)
     return reader.name, claim
 

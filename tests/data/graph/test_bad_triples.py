@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from hasten.config import DataOptions
+from hasten.config import TripleOptions
 from hasten.data.graph.load import load_graph
 from hasten.data.readers.columns import SYNONYMS, plain
 from hasten.data.tables import KnowledgeGraph
@@ -278,7 +278,7 @@ def test_what_cannot_be_used_is_refused(case, tmp_path):
         (tmp_path / name).write_bytes(content)
     path = tmp_path / next(iter(case.files)) if len(case.files) == 1 else tmp_path
     with pytest.raises((DataError, UsageError)) as error:
-        load_graph(DataOptions(path=str(path), **case.options), 0)
+        load_graph(TripleOptions(path=str(path), **case.options), 0)
     message = str(error.value)
     for words in case.says:
         assert words in message, message
@@ -296,7 +296,7 @@ def load_damaged(
             (Path(folder) / other).write_bytes(text)
         path = place if others is None else Path(folder)
         try:
-            graph = load_graph(DataOptions(path=str(path), unknown="keep"), 0)
+            graph = load_graph(TripleOptions(path=str(path), unknown="keep"), 0)
         except (DataError, UsageError):
             return None
     check_whole(graph)

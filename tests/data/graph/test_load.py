@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import AnyDataOptions, InteractionOptions, TripleOptions
 from hasten.data.detect import holds_triples
 from hasten.data.graph.load import load_graph, load_graph_table
 from hasten.data.interactions.load import load_dataset
@@ -33,7 +33,7 @@ def write_parts(folder: Path, **changes: list[str]) -> Path:
 
 
 def load(path: Path | None = None, seed: int = 0, **options: object) -> KnowledgeGraph:
-    return load_graph(DataOptions(path=None if path is None else str(path), **options), seed)
+    return load_graph(TripleOptions(path=None if path is None else str(path), **options), seed)
 
 
 def facts(graph: KnowledgeGraph, part: int | None = None) -> set[tuple[str, str, str]]:
@@ -112,7 +112,7 @@ def test_headers_tables_and_parquet(tmp_path):
     options = {"ratios": (1.0, 0.0, 0.0)}
     assert facts(load(csv, **options)) == EXPECTED
     assert facts(load(tmp_path / "facts.parquet", **options)) == EXPECTED
-    assert facts(load_graph_table(columns, DataOptions(**options), 0)) == EXPECTED
+    assert facts(load_graph_table(columns, TripleOptions(**options), 0)) == EXPECTED
     named = {"head": "object", "relation": "predicate", "tail": "subject"}
     assert ("b", "r", "a") in facts(load(csv, columns=named, **options))
 
@@ -200,14 +200,14 @@ def test_overlaps_duplicates_and_inverse_leakage_are_counted(tmp_path):
 
 
 def test_a_random_split_leaves_nothing_unseen(tmp_path):
-    graph = load_graph(DataOptions(path="families"), 3)
+    graph = load_graph(TripleOptions(path="families"), 3)
     entities, relations = graph.trained
     assert entities.all()
     assert relations.all()
     counts = graph.source.counts
     assert counts["valid"] == counts["test"] == round(0.1 * counts["triples"])
-    again = load_graph(DataOptions(path="families"), 3)
-    other = load_graph(DataOptions(path="families"), 4)
+    again = load_graph(TripleOptions(path="families"), 3)
+    other = load_graph(TripleOptions(path="families"), 4)
     assert fingerprint(graph) == fingerprint(again) != fingerprint(other)
 
 
@@ -294,20 +294,20 @@ def test_options_of_events_are_refused(tmp_path):
     with pytest.raises(UsageError, match="holds no triples"):
         load(folder, format="sequences")
     with pytest.raises(DataError, match="holds events of users, not triples"):
-        load_graph(DataOptions(path="sequences"), 0)
+        load_graph(TripleOptions(path="sequences"), 0)
     with pytest.raises(DataError, match="holds triples, not events"):
-        load_dataset(DataOptions(path="families"), 0)
+        load_dataset(InteractionOptions(path="families"), 0)
 
 
 def test_events_or_triples(tmp_path):
     folder = write_parts(tmp_path / "set")
-    assert holds_triples(DataOptions(path=str(folder)))
-    assert holds_triples(DataOptions(path="families"))
+    assert holds_triples(AnyDataOptions(path=str(folder)))
+    assert holds_triples(AnyDataOptions(path="families"))
     events = tmp_path / "events.txt"
     events.write_text("1 2 1000000000\n1 3 1000000001\n1 4 1000000002\n")
-    assert not holds_triples(DataOptions(path=str(events)))
-    assert holds_triples(DataOptions(path=str(events), format="triples"))
-    found = inspect(DataOptions(path=str(folder)))
+    assert not holds_triples(AnyDataOptions(path=str(events)))
+    assert holds_triples(AnyDataOptions(path=str(events), format="triples"))
+    found = inspect(AnyDataOptions(path=str(folder)))
     assert found.spread["triples per relation"]["max"] == 5
     assert found.to_json()["triples_per_entity"]["min"] == 3
     assert found.files[0]["format"] == "triples"

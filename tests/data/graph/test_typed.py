@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import AnyDataOptions, TripleOptions
 from hasten.data.detect import load_any
 from hasten.data.graph.load import load_graph, load_graph_table
 from hasten.data.graph.node_types import NodeTypes, ids_of
@@ -59,7 +59,7 @@ ROWS = [
 
 
 def test_primekg_is_keyed_by_type_and_id_with_names_and_one_direction(tmp_path):
-    graph = load_graph(DataOptions(path=str(kg(tmp_path, ROWS)), ratios=(1, 0, 0)), 0)
+    graph = load_graph(TripleOptions(path=str(kg(tmp_path, ROWS)), ratios=(1, 0, 0)), 0)
     types = NodeTypes.of(graph)
     assert types.names == ("drug", "gene/protein")
     assert types.sizes.tolist() == [6, 3]
@@ -90,7 +90,7 @@ def test_primekg_is_keyed_by_type_and_id_with_names_and_one_direction(tmp_path):
 def test_a_relation_between_three_pairs_of_types_becomes_several(tmp_path):
     rows = [row("with", drug(i), gene(i)) for i in range(3)]
     rows += [row("with", drug(i), ("disease", str(i), f"D{i}")) for i in range(3)]
-    graph = load_graph(DataOptions(path=str(kg(tmp_path, rows)), ratios=(1, 0, 0)), 0)
+    graph = load_graph(TripleOptions(path=str(kg(tmp_path, rows)), ratios=(1, 0, 0)), 0)
     assert graph.relations.labels.to_pylist() == ["with", "with (drug - disease)"]
 
 
@@ -112,7 +112,7 @@ def test_an_edge_and_its_reverse_are_never_in_different_parts():
 
 
 def test_parts_take_their_share_of_every_relation():
-    graph = load_graph(DataOptions(path="medicine"), 0)
+    graph = load_graph(TripleOptions(path="medicine"), 0)
     for relation in range(len(graph.relations)):
         mine = graph.part[graph.triples.relation == relation]
         assert np.mean(mine == TEST) == pytest.approx(0.1, abs=0.01)
@@ -124,7 +124,7 @@ def hetionet(tmp_path, edges=None, nodes=None):
     nodes = nodes or ["C::1\tone\tC", "C::2\ttwo\tC", "G::1\tg1\tG", "G::2\tg2\tG", "G::3\tg3\tG"]
     (tmp_path / "e.sif").write_text("\n".join(["source\tmetaedge\ttarget", *edges]) + "\n")
     (tmp_path / "n.tsv").write_text("\n".join(["id\tname\tkind", *nodes]) + "\n")
-    return DataOptions(
+    return AnyDataOptions(
         path=str(tmp_path / "e.sif"), nodes=str(tmp_path / "n.tsv"), ratios=(1, 0, 0)
     )
 
@@ -143,14 +143,14 @@ def test_metaedges_without_a_table_need_ids_with_types(tmp_path):
     path = tmp_path / "e.tsv"
     path.write_text("source\tmetaedge\ttarget\nC::1\tCbG\tG::1\n7\tCbG\tG::1\n")
     with pytest.raises(DataError, match=r"line 3: node '7' has no type"):
-        load_graph(DataOptions(path=str(path)), 0)
+        load_graph(TripleOptions(path=str(path)), 0)
 
 
 def edge_files(tmp_path):
     (tmp_path / "dd.csv").write_text("Drug,Disease\n" + "".join(f"{i},{i % 4}\n" for i in range(8)))
     (tmp_path / "sim.csv").write_text("Disease1,Disease2,Sim\n0,1,0.5\n1,2,0.5\n2,3,0.1\n")
     edges = {"treats": "dd.csv", "like": "sim.csv"}
-    return DataOptions(path=str(tmp_path), edges=edges, ratios=(1, 0, 0), symmetric=("like",))
+    return AnyDataOptions(path=str(tmp_path), edges=edges, ratios=(1, 0, 0), symmetric=("like",))
 
 
 def test_edge_files_take_types_from_their_headers(tmp_path):
@@ -165,9 +165,9 @@ def test_edge_files_take_types_from_their_headers(tmp_path):
 
 def test_filters_by_node_type_and_relation(tmp_path):
     path = str(kg(tmp_path, ROWS))
-    graph = load_graph(DataOptions(path=path, node_types=("gene/protein",), ratios=(1, 0, 0)), 0)
+    graph = load_graph(TripleOptions(path=path, node_types=("gene/protein",), ratios=(1, 0, 0)), 0)
     assert NodeTypes.of(graph).names == ("gene/protein",)
-    graph = load_graph(DataOptions(path=path, edge_types=("drug_protein",), ratios=(1, 0, 0)), 0)
+    graph = load_graph(TripleOptions(path=path, edge_types=("drug_protein",), ratios=(1, 0, 0)), 0)
     assert graph.relations.labels.to_pylist() == ["drug_protein"]
     assert any("left out" in note for note in graph.source.notes)
 
@@ -184,20 +184,20 @@ def test_filters_by_node_type_and_relation(tmp_path):
 )
 def test_bad_options_are_named(tmp_path, options, words):
     with pytest.raises(DataError, match=words):
-        load_graph(DataOptions(path=str(kg(tmp_path, ROWS)), **options), 0)
+        load_graph(TripleOptions(path=str(kg(tmp_path, ROWS)), **options), 0)
 
 
 def test_two_names_for_one_type_and_id_are_refused_with_their_line(tmp_path):
     rows = [*ROWS[:6], row("drug_protein", ("drug", "0", "Another"), gene(1))]
     with pytest.raises(DataError, match=r"line 8: duplicate \(drug, 0\): named 'Another'"):
-        load_graph(DataOptions(path=str(kg(tmp_path, rows))), 0)
+        load_graph(TripleOptions(path=str(kg(tmp_path, rows))), 0)
 
 
 def test_an_empty_type_or_id_is_refused_with_its_line(tmp_path):
     for bad in (("", "1", "x"), ("drug", "", "x"), ("drug", "nan", "x")):
         rows = [*ROWS[:2], row("drug_protein", bad, gene(1))]
         with pytest.raises(DataError, match="line 4"):
-            load_graph(DataOptions(path=str(kg(tmp_path, rows))), 0)
+            load_graph(TripleOptions(path=str(kg(tmp_path, rows))), 0)
 
 
 def test_the_table_of_nodes_is_checked(tmp_path):
@@ -217,41 +217,41 @@ def test_the_table_of_nodes_is_checked(tmp_path):
 def test_edge_files_need_a_header_of_types(tmp_path):
     (tmp_path / "x.csv").write_text("0,1\n1,2\n")
     with pytest.raises(DataError, match=r"x.csv: line 1: the first two cells"):
-        load_graph(DataOptions(path=str(tmp_path), edges={"r": "x.csv"}), 0)
+        load_graph(TripleOptions(path=str(tmp_path), edges={"r": "x.csv"}), 0)
 
 
 def test_options_of_typed_graphs_are_refused_elsewhere(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("a\tr\tb\nb\tr\tc\n")
     with pytest.raises(UsageError, match=r"data\.node_types: these data hold no typed edges"):
-        load_graph(DataOptions(path=str(path), node_types=("drug",)), 0)
+        load_graph(TripleOptions(path=str(path), node_types=("drug",)), 0)
 
 
 def test_inspect_and_load_any_recognise_them(tmp_path):
-    found = inspect(DataOptions(path=str(kg(tmp_path, ROWS)), ratios=(1, 0, 0)))
+    found = inspect(AnyDataOptions(path=str(kg(tmp_path, ROWS)), ratios=(1, 0, 0)))
     assert found.files[0]["format"] == "primekg"
     assert found.settings["format"] == "primekg"
     assert found.spread["edges per drug"]["max"] == 1
     found = inspect(edge_files(tmp_path))
     assert {file["format"] for file in found.files} == {"edge-files"}
-    assert load_any(DataOptions(path="medicine"), 0).typed
+    assert load_any(AnyDataOptions(path="medicine"), 0).typed
 
 
 def test_a_table_in_memory(tmp_path):
     columns = HEADER.split(",")
     cells = [line.split(",") for line in ROWS]
     table = pa.table({n: [c[i] for c in cells] for i, n in enumerate(columns)})
-    graph = load_graph_table(table, DataOptions(ratios=(1, 0, 0)), 0)
-    from_file = load_graph(DataOptions(path=str(kg(tmp_path, ROWS)), ratios=(1, 0, 0)), 0)
+    graph = load_graph_table(table, TripleOptions(ratios=(1, 0, 0)), 0)
+    from_file = load_graph(TripleOptions(path=str(kg(tmp_path, ROWS)), ratios=(1, 0, 0)), 0)
     assert fingerprint(graph) == fingerprint(from_file)
     with pytest.raises(DataError, match=r"row 1.*empty"):
         load_graph_table(
-            table.set_column(4, "x_type", pa.array([""] * len(cells))), DataOptions(), 0
+            table.set_column(4, "x_type", pa.array([""] * len(cells))), AnyDataOptions(), 0
         )
 
 
 def test_stored_and_loaded_again(tmp_path):
-    graph = load_graph(DataOptions(path="medicine"), 0)
+    graph = load_graph(TripleOptions(path="medicine"), 0)
     mark = save_dataset(graph, tmp_path / "d")
     again = load_stored(tmp_path / "d")
     assert again.typed
@@ -261,6 +261,6 @@ def test_stored_and_loaded_again(tmp_path):
 def test_given_parts(tmp_path):
     train = kg(tmp_path, ROWS[:9], "train.csv")
     kg(tmp_path, [row("drug_protein", gene(1), drug(0))], "test.csv")
-    graph = load_graph(DataOptions(path=str(tmp_path)), 0)
+    graph = load_graph(TripleOptions(path=str(tmp_path)), 0)
     assert graph.part.tolist().count(TEST) == 1
     assert train.exists()

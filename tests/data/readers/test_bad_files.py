@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.readers import separated
 from hasten.errors import HastenError
@@ -212,7 +212,7 @@ def test_bad_file_is_one_clear_error(case: Bad, tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(content)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(HastenError) as caught:
-        load_dataset(DataOptions(path=case.file, **case.options), seed=0)
+        load_dataset(InteractionOptions(path=case.file, **case.options), seed=0)
     message = str(caught.value)
     assert caught.value.exit_code == 2
     for text in case.says:
@@ -225,7 +225,7 @@ def test_the_first_five_problems_are_shown_and_all_are_counted(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(CSV + "1,1,x,1\n" * 7)
     with pytest.raises(HastenError) as caught:
-        load_dataset(DataOptions(path=str(path)), seed=0)
+        load_dataset(InteractionOptions(path=str(path)), seed=0)
     message = str(caught.value)
     assert "7 lines cannot be used" in message
     assert message.count("is not a number") == 5
@@ -237,7 +237,7 @@ def test_the_first_five_problems_are_shown_and_all_are_counted(tmp_path):
 def test_a_missing_path_is_a_clear_error(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(HastenError, match="no such file or folder"):
-        load_dataset(DataOptions(path=name), seed=0)
+        load_dataset(InteractionOptions(path=name), seed=0)
 
 
 def test_swallowed_lines_are_noticed_by_their_number_too(tmp_path, monkeypatch):
@@ -245,14 +245,14 @@ def test_swallowed_lines_are_noticed_by_their_number_too(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     path.write_text("user,item,note\na,x,n\na,y,n\na,z,n\n" + 'b,x,"n\nb,y,n"\n' + "b,z,n\n")
     with pytest.raises(HastenError, match="line 5"):
-        load_dataset(DataOptions(path=str(path)), seed=0)
+        load_dataset(InteractionOptions(path=str(path)), seed=0)
 
 
 def test_control_characters_are_escaped_in_messages(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("user,item\na,x\u202e\na,y\na,z\n")
     with pytest.raises(HastenError) as caught:
-        load_dataset(DataOptions(path=str(path)), seed=0)
+        load_dataset(InteractionOptions(path=str(path)), seed=0)
     assert "\u202e" not in str(caught.value)
     assert "\\u202e" in str(caught.value)
 
@@ -265,6 +265,6 @@ def test_good_files_of_the_corpus_are_good(tmp_path):
         ("d.inter", INTER),
     ):
         (tmp_path / name).write_text(content)
-        dataset = load_dataset(DataOptions(path=str(tmp_path / name)), seed=0)
+        dataset = load_dataset(InteractionOptions(path=str(tmp_path / name)), seed=0)
         assert len(dataset.interactions) > 3
         assert np.all(np.diff(dataset.interactions.user) >= 0)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.columns import text as text_files
 from hasten.data.interactions.load import load_dataset
 from hasten.data.readers import READERS, recognise, separated
@@ -19,7 +19,7 @@ ROWS = [(1, 10, 4.5, 100), (1, 11, 3.0, 101), (1, 12, 2.5, 102), (7, 10, 1.0, 50
 
 
 def load(path, **options) -> Dataset:
-    return load_dataset(DataOptions(path=str(path), **options), seed=0)
+    return load_dataset(InteractionOptions(path=str(path), **options), seed=0)
 
 
 def rows(dataset: Dataset) -> list[tuple]:
@@ -284,7 +284,7 @@ def test_a_part_column_is_a_given_split(tmp_path):
 def test_recognition_says_why(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(text(",", "user,item,rating,time"))
-    reader, _, claim = recognise(path, DataOptions())
+    reader, _, claim = recognise(path, InteractionOptions())
     assert reader.name == "delimited"
     assert "user" in claim.reason
     assert claim.details["separator"] == ","
@@ -301,7 +301,7 @@ def test_no_two_readers_claim_the_same_file(tmp_path):
     for expected, content in contents.items():
         path = tmp_path / "file"
         path.write_text(content)
-        assert recognise(path, DataOptions())[0].name == expected
+        assert recognise(path, InteractionOptions())[0].name == expected
     assert set(contents) | {"parquet"} == set(READERS)
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.readers.columns import find_roles
 from hasten.data.tables import Dataset
@@ -159,7 +159,7 @@ def load_damaged(kind: str, content: bytes, times: bytes | None = None) -> Datas
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(content)
-        options = DataOptions(path=str(path))
+        options = InteractionOptions(path=str(path))
         if times is not None:
             (Path(folder) / "t").write_bytes(times)
             options = options.model_copy(update={"times": str(Path(folder) / "t")})

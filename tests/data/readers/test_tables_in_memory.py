@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from hasten.config import DataOptions
+from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_table
 from hasten.data.store import fingerprint
 from hasten.errors import DataError, UsageError
@@ -51,9 +51,9 @@ def tables() -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", tables())
 def test_every_kind_of_table_is_the_same_dataset(kind):
-    dataset = load_table(tables()[kind], DataOptions(), seed=0, name="mine")
+    dataset = load_table(tables()[kind], InteractionOptions(), seed=0, name="mine")
     assert dataset.name == "mine"
-    assert fingerprint(dataset) == fingerprint(load_table(COLUMNS, DataOptions(), seed=0))
+    assert fingerprint(dataset) == fingerprint(load_table(COLUMNS, InteractionOptions(), seed=0))
     assert dataset.interactions.time is not None
     assert dataset.interactions.time.tolist() == [10, 11, 12, 10, 20, 30]
     assert dataset.part.tolist() == [0, 1, 2, 0, 1, 2]
@@ -67,7 +67,7 @@ def test_labels_dates_and_categories_of_pandas():
             "time": [datetime.datetime(2020, 1, day, tzinfo=datetime.UTC) for day in range(1, 7)],
         }
     )
-    dataset = load_table(frame, DataOptions(), seed=0)
+    dataset = load_table(frame, InteractionOptions(), seed=0)
     assert dataset.users.labels.to_pylist() == ["a", "b"]
     assert dataset.interactions.time is not None
     assert dataset.interactions.time[0] == 1577836800 + 3 * 86400
@@ -91,16 +91,16 @@ def test_labels_dates_and_categories_of_pandas():
 )
 def test_what_cannot_be_read_is_refused(table, says):
     with pytest.raises(DataError, match=says):
-        load_table(table, DataOptions(), seed=0)
+        load_table(table, InteractionOptions(), seed=0)
 
 
 def test_large_numbers_can_be_labels():
     table = {"user": np.array([2**64 - 1] * 3, np.uint64), "item": [10**18, 2, 3]}
-    dataset = load_table(table, DataOptions(ids="labels"), seed=0)
+    dataset = load_table(table, InteractionOptions(ids="labels"), seed=0)
     assert dataset.users.labels.to_pylist() == [str(2**64 - 1)]
     assert dataset.items.labels.to_pylist() == ["1000000000000000000", "2", "3"]
 
 
 def test_options_of_files_have_no_effect_and_are_refused():
     with pytest.raises(UsageError, match=r"data\.separator has no effect on a table in memory"):
-        load_table(COLUMNS, DataOptions(separator=","), seed=0)
+        load_table(COLUMNS, InteractionOptions(separator=","), seed=0)

@@ -201,7 +201,9 @@ def _inside(
     return rows
 
 
-def _distinct(rows: _Rows, options: TripleOptions, counts: dict[str, Any], said: list[str]) -> _Rows:
+def _distinct(
+    rows: _Rows, options: TripleOptions, counts: dict[str, Any], said: list[str]
+) -> _Rows:
     """The triples under the policy on duplicates: the same triple again in the same part."""
     triples = rows.triples
     order = np.lexsort((rows.place, triples.tail, triples.relation, triples.head, rows.part))

@@ -43,9 +43,7 @@ class FactsPlace:
         return self.layout == "kgat"
 
 
-def locate_facts(
-    at: str | None, kg: str | None = None, links: str | None = None
-) -> FactsPlace:
+def locate_facts(at: str | None, kg: str | None = None, links: str | None = None) -> FactsPlace:
     """The files beside the events at a path, or named; those that are not there are None.
 
     Raises:

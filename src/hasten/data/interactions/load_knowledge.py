@@ -120,7 +120,9 @@ def typed_columns(path: Path) -> dict[str, str]:
     return {role: cells[place] for role, place in roles.items()}
 
 
-def _listed(dataset: Dataset, lists: dict[str, NumberedList], options: InteractionOptions) -> Dataset:
+def _listed(
+    dataset: Dataset, lists: dict[str, NumberedList], options: InteractionOptions
+) -> Dataset:
     """The dataset with the names of the lists, and all items of the list of items."""
     items, users = dataset.items, dataset.users
     said = list(dataset.source.notes)
