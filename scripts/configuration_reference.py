@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -16,8 +16,17 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hasten.config import Patience, RunConfig
-from hasten.registry import BUILT_IN, load_model
+from hasten.config import (
+    DataOptions,
+    FeatureOptions,
+    InteractionOptions,
+    KnowledgeOptions,
+    Patience,
+    RunConfig,
+    TripleOptions,
+    TypedGraphOptions,
+)
+from hasten.registry import BUILT_IN, load_model, models_with_data_key, reads
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -39,7 +48,9 @@ def document() -> str:
     lines += ["## The run", "", *_table(_rows((n, f) for n, f in top if n != "model"))]
     for name, info in RunConfig.model_fields.items():
         section = _section(info)
-        if section is not None and name != "model":
+        if section is DataOptions:
+            lines += _data()
+        elif section is not None and name != "model":
             lines += ["", f"## `{name}`", "", _summary(section), ""]
             named = ((f"{name}.{key}", field) for key, field in section.model_fields.items())
             lines += _table(_rows(named))
@@ -54,6 +65,34 @@ def document() -> str:
         if fields:
             lines += ["", *_table(_rows((f"model.{key}", field) for key, field in fields))]
     return "\n".join(lines) + "\n"
+
+
+def _data() -> list[str]:
+    """The keys of every kind of data, and those that only some models read."""
+    lines = ["", "## `data`", ""]
+    lines += ["What to read, how to clean it and how to split it. A key that a model does not read"]
+    lines += ["is refused.", "", *_keys(DataOptions, ())]
+    for section, above in (
+        (InteractionOptions, DataOptions),
+        (KnowledgeOptions, InteractionOptions),
+        (FeatureOptions, InteractionOptions),
+        (TripleOptions, DataOptions),
+        (TypedGraphOptions, TripleOptions),
+    ):
+        own = [key for key in section.model_fields if key not in above.model_fields]
+        named = [f"`{model}`" for model in _readers(section, own[0])]
+        lines += ["", f"{_summary(section)} For {', '.join(named)}:"]
+        lines += ["", *_keys(section, above.model_fields)]
+    return lines
+
+
+def _readers(section: type[DataOptions], key: str) -> list[str]:
+    return [m for m in models_with_data_key(key) if issubclass(reads(load_model(m)), section)]
+
+
+def _keys(section: type[BaseModel], without: Container[str]) -> list[str]:
+    fields = ((f"data.{k}", f) for k, f in section.model_fields.items() if k not in without)
+    return _table(_rows(fields))
 
 
 def _key(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hasten.cli.main import main
-from hasten.config import InteractionOptions, TripleOptions
+from hasten.config import AnyDataOptions, InteractionOptions, TripleOptions
 from hasten.data.detect import holds_triples
 from hasten.data.graph.load import load_graph
 from hasten.data.interactions.load import load_dataset
@@ -199,7 +199,7 @@ def test_what_make_writes_is_recognised(command, kind, tmp_path, capsys):
 )
 def test_events_or_triples(lines, kind, tmp_path):
     (tmp_path / "data.csv").write_text(lines)
-    options = InteractionOptions(path=str(tmp_path / "data.csv"))
+    options = AnyDataOptions(path=str(tmp_path / "data.csv"))
     assert holds_triples(options) == (kind == "triples")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hasten import api
 from hasten.cli.main import main
-from hasten.config import InteractionOptions
+from hasten.config import InteractionOptions, TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.interactions.load import load_table
 from hasten.data.refit import refitted
@@ -20,8 +20,10 @@ from tests.contract.cases import graph, sequences
 
 @pytest.mark.parametrize("kind", ["events", "triples"])
 def test_validation_joins_train_and_test_stays(kind):
-    load, table = (load_table, sequences()) if kind == "events" else (load_graph_table, graph())
-    plain = load(table, InteractionOptions(), 0)
+    if kind == "events":
+        plain = load_table(sequences(), InteractionOptions(), 0)
+    else:
+        plain = load_graph_table(graph(), TripleOptions(), 0)
     found = refitted(plain)
     assert not (found.part == VALID).any()
     assert np.array_equal(found.part == TEST, plain.part == TEST)

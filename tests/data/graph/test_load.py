@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.config import AnyDataOptions, InteractionOptions, TripleOptions
-from hasten.data.detect import holds_triples
+from hasten.data.detect import holds_triples, load_any
 from hasten.data.graph.load import load_graph, load_graph_table
 from hasten.data.interactions.load import load_dataset
 from hasten.data.overview import inspect
@@ -289,8 +289,8 @@ def test_bad_dictionaries_are_refused(tmp_path, content, message):
 
 def test_options_of_events_are_refused(tmp_path):
     folder = write_parts(tmp_path / "set")
-    with pytest.raises(UsageError, match=r"data\.k_core has no effect on triples"):
-        load(folder, k_core=2)
+    with pytest.raises(UsageError, match=r"data\.k_core has no effect on these data \(triples\)"):
+        load_any(AnyDataOptions(path=str(folder), k_core=2), 0)
     with pytest.raises(UsageError, match="holds no triples"):
         load(folder, format="sequences")
     with pytest.raises(DataError, match="holds events of users, not triples"):
