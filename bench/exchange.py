@@ -28,8 +28,9 @@ from hasten.models.interface import Sizes
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
 from hasten.objectives.next_item import NextItemPhase
 from hasten.runs.allocator import tune_process
+from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision, gradient_norm
-from hasten.training.step import OptimiserStep, Share, make_optimiser
+from hasten.training.step import OptimizerStep, Share
 
 CPU = torch.device("cpu")
 
@@ -68,7 +69,7 @@ def flat(processes: Processes, options: argparse.Namespace) -> Callable[[int], N
     _, phase = build(options)
     share = Share(processes.rank, processes.world)
     training = TrainingOptions(clip_norm=5.0, accumulate=options.accumulate)
-    step = OptimiserStep(phase, 0, training, Precision("fp32", CPU), share, CPU, processes)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), share, CPU, processes)
 
     def take(index: int) -> None:
         step(phase.plan(0, 0, index % phase.steps()), 1e-3)
@@ -80,7 +81,7 @@ def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], No
     model, phase = build(options)
     wrapped = DistributedDataParallel(Loss(model), gradient_as_bucket_view=True)
     parameters = list(phase.parameters())
-    optimiser = make_optimiser(parameters, TrainingOptions())
+    optimiser = PhaseAdam(parameters, TrainingOptions())
     parts = processes.world * options.accumulate
 
     def take(index: int) -> None:

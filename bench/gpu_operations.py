@@ -33,7 +33,7 @@ from hasten.ops.ranking.topk_all import topk_all
 from hasten.ops.table import EmbeddingTable
 from hasten.scoring import Catalogue, FactorScorer
 from hasten.training.precision import Precision
-from hasten.training.step import OptimiserStep, Share
+from hasten.training.step import OptimizerStep, Share
 
 Check = Callable[[torch.device], dict[str, Any]]
 TOLERANCE = 1e-4
@@ -142,7 +142,7 @@ def guard(device: torch.device) -> dict[str, Any]:
         phase = _Quadratic(device)
         options = TrainingOptions(clip_norm=1.0)
         precision = Precision(name, device)
-        step = OptimiserStep(phase, 0, options, precision, Share(), device)
+        step = OptimizerStep(phase, 0, options, precision, Share(), device)
         batch = Batch(torch.arange(4), 0, 0, 0)
         for _ in range(3):
             step(batch, 1e-2)
@@ -202,10 +202,10 @@ class _Quadratic(SimplePhase):
         return False
 
 
-def _state(step: OptimiserStep) -> list[Tensor]:
+def _state(step: OptimizerStep) -> list[Tensor]:
     """Copies of the weights and of everything the optimiser keeps."""
     (parameter,) = step.parameters
-    moments = step.optimiser.state[parameter]
+    moments = step.optimizer.state[parameter]
     return [parameter.detach().clone(), *(moments[name].clone() for name in sorted(moments))]
 
 

@@ -74,7 +74,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     from hasten.models.interface import Sizes
     from hasten.models.typed_graph.hgt import HGT, HGTOptions
     from hasten.training.precision import Precision
-    from hasten.training.step import OptimiserStep, Share
+    from hasten.training.step import OptimizerStep, Share
 
     count = len(made.head)
     kind = np.repeat(np.arange(TYPES), made.sizes)
@@ -95,7 +95,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     model = HGT(chosen, Sizes.of(graph))
     (phase,) = model.phases(graph, RunConfig(model=chosen, training=training))
     model.train()
-    step = OptimiserStep(phase, 0, training, Precision("fp32", CPU), Share(), CPU)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), Share(), CPU)
 
     def take(index: int) -> float:
         return float(step(phase.plan(0, 0, index % phase.steps()), 1e-3)["link"])

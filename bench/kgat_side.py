@@ -27,7 +27,7 @@ from hasten.data.tables import Dataset, Facts, Interactions, Source, Triples, Vo
 from hasten.models.collaborative.kgat import KGAT, KGATOptions
 from hasten.models.interface import Sizes
 from hasten.training.precision import Precision
-from hasten.training.step import OptimiserStep, Share
+from hasten.training.step import OptimizerStep, Share
 
 CPU = torch.device("cpu")
 
@@ -68,7 +68,7 @@ def hasten_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]
     model.train()
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
 
-    taken = [OptimiserStep(p, n, training, how, Share(), CPU) for n, p in enumerate(phases)]
+    taken = [OptimizerStep(p, n, training, how, Share(), CPU) for n, p in enumerate(phases)]
 
     def stepped(number: int) -> Step:
         step, steps = taken[number], phases[number].steps()
@@ -85,8 +85,7 @@ def hasten_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]
         return stepped(1)(_BEFORE + index)
 
     def settle(_: int) -> float:
-        if taken[1].rows is not None:
-            taken[1].rows.settle()
+        taken[1].optimizer.flush()
         return 0.0
 
     def refresh(_: int) -> float:

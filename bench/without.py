@@ -21,18 +21,23 @@ def fused_adam() -> None:
     import torch
 
     from hasten.training import step
+    from hasten.training.optimizers.adam import PhaseAdam
 
-    class Loop(torch.optim.Adam):
-        """What only the fused kernel understands is ignored; the norm is still looked at."""
+    class Loop(PhaseAdam):
+        """Ignores what only the fused kernel supports; the norm is still computed."""
+
+        def __init__(self, parameters: Sequence[torch.Tensor], options: Any) -> None:
+            super().__init__(parameters, options)
+            self.param_groups[0] |= {"fused": False, "foreach": False}
 
         def step(self, closure: Any = None) -> Any:
             self.grad_scale = self.found_inf = None
             return super().step(closure)
 
-    def plain(parameters: Sequence[torch.nn.Parameter], options: Any) -> torch.optim.Optimizer:
-        return Loop(parameters, lr=options.lr, betas=options.betas, eps=options.eps, foreach=False)
+    def plain(phase: Any, options: Any, **_: bool) -> PhaseAdam:
+        return Loop(list(phase.parameters()), options)
 
-    _replace(step, "make_optimiser", plain)
+    _replace(step, "make_optimizer", plain)
 
 
 def dropout() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hasten import api, run
 from hasten.configuration.build import load_config
 from hasten.errors import ConfigurationError, DataError
-from hasten.training.cpu_fallback import goes_to_cpu
-from hasten.training.step import OptimiserStep
+from hasten.training.cpu_fallback import falls_back_to_cpu
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records
 
@@ -38,7 +38,7 @@ def test_a_protocol_that_cannot_be_followed_leaves_no_folder(tmp_path):
 def test_a_run_whose_device_fails_goes_on_with_the_cpu(tmp_path, monkeypatch, capsys):
     """From its last checkpoint: what comes out is what the CPU alone gives."""
     train(tmp_path / "cpu")
-    real, step, taken = run.goes_to_cpu, OptimiserStep.__call__, []
+    real, step, taken = run.falls_back_to_cpu, OptimizerStep.__call__, []
 
     def failing(self, *arguments, **more):
         taken.append(self)
@@ -46,9 +46,9 @@ def test_a_run_whose_device_fails_goes_on_with_the_cpu(tmp_path, monkeypatch, ca
             raise RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB)\nmore")
         return step(self, *arguments, **more)
 
-    monkeypatch.setattr(OptimiserStep, "__call__", failing)
+    monkeypatch.setattr(OptimizerStep, "__call__", failing)
     # the CPU stands for an Apple GPU, until the run is on "cpu" by name
-    monkeypatch.setattr(run, "goes_to_cpu", lambda e, _, chosen, n: real(e, "mps", chosen, n))
+    monkeypatch.setattr(run, "falls_back_to_cpu", lambda e, _, chosen, n: real(e, "mps", chosen, n))
     with pytest.raises(RuntimeError, match="out of memory"):
         train(tmp_path / "named", device="cpu")
     assert "goes on" not in capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_a_run_whose_device_fails_goes_on_with_the_cpu(tmp_path, monkeypatch, ca
     ],
 )
 def test_only_a_device_that_was_not_named_is_left(error, device, chosen, processes, goes):
-    assert goes_to_cpu(error, device, chosen, processes) == goes
+    assert falls_back_to_cpu(error, device, chosen, processes) == goes
 
 
 def test_a_user_who_has_everything_leaves_no_negatives(tmp_path):

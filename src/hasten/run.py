@@ -1,4 +1,4 @@
-"""The flow of a run: configuration -> data -> model -> run folder -> session."""
+"""Train or resume: configuration, data, model, run folder, training, summary."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from hasten.runs.resuming import (
 )
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
-from hasten.training.batch_layout import Layout, settle
-from hasten.training.cpu_fallback import goes_to_cpu, retreat_message
-from hasten.training_run import Session, carry_out
+from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
+from hasten.training.resolve_config import ResolvedConfig, resolve_config
+from hasten.training_run import RunSetup, open_run
 
 #: the folder of the run on both parts, within the run that selected its epochs
 _REFIT = "refit"
@@ -81,11 +81,11 @@ def train(
     tune_process()
     begin = time.perf_counter()
     with Processes.join(config.device, config.distributed) as processes:
-        layout = settle(config, processes)
-        config = layout.config
+        resolved = resolve_config(config, processes)
+        config = resolved.config
         begun = _begun_before(processes, config.out, resume_auto)
         if begun is None:
-            selected = _train_new(processes, layout, table, quiet, begin, refit)
+            selected = _train_new(processes, resolved, table, quiet, begin, refit)
         elif refit and begun.name == _REFIT:  # the launcher began again, in the second run
             return _resume(processes, begun, None, {}, quiet, begin)
         else:
@@ -93,18 +93,22 @@ def train(
             selected = _resume(processes, begun, None, changes, quiet, begin)
         if not refit or selected.stopped_by == "max_time":
             return selected
-        return _refit(processes, layout, table, quiet, selected)
+        return _refit(processes, resolved, table, quiet, selected)
 
 
 def _refit(
-    processes: Processes, layout: Layout, table: object | None, quiet: bool, selected: Summary
+    processes: Processes,
+    resolved: ResolvedConfig,
+    table: object | None,
+    quiet: bool,
+    selected: Summary,
 ) -> Summary:
     """Train on both parts for the selected number of epochs, or go on with doing so."""
     begin, place = time.perf_counter(), selected.run / _REFIT
     if processes.from_first(lambda: RunFolder.holds_run(place)):
         summary = _resume(processes, place, None, {}, quiet, begin)
     else:
-        config = layout.config
+        config = resolved.config
         both = {"epochs": selected.best_epoch, "patience": None}
         config = config.model_copy(
             update={
@@ -113,8 +117,8 @@ def _refit(
                 "training": config.training.model_copy(update=both),
             }
         )
-        layout = replace(layout, config=config, warnings=())
-        summary = _train_new(processes, layout, table, quiet, begin)
+        resolved = replace(resolved, config=config, warnings=())
+        summary = _train_new(processes, resolved, table, quiet, begin)
     kept = ("epochs", "best_epoch", "valid", "test", "stopped_by")
     told = {name: getattr(selected, name) for name in kept}
     return replace(summary, selected={"run": str(selected.run), **told})
@@ -137,14 +141,14 @@ def _begun_before(processes: Processes, out: Path | None, resume_auto: bool) -> 
 
 def _train_new(
     processes: Processes,
-    layout: Layout,
+    resolved: ResolvedConfig,
     table: object | None,
     quiet: bool,
     begin: float,
     refit: bool = False,
 ) -> Summary:
     """A new run, in a folder that the first process names and makes; refit: another follows it."""
-    config, device = layout.config, processes.device
+    config, device = resolved.config, processes.device
     dataset = processes.together("reading the data", lambda: load_data(config, table))
     if refit:  # what cannot be refitted is refused before anything is trained
         processes.together("looking for a validation part", lambda: refitted(dataset))
@@ -181,23 +185,23 @@ def _train_new(
     path = Path(processes.from_first(make, "making the run folder"))
     try:
         with made[0] if made else RunFolder(path, None) as folder:
-            session = Session(
-                processes, layout, dataset, model, phases, tasks, folder, quiet, begin
+            return _run(
+                RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin),
+                None,
             )
-            return carry_out(session, None)
     except RuntimeError as error:
-        if not _left_for_cpu(error, processes, config, path):
+        if not _falls_back(error, processes, config, path):
             raise
     return resume(path, changes={"device": "cpu"}, quiet=quiet)
 
 
-def _left_for_cpu(error: RuntimeError, processes: Processes, config: RunConfig, run: Path) -> bool:
-    """Whether the run goes on with the CPU, which is said then, because its device failed."""
+def _falls_back(error: RuntimeError, processes: Processes, config: RunConfig, run: Path) -> bool:
+    """Whether the run continues on the CPU because its device failed; warns if so."""
     device = processes.device.type
-    goes = goes_to_cpu(error, device, config.device, processes.world)
-    if goes:
-        sys.stderr.write(f"{retreat_message(error, device, str(run))}\n")
-    return goes
+    falls_back = falls_back_to_cpu(error, device, config.device, processes.world)
+    if falls_back:
+        sys.stderr.write(f"{fallback_message(error, device, str(run))}\n")
+    return falls_back
 
 
 def resume(
@@ -230,7 +234,7 @@ def resume(
         try:
             return _resume(processes, run, chosen, changes or {}, quiet, begin)
         except RuntimeError as error:
-            if not _left_for_cpu(error, processes, config, run):
+            if not _falls_back(error, processes, config, run):
                 raise
     return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet)
 
@@ -276,8 +280,9 @@ def _resume(
 
     processes.from_first(hold, "locking the run folder")
     with held[0] if held else RunFolder(run, None) as folder:
-        layout = settle(with_changes(load_config(run / "config.yaml"), changes), processes)
-        config, device = layout.config, processes.device
+        config = with_changes(load_config(run / "config.yaml"), changes)
+        resolved = resolve_config(config, processes)
+        config, device = resolved.config, processes.device
         dataset = processes.together("reading the data", lambda: load_stored(folder.data))
         processes.from_first(lambda: refuse_changed_data(folder, dataset))
         require_same_data(processes, dataset)
@@ -294,5 +299,14 @@ def _resume(
         processes.from_first(lambda: folder.write_config(config))
         phases = cast(Model, model).phases(dataset, config)
         tasks = ranking_tasks(dataset, config)
-        session = Session(processes, layout, dataset, model, phases, tasks, folder, quiet, begin)
-        return carry_out(session, found, warnings)
+        setup = RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)
+        return _run(setup, found, warnings)
+
+
+def _run(
+    setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
+) -> Summary:
+    """Train from the checkpoint, or from the beginning, and summarize."""
+    with open_run(setup, checkpoint, warnings) as training:
+        stopped_by = training.trainer.run()
+        return training.summarize(stopped_by)

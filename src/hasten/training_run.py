@@ -1,14 +1,15 @@
-"""A run from its first step to its summary, in a locked folder: trainer, then evaluation."""
+"""A training run in a locked folder: journal, progress, signals, trainer; then the summary."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hasten.build import judge_task, load_weights
 from hasten.data.tables import AnyDataset
@@ -24,18 +25,18 @@ from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
-from hasten.training.batch_layout import Layout
 from hasten.training.effective import switches_in_effect
+from hasten.training.resolve_config import ResolvedConfig
 from hasten.training.signals import StopSignals
 from hasten.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Session:
-    """What a run consists of when its first step begins."""
+class RunSetup:
+    """Everything that a run needs before its first step."""
 
     processes: Processes
-    layout: Layout
+    resolved: ResolvedConfig
     dataset: AnyDataset
     model: nn.Module
     phases: Sequence[Phase]
@@ -46,74 +47,103 @@ class Session:
     begin: float
 
 
-def carry_out(
-    session: Session, checkpoint: Checkpoint | None, warnings: list[str] | None = None
-) -> Summary:
-    """Everything from the first step to the summary, in a locked run folder.
+@contextmanager
+def open_run(
+    setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
+) -> Iterator[TrainingRun]:
+    """Open the journal, handle signals and build the trainer, in a locked run folder.
 
-    checkpoint: what a run goes on from; None: the beginning. warnings: None for a new run.
+    checkpoint: where a run continues; None: from the beginning. warnings: None for a new run.
     """
-    processes, layout, folder = session.processes, session.layout, session.folder
-    config, dataset, model = layout.config, session.dataset, session.model
-    valid, test = session.tasks
-    # a run that died before its first checkpoint begins again: none of its records are kept
+    processes, folder, config = setup.processes, setup.folder, setup.resolved.config
+    # a run that died before its first checkpoint starts again: none of its records are kept
     resume_step = None if warnings is None else -1
     if checkpoint is not None:
         position = checkpoint.state["position"]
-        # records are made when an epoch is finished: in mid-epoch, none of this step is kept
+        # records are written at the end of an epoch: within an epoch, none of this step is kept
         resume_step = position["step"] - (position["step_of_epoch"] > 0)
-    generator_state = torch.get_rng_state()
     first = processes.first
     with (
-        Journal(folder, session.quiet, resume_step=resume_step)
+        Journal(folder, setup.quiet, resume_step=resume_step)
         if first
         else RankLog(folder.path, processes.rank) as journal,
-        Progress(config.training.epochs, session.quiet or not first) as progress,
+        Progress(config.training.epochs, setup.quiet or not first) as progress,
         StopSignals() as signals,
     ):
-        for note in dataset.source.notes if checkpoint is None else ():
+        yield TrainingRun(setup, checkpoint, warnings or [], journal, progress, signals)
+
+
+class TrainingRun:
+    """A run that is ready for ``trainer.run()`` and then for :meth:`summarize`."""
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        checkpoint: Checkpoint | None,
+        warnings: Sequence[str],
+        journal: Journal | RankLog,
+        progress: Progress,
+        signals: StopSignals,
+    ) -> None:
+        self.setup, self.journal, self.signals = setup, journal, signals
+        self.generator_state: Tensor = torch.get_rng_state()
+        processes, resolved = setup.processes, setup.resolved
+        for note in setup.dataset.source.notes if checkpoint is None else ():
             journal.train(f"data: {note}")
-        for note in (*processes.describe(), *layout.notes):
+        for note in (*processes.describe(), *resolved.notes):
             journal.train(note)
-        for text in (*(warnings or ()), *layout.warnings):
+        for text in (*warnings, *resolved.warnings):
             journal.warn(text)
-
-        def judge(task: AnyTask) -> Evaluation:
-            return judge_task(model, task, config, processes, lambda: signals.received is not None)
-
-        trainer = Trainer(
-            model,
-            session.phases,
-            config,
-            folder=folder,
+        valid, _ = setup.tasks
+        self.trainer = Trainer(
+            setup.model,
+            setup.phases,
+            resolved.config,
+            folder=setup.folder,
             journal=journal,
             progress=progress,
             signals=signals,
-            evaluate=(lambda: judge(valid)) if len(valid.queries) else None,
+            evaluate=(lambda: self.evaluate(valid)) if len(valid.queries) else None,
             processes=processes,
         )
         if checkpoint is not None:
-            trainer.restore(checkpoint)
-            journal.record(
-                "event", trainer.position.epoch, trainer.position.step, {"event": "resume"}
-            )
-        if not trainer.phases:
-            cast(Any, model).fit(dataset)
-        stopped_by = trainer.run()
-        total = trainer.finish()
+            self.trainer.restore(checkpoint)
+            position = self.trainer.state.position
+            journal.record("event", position.epoch, position.step, {"event": "resume"})
+        if not setup.phases:
+            cast(Any, setup.model).fit(setup.dataset)
+
+    def evaluate(self, task: AnyTask) -> Evaluation:
+        """Evaluate the model as it is now; a signal stops the evaluation early."""
+        setup = self.setup
+        return judge_task(
+            setup.model,
+            task,
+            setup.resolved.config,
+            setup.processes,
+            lambda: self.signals.received is not None,
+        )
+
+    def summarize(self, stopped_by: str) -> Summary:
+        """Evaluate the best checkpoint on validation and test, and write ``metrics.json``."""
+        setup, trainer = self.setup, self.trainer
+        processes, folder, dataset = setup.processes, setup.folder, setup.dataset
+        config = setup.resolved.config
+        earlier = trainer.finish()
         best = shared_checkpoint(
             processes, lambda: read_checkpoint(folder.best, groups={"weights", "phases"})
         )
         assert best is not None
-        load_weights(model, best)
-        trainer.load_phase_states(best)
+        load_weights(setup.model, best)
+        trainer.state.load_phases(best)
         processes.place = "the evaluation at the end"
-        validated = judge(valid) if len(valid.queries) else None
-        tested = judge(test) if len(test.queries) else None
-        trainer.agree_to_stop()
-        trainer.raise_if_interrupted()
-        torch.set_rng_state(generator_state)
-        position, totals = trainer.position, trainer.totals
+        validated, tested = (
+            self.evaluate(task) if len(task.queries) else None for task in setup.tasks
+        )
+        trainer.requests.synchronize_stop()
+        trainer.raise_if_stopped()
+        torch.set_rng_state(self.generator_state)
+        position, totals = trainer.state.position, trainer.state.totals
         summary = Summary(
             run=folder.path,
             model=config.model.name,
@@ -125,7 +155,7 @@ def carry_out(
             seconds={
                 "train": totals.train_seconds,
                 "evaluate": totals.evaluate_seconds,
-                "total": total + time.perf_counter() - session.begin,
+                "total": earlier + time.perf_counter() - setup.begin,
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
             peak_memory_bytes=processes.largest(peak_memory_bytes()),
@@ -134,9 +164,9 @@ def carry_out(
             best_epoch=int(best.state["selection"]["best_epoch"]),
         )
         if tested is not None:
-            journal.record("test", summary.best_epoch, position.step, tested.values)
+            self.journal.record("test", summary.best_epoch, position.step, tested.values)
             shown = "  ".join(f"{name} {value:.4f}" for name, value in tested.values.items())
-            journal.valid(f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})")
-        if first:
+            self.journal.valid(f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})")
+        if processes.first:
             folder.write_json("metrics.json", summary.to_json())
-    return summary
+        return summary

@@ -55,12 +55,12 @@ def test_a_wrong_operation_is_found(monkeypatch):
 
 def test_a_guard_that_lets_a_bad_step_through_is_found(monkeypatch):
     def careless(step, _finite):
-        step.optimiser.grad_scale = step.optimiser.found_inf = None
-        step.optimiser.step()
+        step.optimizer.grad_scale = step.optimizer.found_inf = None
+        step.optimizer.step()
         if step.precision.scaler is not None:
             step.precision.scaler.update()
 
-    monkeypatch.setattr(gpu_operations.OptimiserStep, "update", careless)
+    monkeypatch.setattr(gpu_operations.OptimizerStep, "update", careless)
     assert not gpu_operations.guard(CPU)["passed"]
 
 

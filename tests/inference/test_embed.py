@@ -18,7 +18,7 @@ from hasten.evaluation.embedding_diagnostics import health, health_of
 from hasten.inference.check_embeddings import check_embeddings
 from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
 from hasten.loaded_run import load_run
-from hasten.training.cpu_fallback import with_retreat
+from hasten.training.cpu_fallback import with_cpu_fallback
 from tests.models.test_hgt import table
 
 SETTINGS = {
@@ -205,14 +205,14 @@ def test_a_device_that_fails_gives_way_to_the_cpu_aloud():
             raise RuntimeError("MPS backend out of memory (9.00 GB)\nmore")
         return f"done on {device}"
 
-    assert with_retreat(attempt, "mps", False, said.append) == ("done on cpu", "cpu")
+    assert with_cpu_fallback(attempt, "mps", False, said.append) == ("done on cpu", "cpu")
     assert "out of memory" in said[0]
     assert "going on with the CPU" in said[0]
     with pytest.raises(RuntimeError):
-        with_retreat(attempt, "mps", True, said.append)
+        with_cpu_fallback(attempt, "mps", True, said.append)
 
     def wrong(device):
         raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        with_retreat(wrong, "mps", False, said.append)
+        with_cpu_fallback(wrong, "mps", False, said.append)

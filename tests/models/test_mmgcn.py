@@ -16,7 +16,7 @@ from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.multimodal.modal_data import Constants
 from hasten.scoring import RecommenderQueries
 from hasten.training.precision import Precision
-from hasten.training.step import OptimiserStep, Share
+from hasten.training.step import OptimizerStep, Share
 from tests.models.modal_data import HELD, ITEMS, USERS, modal_dataset, naive_mmgcn
 
 CPU = torch.device("cpu")
@@ -109,7 +109,7 @@ def test_frozen_ids_are_not_moved_and_constants_change_nothing():
                 "Anew", (), {"__call__": lambda _, name, like, make: make().to(like)}
             )()
             model.order = "matrix first"
-        step = OptimiserStep(
+        step = OptimizerStep(
             phase, 0, TrainingOptions(batch_size=8), Precision("fp32", CPU), Share(), CPU
         )
         for index in range(3):

@@ -10,7 +10,7 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
 from hasten.ops.table import EmbeddingTable
 from hasten.training.precision import Precision
-from hasten.training.step import OptimiserStep, Share
+from hasten.training.step import OptimizerStep, Share
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
 MODELS = (TwoPhaseGraph, TwoDenominators, ConvolutionalScorer)
@@ -23,7 +23,7 @@ def _steps(kind: type[nn.Module], share: Share = Share(), **options: object):  #
     phases = model.phases()
     training = TrainingOptions(**options)
     steps = [
-        OptimiserStep(phase, n, training, Precision("fp32", CPU), share, CPU)
+        OptimizerStep(phase, n, training, Precision("fp32", CPU), share, CPU)
         for n, phase in enumerate(phases)
     ]
     return model, steps

@@ -11,9 +11,10 @@ from torch import nn
 from hasten.config import Patience, TrainingOptions
 from hasten.objectives.base import Batch, SimplePhase, Term
 from hasten.training.early_stopping import Selection
+from hasten.training.nonfinite import first_bad_tensor
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
-from hasten.training.step import OptimiserStep, Share, first_bad_tensor
+from hasten.training.step import OptimizerStep, Share
 
 CPU = torch.device("cpu")
 
@@ -56,7 +57,7 @@ class LinePhase(SimplePhase):
 def _step(precision="fp32", **options):
     model = Line()
     phase = LinePhase(model)
-    step = OptimiserStep(
+    step = OptimizerStep(
         phase, 0, TrainingOptions(**options), Precision(precision, CPU), Share(), CPU
     )
     return model, phase, step
@@ -65,7 +66,7 @@ def _step(precision="fp32", **options):
 def _bytes(model, step):
     tensors = [p.detach() for p in model.parameters()]
     for parameter in model.parameters():
-        tensors += list(step.optimiser.state[parameter].values())
+        tensors += list(step.optimizer.state[parameter].values())
     return b"".join(t.numpy().tobytes() for t in tensors)
 
 

@@ -260,7 +260,7 @@ def test_a_diverged_model_is_never_the_best(tmp_path, monkeypatch, metric):
     finish_epoch = Trainer.finish_epoch
 
     def poisoned(self):
-        if self.position.epoch == 2:
+        if self.state.position.epoch == 2:
             for weight in self.model.parameters():
                 weight.data.fill_(math.nan)
         finish_epoch(self)

@@ -12,7 +12,7 @@ from torch import nn
 from hasten import run
 from hasten.evaluation.ranker import evaluate
 from hasten.runs.checkpoint import read_checkpoint
-from hasten.training import row_adam
+from hasten.training.optimizers import row_adam
 from hasten.training.weight_average import WeightAverage
 from tests.contract.cases import CASES
 from tests.contract.test_models import fingerprint, records

@@ -35,9 +35,9 @@ from hasten.distributed.summed_buffer import SummedBuffer
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.ranking.rank_all import Ranks
 from hasten.runs.checkpoint import Checkpoint
-from hasten.training import row_adam
+from hasten.training.optimizers import row_adam
 from hasten.training.precision import Precision
-from hasten.training.step import OptimiserStep, Share
+from hasten.training.step import OptimizerStep, Share
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
@@ -102,10 +102,10 @@ def train(
     training = TrainingOptions(clip_norm=5.0, **options)
     with patch.object(row_adam, "FEWEST", 1 if name == BY_ROWS else row_adam.FEWEST):
         made = [
-            OptimiserStep(phase, n, training, Precision("fp32", CPU), share, CPU, processes)
+            OptimizerStep(phase, n, training, Precision("fp32", CPU), share, CPU, processes)
             for n, phase in enumerate(phases)
         ]
-    assert any(step.rows is not None for step in made) == (name == BY_ROWS)
+    assert any(isinstance(step.optimizer, row_adam.RowAdam) for step in made) == (name == BY_ROWS)
     losses, seen = [], []
     epoch = 0
     while len(losses) < (steps or STEPS.get(name, FEWER_STEPS)):
@@ -236,7 +236,7 @@ def poisoned(processes: Processes) -> dict[str, Any]:
         model, (phase,) = model.float(), phases
         share = Share(processes.rank, processes.world)
         options = TrainingOptions(clip_norm=1.0)
-        step = OptimiserStep(phase, 0, options, Precision(name, CPU), share, CPU, processes)
+        step = OptimizerStep(phase, 0, options, Precision(name, CPU), share, CPU, processes)
         for index in range(2):
             step(phase.plan(0, 0, index), 0.01)
         before = _bytes(model, step)
@@ -260,22 +260,22 @@ def poisoned(processes: Processes) -> dict[str, Any]:
     return found
 
 
-def _bytes(model: nn.Module, step: OptimiserStep) -> bytes:
+def _bytes(model: nn.Module, step: OptimizerStep) -> bytes:
     tensors = [p.detach() for p in model.parameters()]
-    tensors += list(step.tensors()[0].values())
+    tensors += list(step.optimizer.tensors()[0].values())
     return b"".join(t.numpy().tobytes() for t in tensors)
 
 
-def wishes(processes: Processes) -> list[float]:
-    """What the others wish for arrives with the gradients."""
+def requests(processes: Processes) -> list[float]:
+    """The requests of the other processes arrive with the gradients."""
     torch.manual_seed(0)
     _, (phase,) = stub(TwoDenominators)()
     share = Share(processes.rank, processes.world)
     precision = Precision("fp32", CPU)
-    step = OptimiserStep(phase, 0, TrainingOptions(), precision, share, CPU, processes)
+    step = OptimizerStep(phase, 0, TrainingOptions(), precision, share, CPU, processes)
     step(phase.plan(0, 0, 0), 0.01, (0.0, float(processes.rank == 1), float(processes.first), 0.0))
-    assert step.wishes is not None
-    return step.wishes.tolist()
+    assert step.requests is not None
+    return step.requests.tolist()
 
 
 def alone(processes: Processes) -> nn.Module:
@@ -292,7 +292,7 @@ def main(out: Path) -> None:
             "collectives": collectives(processes),
             "checkpoint": checkpoint(processes),
             "poisoned": poisoned(processes),
-            "wishes": wishes(processes),
+            "requests": requests(processes),
             "summed": summed(processes) if sys.platform == "linux" else None,
             "training": {},
         }

@@ -1,8 +1,8 @@
-"""The one all-reduce of an optimiser step: gradients, losses and wishes in one flat buffer.
+"""The one all-reduce of an optimizer step: gradients, losses and requests in one flat buffer.
 
 Because denominators are global, gradients of the shares are summed, not averaged. Losses travel
-along, so that every process knows those of the whole batch; and what each wishes to happen after
-the step (stop, save), so that all do it after the same step.
+along, so that every process knows those of the whole batch; and so do requests to stop or to save,
+so that all processes follow them after the same step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.summed_buffer import SummedBuffer
 
 
-class GradientExchange:
-    """Sums what the processes computed of a step; afterwards all hold the same bytes."""
+class GradientAllReduce:
+    """Sums gradients and losses of a step over processes; all hold the same bytes afterwards."""
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
@@ -33,21 +33,21 @@ class GradientExchange:
         self,
         parameters: Sequence[Tensor],
         losses: dict[str, Tensor],
-        wishes: Sequence[float],
+        requests: Sequence[float],
         sums: Sequence[Tensor] = (),
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Sum gradients and ``sums`` (in place), losses and wishes over all processes.
+        """Sum gradients and ``sums`` (in place), losses and requests over all processes.
 
         parameters: of one dtype and device, of the same shapes on all processes; losses: scalars by
         name; a process without rows has none. A phase must name its terms alike in every step.
-        Returns the losses and the wishes [len(wishes)].
+        Returns the losses and the requests [len(requests)].
         """
-        if self.processes.world == 1:  # under a launcher, with nobody to exchange with
-            return losses, self.processes.sum_(torch.tensor(wishes), "the wishes")
+        if self.processes.world == 1:  # under a launcher, alone
+            return losses, self.processes.sum_(torch.tensor(requests), "stop requests")
         if self._names is None:
             self._names = self._agreed_names(losses)
         names = self._names
-        self._lay_out([*parameters, *sums], len(parameters), len(names) + len(wishes))
+        self._lay_out([*parameters, *sums], len(parameters), len(names) + len(requests))
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
         grads = [parameter.grad for parameter in parameters]
         held = [
@@ -63,7 +63,7 @@ class GradientExchange:
         zero = tail.new_zeros(())
         values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
         tail[: len(names)].copy_(torch.stack(values))
-        tail[len(names) :].copy_(torch.tensor(wishes, dtype=tail.dtype), non_blocking=True)
+        tail[len(names) :].copy_(torch.tensor(requests, dtype=tail.dtype), non_blocking=True)
         assert self._buffer is not None
         self._buffer.sum_(self._count, "the sum of gradients")
         for parameter, view in zip(parameters, self._views, strict=True):
@@ -80,7 +80,7 @@ class GradientExchange:
         return list(dict.fromkeys(name for names in told for name in names))
 
     def _lay_out(self, held: Sequence[Tensor], gradients: int, tail: int) -> None:
-        """Cut the buffer into gradients, sums, then losses and wishes, unless it is."""
+        """Cut the buffer into gradients, sums, then losses and requests, if shapes have changed."""
         shapes = [tensor.shape for tensor in held]
         if shapes == self._shapes:
             return

@@ -54,7 +54,7 @@ def generate_hgt_embeddings_batched(
     from hasten.distributed.device import resolve_device  # noqa: PLC0415
     from hasten.evaluation.embedding_diagnostics import health_of  # noqa: PLC0415
     from hasten.inference.embed import embed, write_embeddings  # noqa: PLC0415
-    from hasten.training.cpu_fallback import with_retreat  # noqa: PLC0415
+    from hasten.training.cpu_fallback import with_cpu_fallback  # noqa: PLC0415
 
     out = Path(output_csv)
     if out.suffix.lower() != ".csv":
@@ -110,5 +110,5 @@ def generate_hgt_embeddings_batched(
         sys.stderr.write(f"warning: {text}\n")
 
     name = str(resolve_device(device or "auto"))
-    stats, _ = with_retreat(attempt, name, device is not None, say)
+    stats, _ = with_cpu_fallback(attempt, name, device is not None, say)
     return stats

@@ -1,1 +1,1 @@
-"""The engine: trainer, phases, precision, checkpoints, run folder, progress."""
+"""The training engine: trainer, optimizer step, precision, stopping, what checkpoints hold."""

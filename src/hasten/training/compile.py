@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hasten.errors import ConfigurationError
-from hasten.training.step import OptimiserStep
+from hasten.training.step import OptimizerStep
 
 _PROBE_BATCHES = 3
 _MUST_GAIN = 0.97
@@ -48,7 +48,12 @@ def forget_compiled() -> None:
     torch._dynamo.reset()
 
 
-def _probe(step: OptimiserStep, seed: int) -> float:
+def forced(mode: str) -> str:
+    """The mode that compiles without measuring, to keep a decision that was taken before."""
+    return "default" if mode == "auto" else mode
+
+
+def _probe(step: OptimizerStep, seed: int) -> float:
     """Milliseconds of forward and backward per batch, over the first batches of the first epoch."""
     count = min(_PROBE_BATCHES, step.phase.steps())
     begin = time.perf_counter()
@@ -60,7 +65,7 @@ def _probe(step: OptimiserStep, seed: int) -> float:
     return (time.perf_counter() - begin) / count * 1e3
 
 
-def compile_step(step: OptimiserStep, mode: str, seed: int) -> CompileReport:
+def compile_step(step: OptimizerStep, mode: str, seed: int) -> CompileReport:
     """Compile the phase's hot function in place, or put it back if ``auto`` finds no gain."""
     from torch._dynamo.utils import counters  # noqa: PLC0415 - heavy, and only needed here
 

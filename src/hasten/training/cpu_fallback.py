@@ -1,4 +1,4 @@
-"""From a device that fails to the CPU, said aloud: Apple's MPS runs out of memory or lacks things.
+"""CPU fallback with a warning, for Apple's MPS: it runs out of memory or lacks an operation.
 
 ``PYTORCH_ENABLE_MPS_FALLBACK=1`` lets torch compute single operations on the CPU, and
 ``PYTORCH_MPS_HIGH_WATERMARK_RATIO`` is how much of the memory MPS may take (0: all of it, and the
@@ -15,22 +15,22 @@ _SIGNS = ("out of memory", "mps", "metal", "not implemented for", "not supported
 
 
 def failed_on_device(error: BaseException) -> bool:
-    """Whether an error is that of a device, not of what was asked of it."""
-    if isinstance(error, NotImplementedError):  # torch's word for an operation a device lacks
+    """Whether the device caused an error."""
+    if isinstance(error, NotImplementedError):  # raised for an operation that a device lacks
         return True
     return isinstance(error, RuntimeError) and any(s in str(error).lower() for s in _SIGNS)
 
 
-def goes_to_cpu(error: BaseException, device: str, chosen: str, processes: int) -> bool:
-    """Whether a run on this kind of device goes on with the CPU after this error.
+def falls_back_to_cpu(error: BaseException, device: str, chosen: str, processes: int) -> bool:
+    """Whether a run on this kind of device continues on the CPU after this error.
 
-    chosen: what the configuration says: a device that was named is not left.
+    chosen: the configured device. One that the user named is kept.
     """
     return device == "mps" and chosen == "auto" and processes == 1 and failed_on_device(error)
 
 
-def retreat_message(error: BaseException, device: str, run: str) -> str:
-    """What is said of it: what failed, what happens now, and how to stay on the device."""
+def fallback_message(error: BaseException, device: str, run: str) -> str:
+    """The warning: what failed, what happens now, and how to stay on the device."""
     return (
         f"warning: {device} failed ({_first_line(error)}): {run} goes on with the CPU from its "
         "last checkpoint (from the beginning where there is none). To stay on the device: a "
@@ -45,12 +45,12 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def with_retreat(
+def with_cpu_fallback(
     attempt: Callable[[str], Found], device: str, chosen: bool, say: Callable[[str], None]
 ) -> tuple[Found, str]:
-    """What the attempt gives on the device, or on the CPU where the device fails; and which it was.
+    """The result on the device, or on the CPU if the device fails, and the device that was used.
 
-    chosen: the user named the device: then its error is raised, not hidden.
+    chosen: the user named the device, so its error is raised.
     """
     try:
         return attempt(device), device

@@ -14,7 +14,7 @@ from hasten.training.trainer import Trainer
 
 
 def switches_in_effect(trainer: Trainer, config: RunConfig) -> dict[str, Any]:
-    """The switches as they were in effect, not as they were asked for."""
+    """The options as they were in effect, not as they were requested."""
     options, processes = config.training, trainer.processes
     return {
         "device": str(processes.device),
@@ -28,10 +28,10 @@ def switches_in_effect(trainer: Trainer, config: RunConfig) -> dict[str, Any]:
         "accumulate": options.accumulate,
         "recompute": options.recompute,
         "cleanup_every": trainer.cleanup_every if can_release(processes.device) else None,
-        "compile": [report.to_json() for report in trainer.compiled] or "off",
+        "compile": [report.to_json() for report in trainer.state.compiled] or "off",
         "optimizer": f"{options.optimizer} (fused)",
         "eval_every": config.evaluation.every,
-        "average": options.average if trainer.average is not None else None,
+        "average": options.average if trainer.state.average is not None else None,
         "clip_norm": options.clip_norm,
         "bad_steps": sum(int(step.bad) for step in trainer.steps),
         "allocator": allocator_report(),

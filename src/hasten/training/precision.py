@@ -40,10 +40,10 @@ class Precision:
         scaled = loss if self.scaler is None else self.scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
 
-    def unscale(self, optimiser: torch.optim.Optimizer) -> None:
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the loss scale, before anything looks at them."""
         if self.scaler is not None:
-            self.scaler.unscale_(optimiser)
+            self.scaler.unscale_(optimizer)
 
     def lower(self) -> Precision | None:
         """The next safer precision, or None below fp32."""

@@ -29,7 +29,7 @@ class Schedule:
         )
 
     def at(self, step: int) -> float:
-        """The learning rate of optimiser step ``step`` (from 0)."""
+        """The learning rate of optimizer step ``step`` (from 0)."""
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         if self.shape == "constant":

@@ -1,20 +1,22 @@
-"""What a checkpoint holds of a trainer, and the trainer put back to where it was written."""
+"""The state of a training: what a checkpoint holds, saved and restored."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hasten.errors import CheckpointError
 from hasten.runs.checkpoint import Checkpoint
-from hasten.training.compile import CompileReport, compile_step, forget_compiled
+from hasten.training.compile import CompileReport, compile_step, forced, forget_compiled
+from hasten.training.early_stopping import Selection
 from hasten.training.precision import Precision
-from hasten.training.step import OptimiserStep
-
-if TYPE_CHECKING:
-    from hasten.training.trainer import Trainer
+from hasten.training.schedule import Schedule
+from hasten.training.step import OptimizerStep
+from hasten.training.weight_average import WeightAverage
 
 
 @dataclass
@@ -30,7 +32,7 @@ class Position:
 
 @dataclass
 class Totals:
-    """Sums of the running epoch (reset each epoch) and of the run (kept)."""
+    """Sums of the current epoch (reset each epoch) and of the run (kept)."""
 
     #: phase -> loss term -> sum over the steps that were taken; "steps" counts those
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -40,79 +42,125 @@ class Totals:
     earlier_seconds: float = 0.0
     examples: int = 0
 
+    def add_losses(self, phase: str, losses: Mapping[str, Tensor]) -> None:
+        """Add losses that were summed on the device; synchronizes with it."""
+        for name, value in losses.items():
+            sums = self.losses.setdefault(phase, {})
+            sums[name] = sums.get(name, 0.0) + float(value)
 
-def trainer_tensors(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
-    """Weights, optimiser state and what phases keep, by group and name.
+    def mean_losses(self, *, prefixed: bool) -> dict[str, float]:
+        """Each loss term's mean over the steps taken in this epoch; prefixed: by the phase."""
+        means = {}
+        for phase, sums in sorted(self.losses.items()):
+            prefix = f"{phase}." if prefixed else ""
+            for name, value in sorted(sums.items()):
+                if name != "steps":
+                    means[prefix + name] = value / max(sums["steps"], 1.0)
+        return means
 
-    Where weights are averaged, the average is what the run has come to, and ``training`` holds
-    those that training goes on from.
+
+class TrainingState:
+    """Weights, optimizers, position and totals of a training, saved to and loaded from checkpoints.
+
+    Everything random is keyed by (seed, epoch, index), so resuming is exact at any step.
     """
-    optimisers, phases = {}, {}
-    weights = dict(trainer.model.state_dict())
-    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
-    for step in trainer.steps:
-        name = step.phase.name
-        held, settled = step.tensors()
-        optimisers.update({f"{name}.{key}": value for key, value in held.items()})
-        weights.update({names[parameter]: value for parameter, value in settled.items()})
-        phases.update({f"{name}.{key}": value for key, value in step.phase.state().items()})
-    groups = {"weights": weights, "optimisers": optimisers, "phases": phases}
-    if trainer.average is not None:
-        groups |= {"weights": trainer.average.of(weights), "training": weights}
-    return groups
+
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: Sequence[OptimizerStep],
+        schedule: Schedule,
+        selection: Selection,
+        average: WeightAverage | None,
+    ) -> None:
+        self.model, self.steps, self.schedule = model, steps, schedule
+        self.selection, self.average = selection, average
+        self.position, self.totals = Position(), Totals()
+        self.compiled: list[CompileReport] = []
+        self.started = time.monotonic()
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last step that was taken."""
+        return self.schedule.at(max(0, self.position.step - 1))
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Weights, optimizer states and phase states, by group and name.
+
+        If weights are averaged, ``weights`` are the averages and ``training`` the weights that
+        training continues from.
+        """
+        optimizers, phases = {}, {}
+        weights = dict(self.model.state_dict())
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for step in self.steps:
+            name = step.phase.name
+            held, updated = step.optimizer.tensors()
+            optimizers.update({f"{name}.{key}": value for key, value in held.items()})
+            weights.update({names[parameter]: value for parameter, value in updated.items()})
+            phases.update({f"{name}.{key}": value for key, value in step.phase.state().items()})
+        groups = {"weights": weights, "optimisers": optimizers, "phases": phases}
+        if self.average is not None:
+            groups |= {"weights": self.average.of(weights), "training": weights}
+        return groups
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything else, as JSON values."""
+        elapsed = self.totals.earlier_seconds + time.monotonic() - self.started
+        return {
+            "position": asdict(self.position),
+            "lr": self.lr,  # influence weights checkpoints by it
+            "totals": {**asdict(self.totals), "earlier_seconds": elapsed},
+            "selection": self.selection.state(),
+            "averaged": None if self.average is None else self.average.times,
+            "steps": {
+                step.phase.name: {
+                    "precision": step.precision.state(),
+                    "bad": int(step.bad),
+                    "bad_in_a_row": int(step.bad_in_a_row),
+                }
+                for step in self.steps
+            },
+            "compiled": [report.to_json() for report in self.compiled],
+        }
+
+    def load(self, checkpoint: Checkpoint, seed: int) -> None:
+        """Continue exactly where the checkpoint was written, on any number of processes.
+
+        seed: of the run. Raises CheckpointError if the weights do not fit the model.
+        """
+        weights, saved = checkpoint.tensors["weights"], checkpoint.state
+        try:
+            self.model.load_state_dict(checkpoint.tensors.get("training", weights))
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{checkpoint.path}: the weights do not fit the model: {error}"
+            ) from error
+        self.position = Position(**saved["position"])
+        self.totals = Totals(**saved["totals"])
+        self.selection.load_state(saved["selection"])
+        if self.average is not None:
+            self.average.load(weights, saved["averaged"])
+        for step in self.steps:
+            _load_step(step, checkpoint)
+        self.compiled = [CompileReport(**report) for report in saved["compiled"]]
+        if any(report.in_effect for report in self.compiled):
+            forget_compiled()
+        for step, report in zip(self.steps, self.compiled, strict=False):
+            if report.in_effect:
+                compile_step(step, forced(report.requested), seed)
+
+    def load_phases(self, checkpoint: Checkpoint) -> None:
+        """Load what the phases keep, and nothing else."""
+        for step in self.steps:
+            step.phase.load_state(phase_state(checkpoint, step.phase.name))
 
 
-def trainer_state(trainer: Trainer) -> dict[str, Any]:
-    """Everything else, as JSON values."""
-    return {
-        "position": asdict(trainer.position),
-        # of the last step that was taken; influence weights checkpoints by it
-        "lr": trainer.schedule.at(max(0, trainer.position.step - 1)),
-        "totals": {**asdict(trainer.totals), "earlier_seconds": trainer.elapsed},
-        "selection": trainer.selection.state(),
-        "averaged": None if trainer.average is None else trainer.average.times,
-        "steps": {
-            step.phase.name: {
-                "precision": step.precision.state(),
-                "bad": int(step.bad),
-                "bad_in_a_row": int(step.bad_in_a_row),
-            }
-            for step in trainer.steps
-        },
-        "compiled": [report.to_json() for report in trainer.compiled],
-    }
-
-
-def restore_trainer(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Go on exactly where the checkpoint was written, in any number of processes."""
-    weights = checkpoint.tensors["weights"]
-    try:
-        trainer.model.load_state_dict(checkpoint.tensors.get("training", weights))
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"{checkpoint.path}: the weights do not fit the model: {error}"
-        ) from error
-    state = checkpoint.state
-    trainer.position = Position(**state["position"])
-    trainer.totals = Totals(**state["totals"])
-    trainer.selection.load_state(state["selection"])
-    if trainer.average is not None:
-        trainer.average.load(weights, state["averaged"])
-    for step in trainer.steps:
-        _restore_step(step, checkpoint)
-    trainer.compiled = [CompileReport(**report) for report in state["compiled"]]
-    if any(report.in_effect for report in trainer.compiled):
-        forget_compiled()
-    for step, report in zip(trainer.steps, trainer.compiled, strict=False):
-        if report.in_effect:
-            compile_step(step, forced(report.requested), trainer.config.seed)
-
-
-def _restore_step(step: OptimiserStep, checkpoint: Checkpoint) -> None:
+def _load_step(step: OptimizerStep, checkpoint: Checkpoint) -> None:
     name, tensors = step.phase.name, checkpoint.tensors
     prefix = f"{name}."
     held = {k: v for k, v in tensors["optimisers"].items() if k.rsplit(".", 2)[0] == name}
-    step.load({key.removeprefix(prefix): value for key, value in held.items()})
+    step.optimizer.load({key.removeprefix(prefix): value for key, value in held.items()})
     step.phase.load_state(phase_state(checkpoint, name))
     saved = checkpoint.state["steps"][name]
     step.precision = Precision.from_state(saved["precision"], step.device)
@@ -121,12 +169,7 @@ def _restore_step(step: OptimiserStep, checkpoint: Checkpoint) -> None:
 
 
 def phase_state(checkpoint: Checkpoint, name: str) -> dict[str, Tensor]:
-    """What a phase kept between epochs, from a checkpoint."""
+    """What a phase keeps between epochs, from a checkpoint."""
     prefix = f"{name}."
     tensors = checkpoint.tensors.get("phases", {})
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def forced(mode: str) -> str:
-    """The mode that compiles without measuring: a decision that was taken is kept."""
-    return "default" if mode == "auto" else mode

@@ -1,4 +1,4 @@
-"""One optimiser step: micro-batches, backward passes, guard, clipping, update.
+"""One optimizer step: micro-batches, backward passes, all-reduce, guard, clipping, update.
 
 The loss is ``sum of weight * sum / denominator`` over all terms. Denominators are global, so the
 gradients of micro-batches (and of processes) add up to the gradient of the whole batch.
@@ -6,21 +6,19 @@ gradients of micro-batches (and of processes) add up to the gradient of the whol
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hasten.config import TrainingOptions
-from hasten.distributed.all_reduce import GradientExchange
+from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.ops.random import Stream, key, seed_device
+from hasten.training.optimizers.make import make_optimizer
 from hasten.training.precision import Precision, gradient_norm
-from hasten.training.row_adam import RowAdam, of_dense
 
 
 @dataclass(frozen=True)
@@ -31,26 +29,8 @@ class Share:
     world: int = 1
 
 
-#: what a process may wish for after a step: to stop by SIGINT or by SIGTERM, to end, to save
-Wishes = tuple[float, float, float, float]
-NO_WISHES: Wishes = (0.0, 0.0, 0.0, 0.0)
-
-
-def make_optimiser(parameters: Sequence[Tensor], options: TrainingOptions) -> torch.optim.Optimizer:
-    """Adam or AdamW as one fused kernel: 6 times faster than a loop over tensors on the CPU."""
-    kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
-    return kind(
-        parameters,
-        lr=options.lr,
-        betas=options.betas,
-        eps=options.eps,
-        weight_decay=options.weight_decay,
-        fused=True,
-    )
-
-
-class OptimiserStep:
-    """The step of one phase. Bad gradients never reach the weights or the optimiser's moments."""
+class OptimizerStep:
+    """The step of one phase. Non-finite gradients never reach the weights or the moments."""
 
     def __init__(
         self,
@@ -69,97 +49,49 @@ class OptimiserStep:
         self.share = share
         self.device = device
         self.parameters = list(phase.parameters())
-        #: the optimiser of the rows of a table, where not all of it is moved at every step
-        self.rows: RowAdam | None = None
-        if precision.scaler is None:
-            self.rows = RowAdam.of(phase.table, options)
-        self.optimiser = make_optimiser([self.parameters[n] for n in self._moved()], options)
-        #: what the gradients of the running step are of: parameters, rows in place of their table
-        self.trained: list[Tensor] = list(self.parameters)
-        self.exchange = GradientExchange(processes) if processes and processes.joined else None
-        #: the wishes of all processes, summed in the last step; None where there is one process
-        self.wishes: Tensor | None = None
-        #: steps in a row whose gradients were not finite, and their number in all
+        self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
+        self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
+        #: the requests of all processes, summed in the last step; None without a process group
+        self.requests: Tensor | None = None
+        #: steps in a row whose gradients were not finite, and their total number
         self.bad_in_a_row = torch.zeros((), dtype=torch.int64, device=device)
         self.bad = torch.zeros((), dtype=torch.int64, device=device)
 
-    def __call__(self, batch: Batch, lr: float, wishes: Wishes = NO_WISHES) -> dict[str, Tensor]:
+    def __call__(
+        self, batch: Batch, lr: float, requests: Sequence[float] = ()
+    ) -> dict[str, Tensor]:
         """Take the step; returns the loss terms of the whole batch, detached.
 
-        "steps" among them is 1; a step that was left out counts 0 in all of them.
+        requests: of this process, summed over all into :attr:`requests`. "steps" among the terms is
+        1; all terms of a skipped step are 0.
         """
         self.zero_grad()
         losses = self.accumulate(batch)
-        if self.exchange is not None:
-            sums = self.phase.sums()
-            losses, self.wishes = self.exchange(self.trained, losses, wishes, sums)
-        # as after an exchange: a parameter that nothing led to has the gradient zero
-        for parameter in self.trained:
+        trained = self.optimizer.trained
+        if self.all_reduce is not None:
+            losses, self.requests = self.all_reduce(trained, losses, requests, self.phase.sums())
+        # as after an all-reduce: a parameter that took no part has a zero gradient
+        for parameter in trained:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         losses["steps"] = torch.ones((), device=self.device)
-        self.precision.unscale(self.optimiser)
-        norm = self.norm()
+        self.precision.unscale(self.optimizer)
+        norm = gradient_norm(trained)
         finite = torch.isfinite(norm)
-        self.clip(norm)
-        for group in self.optimiser.param_groups:
+        self.clip(trained, norm)
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.update(finite)
-        if self.rows is not None:
-            if finite:
-                self.rows.move(lr)
-            if batch.index == self.phase.steps() - 1:
-                self.settle()
+        if batch.index == self.phase.steps() - 1:
+            self.optimizer.flush()
         self.phase.end_step(finite)
         self.bad += ~finite
         self.bad_in_a_row = torch.where(finite, 0, self.bad_in_a_row + 1)
         return {name: torch.where(finite, value, 0.0) for name, value in losses.items()}
 
-    def settle(self) -> None:
-        """Bring all rows of a table up to date, where not all of it is moved at every step."""
-        if self.rows is not None:
-            self.rows.settle()
-
     def zero_grad(self) -> None:
-        """Forget the gradients."""
-        self.optimiser.zero_grad()
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
-        """The optimiser's state by the parameter's number and the field (``0.exp_avg``).
-
-        And of a table that is not up to date what it is when it is. All processes call it.
-        """
-        found: dict[str, Tensor] = {}
-        settled: dict[nn.Parameter, Tensor] = {}
-        for number, parameter in enumerate(self.parameters):
-            if self.rows is not None and parameter is self.rows.weight:
-                settled[parameter], state = self.rows.tensors()
-            else:
-                state = self.optimiser.state[parameter]
-            found.update({f"{number}.{field}": value for field, value in state.items()})
-        return found, settled
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of :meth:`tensors`; the weights are in place."""
-        fields: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            place, field = name.split(".", 1)
-            fields.setdefault(int(place), {})[field] = value
-        state: dict[str, Any] = self.optimiser.state_dict()
-        for at, number in enumerate(self._moved()):
-            if number in fields:
-                state["state"][at] = of_dense(fields[number])
-        self.optimiser.load_state_dict(state)
-        for index, parameter in enumerate(self.parameters):
-            if self.rows is not None and parameter is self.rows.weight and index in fields:
-                self.rows.load(fields[index])
-
-    def _moved(self) -> list[int]:
-        """Numbers of the parameters that the optimiser updates, in its order."""
-        table = None if self.rows is None else self.rows.weight
-        return [n for n, p in enumerate(self.parameters) if p is not table]
+        """Drop the gradients."""
+        self.optimizer.zero_grad()
 
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
@@ -178,22 +110,20 @@ class OptimiserStep:
             with self.precision.autocast():
                 terms = self.phase.regularisers(leaves, batch)
             self.backward(terms, losses)
-        if self.rows is None:
-            self.backward_encoded(encoded, leaves)
+        self.backward_encoded(encoded, leaves)
         return losses
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
-        """What the phase encodes once a step, and leaves at which its gradients are gathered."""
-        if self.rows is None:
-            with self.precision.autocast():
-                encoded = self.phase.encode(batch)
-            return encoded, tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
-        leaf, self.rows.weight.grad = self.rows.read(batch), None
-        self.trained = [leaf if p is self.rows.weight else p for p in self.parameters]
-        return (), (leaf,)
+        """What the phase encodes once a step, and the leaves that accumulate its gradients."""
+        rows = self.optimizer.read(batch)
+        if rows is not None:
+            return (rows,), (rows,)
+        with self.precision.autocast():
+            encoded = self.phase.encode(batch)
+        return encoded, tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
 
     def seed(self, batch: Batch, part: int) -> None:
-        """Key dropout by the step and the share, so that a resumed run draws the same masks."""
+        """Key dropout by step and share, so that a resumed run draws the same masks."""
         value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.number, batch.index, part)
         seed_device(self.device, value)
 
@@ -209,64 +139,29 @@ class OptimiserStep:
             self.precision.backward(total)
 
     def backward_encoded(self, encoded: Encoded, leaves: Encoded) -> None:
-        """One backward pass through the whole-graph state, with the gradients gathered at it."""
+        """One backward pass through the encoder, from the gradients accumulated at its outputs."""
         pairs = [
-            (t, leaf.grad) for t, leaf in zip(encoded, leaves, strict=True) if leaf.grad is not None
+            (t, leaf.grad)
+            for t, leaf in zip(encoded, leaves, strict=True)
+            if leaf.grad is not None and t is not leaf
         ]
         if pairs:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
-    def norm(self, kind: float = 2.0) -> Tensor:
-        """A norm of all gradients together."""
-        return gradient_norm(self.trained, kind)
-
-    def clip(self, norm: Tensor) -> None:
-        """Scale the (unscaled) gradients down to the largest permitted norm."""
+    def clip(self, trained: Sequence[Tensor], norm: Tensor) -> None:
+        """Scale the (unscaled) gradients down to ``clip_norm``; norm: their 2-norm."""
         limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
         if limit is not None:
-            if kind != 2:
-                norm = self.norm(kind)
-            torch.nn.utils.clip_grads_with_norm_(self.trained, limit, norm)
+            norm = norm if kind == 2 else gradient_norm(trained, kind)
+            torch.nn.utils.clip_grads_with_norm_(trained, limit, norm)
 
     def update(self, finite: Tensor) -> None:
-        """Step the optimiser; on the device, without a synchronisation, unless not finite."""
+        """Step the optimizer, on the device and without a synchronization, unless not finite."""
         if self.precision.scaler is not None:
-            self.precision.scaler.step(self.optimiser)
+            self.precision.scaler.step(self.optimizer)
             self.precision.scaler.update()
             return
-        # fused optimisers skip weights, moments and step count where found_inf is 1
-        self.optimiser.grad_scale = None  # type: ignore[attr-defined]
-        self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
-        self.optimiser.step()
-
-
-def first_bad_tensor(step: OptimiserStep, batch: Batch, model: nn.Module) -> str | None:
-    """Name the first tensor that is not finite when this share is computed once more."""
-    found: list[str] = []
-
-    def look(name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
-            if isinstance(output, Tensor) and not torch.isfinite(output).all():
-                found.append(f"output of {name or 'the model'}")
-
-        return hook
-
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            return f"parameter {name}"
-    handles = [m.register_forward_hook(look(name)) for name, m in model.named_modules()]
-    try:
-        step.zero_grad()
-        losses = step.accumulate(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    found += [f"loss term {n}" for n, v in losses.items() if not math.isfinite(float(v))]
-    grads = {id(p): t.grad for p, t in zip(step.parameters, step.trained, strict=True)}
-    found += [
-        f"gradient of {name}"
-        for name, p in model.named_parameters()
-        if (grad := grads.get(id(p), p.grad)) is not None and not torch.isfinite(grad).all()
-    ]
-    step.zero_grad()
-    return found[0] if found else None
+        # fused optimizers skip weights, moments and step count where found_inf is 1
+        self.optimizer.grad_scale = None
+        self.optimizer.found_inf = (~finite).float()
+        self.optimizer.step()

@@ -15,10 +15,11 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch, SimplePhase, TableRows, Term
 from hasten.ops.random import Stream, integers, key
 from hasten.runs.checkpoint import read_checkpoint
-from hasten.training import row_adam
+from hasten.training.nonfinite import first_bad_tensor
+from hasten.training.optimizers import row_adam
+from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.row_adam import RowAdam
-from hasten.training.step import OptimiserStep, Share, first_bad_tensor
+from hasten.training.step import OptimizerStep, Share
 from tests.contract.cases import CASES
 from tests.contract.test_models import fingerprint, train
 
@@ -70,7 +71,7 @@ def made(dtype=torch.float64, **options):
     model.weight = nn.Parameter(torch.randn(ROWS, 5, dtype=dtype))
     model.target = nn.Parameter(torch.randn(5, dtype=dtype))
     training = TrainingOptions(**options)
-    step = OptimiserStep(FewRows(model), 0, training, Precision("fp32", CPU), Share(), CPU)
+    step = OptimizerStep(FewRows(model), 0, training, Precision("fp32", CPU), Share(), CPU)
     return model, step
 
 
@@ -89,18 +90,18 @@ def walk(step, epochs=2, begin=(0, 0), stop=None):
 @pytest.mark.parametrize("options", [{}, {"clip_norm": 0.5}, {"accumulate": 2}])
 def test_the_result_is_that_of_a_dense_adam(monkeypatch, options):
     ours, step = made(**options)
-    assert isinstance(step.rows, RowAdam)
+    assert isinstance(step.optimizer, RowAdam)
     monkeypatch.setattr(row_adam, "FEWEST", ROWS)
     dense, plain = made(**options)
-    assert plain.rows is None
+    assert not isinstance(plain.optimizer, RowAdam)
     for each in (step, plain):
         each.phase.poison = 20  # a step that is left out counts on neither side
         walk(each)
         assert int(each.bad) == 2
     for name, value in dense.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-11, atol=1e-13)
-    mine, settled = step.tensors()
-    theirs, _ = plain.tensors()
+    mine, settled = step.optimizer.tensors()
+    theirs, _ = plain.optimizer.tensors()
     assert mine.keys() == theirs.keys()
     for name, value in theirs.items():
         torch.testing.assert_close(mine[name], value, rtol=1e-10, atol=1e-16, check_dtype=False)
@@ -125,21 +126,21 @@ def test_what_is_saved_in_the_middle_goes_on_bit_for_bit_and_is_what_a_dense_ada
     walk(step)
     cut, step = made()
     walk(step, stop=stop)
-    held, settled = step.tensors()
+    held, settled = step.optimizer.tensors()
     held = copy.deepcopy(held)
     weights = {**cut.state_dict(), "weight": settled[cut.weight].clone()}
     assert any(name.endswith("pending_weight") for name in held) == (stop[1] > 0)
 
     again, step = made()
     again.load_state_dict(weights)
-    step.load(copy.deepcopy(held))
+    step.optimizer.load(copy.deepcopy(held))
     walk(step, begin=stop)
     assert all(torch.equal(value, whole.state_dict()[n]) for n, value in again.state_dict().items())
 
     monkeypatch.setattr(row_adam, "FEWEST", ROWS)
     dense, plain = made()
     dense.load_state_dict(weights)
-    plain.load(held)
+    plain.optimizer.load(held)
     walk(plain, begin=stop)
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(dense.state_dict()[name], value, rtol=1e-10, atol=1e-12)
@@ -149,12 +150,12 @@ def test_a_dense_adam_can_be_gone_on_with(monkeypatch):
     monkeypatch.setattr(row_adam, "FEWEST", ROWS)
     dense, plain = made()
     walk(plain, stop=(0, 30))
-    held, weights = copy.deepcopy(plain.tensors()[0]), copy.deepcopy(dense.state_dict())
+    held, weights = copy.deepcopy(plain.optimizer.tensors()[0]), copy.deepcopy(dense.state_dict())
     walk(plain, begin=(0, 30))
     monkeypatch.undo()
     ours, step = made()
     ours.load_state_dict(weights)
-    step.load(held)
+    step.optimizer.load(held)
     walk(step, begin=(0, 30))
     for name, value in dense.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-10, atol=1e-12)
@@ -173,12 +174,12 @@ def test_the_last_step_of_a_phase_brings_all_rows_up_to_date():
     model, step = made()
     for index in range(STEPS):
         step(step.phase.plan(0, 0, index), 1e-2)
-        assert step.rows.pending == (index < STEPS - 1)
+        assert step.optimizer.pending == (index < STEPS - 1)
     step.phase.poison = STEPS - 1  # also where it is left out
     for index in range(STEPS):
         step(step.phase.plan(0, 1, index), 1e-2)
-    assert not step.rows.pending
-    assert step.tensors()[1][model.weight].data_ptr() == model.weight.data_ptr()
+    assert not step.optimizer.pending
+    assert step.optimizer.tensors()[1][model.weight].data_ptr() == model.weight.data_ptr()
 
 
 def test_a_bad_gradient_of_rows_is_named():
@@ -199,7 +200,7 @@ def test_a_bad_gradient_of_rows_is_named():
     "options", [{"weight_decay": 1e-4}, {"betas": (0.9995, 0.999)}, {"optimizer": "adamw"}]
 )
 def test_what_is_no_longer_the_dense_result_is_left_to_the_dense_adam(options):
-    assert (made(**options)[1].rows is None) == ("optimizer" not in options)
+    assert isinstance(made(**options)[1].optimizer, RowAdam) == ("optimizer" in options)
 
 
 def test_kgat_stopped_anywhere_in_its_second_phase_goes_on_bit_for_bit(monkeypatch, tmp_path):

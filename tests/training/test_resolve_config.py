@@ -11,13 +11,13 @@ from hasten.config import RunConfig
 from hasten.distributed.launch import Launch
 from hasten.distributed.processes import Processes
 from hasten.models.sequential.sasrec import SASRecOptions
-from hasten.training.batch_layout import settle
+from hasten.training.resolve_config import resolve_config
 
 
 def of(world: int, **training: object):
     launch = Launch(0, world, 0, world, "127.0.0.1", 0)
     config = RunConfig.model_validate({"model": SASRecOptions(), "training": training})
-    return settle(config, Processes(torch.device("cpu"), launch))
+    return resolve_config(config, Processes(torch.device("cpu"), launch))
 
 
 def test_the_batch_is_global_by_default():
@@ -34,7 +34,7 @@ def test_a_batch_a_process_grows_with_them_and_is_settled():
     assert (training.batch_size, training.batch_size_per_device, training.lr) == (128, None, 0.01)
     assert layout.notes == ("batch size 128: 32 for each process",)
     # settled: the same run on any number of processes
-    again = settle(layout.config, Processes(torch.device("cpu")))
+    again = resolve_config(layout.config, Processes(torch.device("cpu")))
     assert again.config.training == training
 
 
@@ -57,7 +57,7 @@ def test_a_backend_for_one_process_is_warned_of():
     config = RunConfig.model_validate(
         {"model": SASRecOptions(), "distributed": {"backend": "gloo"}}
     )
-    assert settle(config, Processes(torch.device("cpu"))).warnings == (
+    assert resolve_config(config, Processes(torch.device("cpu"))).warnings == (
         "distributed.backend has no effect on one process",
     )
 
@@ -75,6 +75,6 @@ def test_a_precision_that_the_cpu_only_emulates_is_warned_of(monkeypatch):
 
 def test_a_cleanup_that_can_do_nothing_is_warned_of(monkeypatch):
     assert of(1, cleanup_every=8).warnings == ()
-    monkeypatch.setattr("hasten.training.batch_layout.can_release", lambda device: False)
+    monkeypatch.setattr("hasten.training.resolve_config.can_release", lambda device: False)
     (warning,) = of(1, cleanup_every=8).warnings
     assert "cleanup_every has no effect" in warning

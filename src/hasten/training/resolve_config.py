@@ -1,4 +1,4 @@
-"""What processes and device mean for a run: batch, learning rate, switches that do not pay."""
+"""Resolve the options that depend on the number of processes and on the device."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from hasten.training.precision import slow_precision
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The configuration with both settled, and what the log says of it.
-
-    ``config`` no longer depends on the number of processes: it repeats the run on any number.
-    """
+class ResolvedConfig:
+    """A configuration that repeats the run on any number of processes, and what to log about it."""
 
     config: RunConfig
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
-def settle(config: RunConfig, processes: Processes) -> Layout:
-    """Make ``batch_size_per_device`` and ``lr_scaling`` numbers for these processes."""
+def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
+    """Replace ``batch_size_per_device`` and ``lr_scaling`` by batch size and learning rate."""
     options, world = config.training, processes.world
     notes, warnings = [], []
     changes: dict[str, object] = {"batch_size_per_device": None, "lr_scaling": "none"}
@@ -59,7 +56,7 @@ def settle(config: RunConfig, processes: Processes) -> Layout:
     if options.cleanup_every is not None and not can_release(processes.device):
         warnings.append("training.cleanup_every has no effect on this system's allocator")
     training = options.model_copy(update=changes)
-    return Layout(
+    return ResolvedConfig(
         config.model_copy(update={"training": training, "devices": processes.local_world}),
         tuple(notes),
         tuple(warnings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops.missed_steps import MissedSteps
+from hasten.training.optimizers.missed_steps import MissedSteps
 
 
 def walk(weight, first, second, step, rates, betas, eps):

@@ -1,0 +1,61 @@
+"""The records and the log line of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hasten.distributed.rank_log import RankLog
+from hasten.evaluation.ranker import Evaluation
+from hasten.runs.environment import peak_memory_bytes
+from hasten.runs.journal import Journal
+from hasten.runs.progress import Progress
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What an epoch produced. number: from 1; step: optimizer steps of the run so far."""
+
+    number: int
+    step: int
+    losses: Mapping[str, float]
+    lr: float
+    seconds: float
+    examples_per_second: float
+    evaluation: Evaluation | None
+    #: whether the evaluation is the best so far
+    best: bool
+
+    def write(self, journal: Journal | RankLog, progress: Progress, metric: str) -> None:
+        """Write metrics, logs and the progress bar; metric: the one that selects the model."""
+        number, evaluation = self.number, self.evaluation
+        seconds = {
+            "seconds": round(self.seconds, 4),
+            "examples_per_second": round(self.examples_per_second, 1),
+        }
+        if evaluation is not None:
+            self._write_diagnostics(journal, evaluation)
+        journal.record("train", number, self.step, {**self.losses, "lr": self.lr, **seconds})
+        text = " ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
+        line = (
+            f"epoch {number}  {text}  {self.seconds:.1f} s  "
+            f"{self.examples_per_second:,.0f} examples/s  {peak_memory_bytes() / 2**20:,.0f} MB"
+        )
+        if evaluation is not None:
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in evaluation.values.items())
+            shown += "  best so far" if self.best else ""
+            journal.record("valid", number, self.step, evaluation.values)
+            journal.valid(f"epoch {number}  {shown}")
+            progress.note(**{metric: evaluation.values[metric]})
+            line += f"  valid {shown}"
+        progress.note(examples_per_second=self.examples_per_second)
+        journal.train(line)
+
+    def _write_diagnostics(self, journal: Journal | RankLog, evaluation: Evaluation) -> None:
+        """Record the diagnostics of the embeddings, and warn if they show a collapse."""
+        found = evaluation.diagnostics
+        if found is None:
+            return
+        journal.record("health", self.number, self.step, found.figures)
+        if found.warning is not None:
+            journal.warn(f"epoch {self.number}: {found.warning}")

@@ -1,0 +1,154 @@
+"""Adam with deferred updates for a table of which a step reads few rows.
+
+Dense Adam reads and writes the table and both moments at every step, although the gradient is zero
+except for the rows that the step reads. Here a row stays unchanged until it is read next; then all
+updates it missed are applied at once (:mod:`.missed_steps`). The result is that of dense Adam
+except for rounding. Call :meth:`RowAdam.flush` before other code reads the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config import TrainingOptions
+from hasten.objectives.base import Batch, TableRows
+from hasten.training.optimizers.adam import PENDING, PhaseAdam, fields_by_number
+from hasten.training.optimizers.missed_steps import MissedSteps
+
+#: least rows of the table for each row that is read; below, dense Adam is faster
+FEWEST = 4
+#: rows updated at a time by a flush
+_ROWS = 1 << 13
+
+
+class RowAdam(PhaseAdam):
+    """Adam that updates only the rows of a table that the batch reads, and all other parameters.
+
+    :meth:`read` puts the rows in the place of the table among the parameters, so gradients, norm
+    and update are those of the rows. A hook after the step writes them back.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], options: TrainingOptions, table: TableRows
+    ) -> None:
+        super().__init__(parameters, options)
+        self.table, self.weight = table, table.weight
+        self.first = torch.zeros_like(self.weight, requires_grad=False)
+        self.second = torch.zeros_like(self.first)
+        #: the step up to which each row is updated
+        self.after = torch.zeros(len(self.weight), dtype=torch.int64)
+        self.missed = MissedSteps(options.betas, options.eps, self.weight.dtype)
+        self._number = next(n for n, p in enumerate(parameters) if p is self.weight)
+        self._ids = self.after[:0]
+        self.register_step_post_hook(RowAdam._write_back)
+
+    @staticmethod
+    def suits(table: TableRows, options: TrainingOptions) -> bool:
+        """Whether the result is that of dense Adam and costs less.
+
+        This needs a CPU, few rows a step and no weight decay.
+        """
+        (beta1, beta2), count = options.betas, len(table.weight)
+        same = beta1**2 < 0.98 * beta2 and options.eps > 0 and options.weight_decay == 0
+        few = FEWEST * min(table.at_most, count) <= count
+        return table.weight.device.type == "cpu" and same and few
+
+    @property
+    def pending(self) -> bool:
+        """Whether rows have deferred updates."""
+        return self.missed.last > self.missed.first
+
+    def read(self, batch: Batch) -> Tensor:
+        """[S, D] the rows of a batch, up to date: a leaf that receives gradients."""
+        self._restore_table()
+        ids = self.table.read(batch)
+        with torch.no_grad():
+            weight, first, second = (
+                table.index_select(0, ids) for table in (self.weight, self.first, self.second)
+            )
+            self.missed.catch_up(self.after.index_select(0, ids), weight, first, second)
+        leaf = weight.requires_grad_()
+        step = torch.tensor(float(self.missed.last))
+        self.state[leaf] = {"step": step, "exp_avg": first, "exp_avg_sq": second}
+        self._ids, self.trained[self._number] = ids, leaf
+        return leaf
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._restore_table()
+        super().zero_grad(set_to_none)
+
+    def _restore_table(self) -> dict[str, Tensor]:
+        """Put the table back among the parameters; the state of the rows that were read."""
+        leaf = self.trained[self._number]
+        self.trained[self._number] = self.weight
+        return {} if leaf is self.weight else self.state.pop(leaf)
+
+    @torch.no_grad()
+    def _write_back(self, _arguments: Any, _named: Any) -> None:
+        """Write the rows of the step that was taken into the table."""
+        leaf = self.trained[self._number]
+        state = self._restore_table()
+        if not state or (self.found_inf is not None and bool(self.found_inf)):
+            return
+        lr = self.param_groups[0]["lr"]
+        if not self.missed.add(lr):
+            self.flush()
+            self.missed.add(lr)
+        rows = (leaf, state["exp_avg"], state["exp_avg_sq"])
+        for table, values in zip((self.weight, self.first, self.second), rows, strict=True):
+            table.index_copy_(0, self._ids, values)
+        self.after[self._ids] = self.missed.last
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        if self.pending:
+            self._catch_up_all(self.weight, self.first, self.second)
+            self.after.fill_(self.missed.last)
+        self.missed.begin(self.missed.last)
+
+    def _catch_up_all(self, weight: Tensor, first: Tensor, second: Tensor) -> None:
+        for start in range(0, len(weight), _ROWS):
+            part = slice(start, start + _ROWS)
+            self.missed.catch_up(self.after[part], weight[part], first[part], second[part])
+
+    @torch.no_grad()
+    def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
+        """State and weights of dense Adam, and the deferred updates, to resume bit for bit."""
+        self._restore_table()
+        found, _ = super().tensors()
+        tables = {"weight": self.weight.detach(), "exp_avg": self.first, "exp_avg_sq": self.second}
+        held: dict[str, Tensor] = {}
+        if self.pending:
+            held = {f"{PENDING}{name}": table for name, table in tables.items()}
+            held |= {f"{PENDING}after": self.after, f"{PENDING}sums": self.missed.sums()}
+            tables = {name: table.clone() for name, table in tables.items()}
+            self._catch_up_all(*tables.values())
+        weight = tables.pop("weight")
+        fields = {**tables, "step": torch.tensor(float(self.missed.last)), **held}
+        found.update({f"{self._number}.{name}": value for name, value in fields.items()})
+        return found, {self.weight: weight}
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        self._restore_table()
+        own = f"{self._number}."
+        super().load({n: value for n, value in tensors.items() if not n.startswith(own)})
+        state = fields_by_number(tensors).get(self._number)
+        if state is None:
+            return
+        last = int(state["step"])
+        pending = f"{PENDING}weight" in state
+        prefix = PENDING if pending else ""
+        self.first.copy_(state[f"{prefix}exp_avg"])
+        self.second.copy_(state[f"{prefix}exp_avg_sq"])
+        if pending:
+            self.weight.copy_(state[f"{PENDING}weight"])
+            self.after.copy_(state[f"{PENDING}after"])
+            self.missed.load(last, state[f"{PENDING}sums"])
+        else:
+            self.after.fill_(last)
+            self.missed.begin(last)
