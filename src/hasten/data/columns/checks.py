@@ -1,17 +1,21 @@
-"""Every rule about the cells of a data file, and the message of every refusal.
+"""The rules for the cells of a data file, and the error message for rows that break them.
 
-The bulk of a file is read and checked by columns; only when that fails is it gone through row by
-row with the rules below, to say which rows, what they hold and what was expected.
+Files are read and checked column by column. Only when a column fails is the file read again row by
+row with the rules below, to report which rows are wrong, what they hold and what was expected.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from itertools import chain
+from typing import Literal, Protocol
 
+import numpy as np
+
+from hasten.arrays import Int64
 from hasten.errors import DataError
 
 MAX_ID = 2**31 - 1
@@ -50,19 +54,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the cells of a row must look like.
+    """The form that the cells of a row must have.
 
-    header: the texts of the header's id cells, refused as ids (two files were concatenated).
+    ids: role -> rule for its ids, "any" where a role is not listed.
+    header: texts of the header's id cells, refused as ids (two files were concatenated).
     missing: whether words such as "nan" are accepted as labels.
     """
 
-    user: IdRule = "any"
-    item: IdRule = "any"
-    head: IdRule = "any"
-    relation: IdRule = "any"
-    tail: IdRule = "any"
-    head_type: IdRule = "any"
-    tail_type: IdRule = "any"
+    ids: Mapping[str, IdRule] = field(default_factory=dict)
     time: TimeRule = "number"
     header: frozenset[str] = frozenset()
     missing: bool = False
@@ -71,7 +70,7 @@ class Rules:
         """Why the cells (role -> text) of a row cannot be used, or None."""
         for role, text in cells.items():
             if role in ID_ROLES:
-                reason = self.id_problem(role, text, getattr(self, role))
+                reason = self.id_problem(role, text)
             elif role == "rating":
                 reason = rating_problem(text)
             elif role == "time":
@@ -84,10 +83,9 @@ class Rules:
                 return reason
         return None
 
-    def id_problem(  # noqa: PLR0911 - one return a rule
-        self, role: str, text: str, rule: IdRule
-    ) -> str | None:
-        """Why a text is no id under the rule, or None."""
+    def id_problem(self, role: str, text: str) -> str | None:  # noqa: PLR0911 - one return a rule
+        """Why a text is not an id of the role, or None."""
+        rule = self.ids.get(role, "any")
         text = text.strip()
         if not text:
             return f"the {role} id is empty"
@@ -110,7 +108,7 @@ class Rules:
 
 
 def rating_problem(text: str) -> str | None:
-    """Why a text is no rating, or None."""
+    """Why a text is not a rating, or None."""
     text = text.strip()
     if not text:
         return "the rating is empty"
@@ -124,7 +122,7 @@ def rating_problem(text: str) -> str | None:
 
 
 def time_problem(text: str, rule: TimeRule) -> str | None:  # noqa: PLR0911 - one a rule
-    """Why a text is no time under the rule, or None."""
+    """Why a text is not a time under the rule, or None."""
     text = text.strip()
     if not text:
         return "the time is empty"
@@ -145,11 +143,17 @@ def time_problem(text: str, rule: TimeRule) -> str | None:  # noqa: PLR0911 - on
 
 
 def time_rule(text: str) -> TimeRule:
-    """Which kind of time a text looks like (number where it looks like none)."""
+    """The kind of time that a text looks like; number if it is not a date."""
     match = _DATE.fullmatch(text.strip())
     if match is None:
         return "number"
     return "zoned" if match["zone"] else "date"
+
+
+def first_rule(texts: Iterable[str | None]) -> TimeRule:
+    """The rule for a column of times that begins with these texts; dates before numbers."""
+    kinds = {time_rule(text or "") for text in texts}
+    return "zoned" if "zoned" in kinds else "date" if "date" in kinds else "number"
 
 
 _PARTS = {
@@ -160,7 +164,7 @@ _PARTS = {
 
 
 def part_of(text: str) -> int | None:
-    """TRAIN, VALID or TEST for the text of a part column, None where it is none of them."""
+    """TRAIN, VALID or TEST for a cell of a part column, None for any other text."""
     return _PARTS.get(text.strip().lower())
 
 
@@ -180,13 +184,82 @@ def printable(text: str, limit: int = 80) -> str:
     return repr(cut)
 
 
-def refusal(
-    name: str, problems: Iterable[Problem], expected: str, remedy: str, cause: str
-) -> DataError:
-    """The error for a file with problems: the first few, their total, what was expected.
+class _Described(Protocol):
+    """source: the name of a file or table in messages; expected: the form of a good row."""
 
-    cause: what the bulk reader objected to; said when going through the rows finds nothing.
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def expected(self) -> str: ...
+
+
+class Rows(_Described, Protocol):
+    """A file or table that can be read row by row, to report rows that cannot be used.
+
+    header: texts of the header's id cells; rules: those that do not depend on the ids.
     """
+
+    @property
+    def header(self) -> frozenset[str]: ...
+
+    @property
+    def rules(self) -> Rules: ...
+
+    def problems(self, rules: Rules) -> Iterator[Problem]:
+        """Every row that breaks the rules."""
+        ...
+
+
+class Located(_Described, Protocol):
+    """A file or table whose rows can be shown by their number."""
+
+    def locate(self, rows: Int64) -> Iterator[tuple[str, str]]:
+        """("line 7", its text) of the given rows (ascending, from 0)."""
+        ...
+
+
+class LocatedRows(Rows, Located, Protocol):
+    """Both."""
+
+
+def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str = "") -> DataError:
+    """The error for the rows of the files that break the rules.
+
+    cause: what failed while reading by columns; reported if no single row breaks a rule.
+    """
+    problems = chain.from_iterable(source.problems(rules) for source in sources)
+    return _refusal(sources, problems, cause, remedy)
+
+
+def bad_rows(
+    sources: Sequence[tuple[Located, int]], rows: Int64, reason: Callable[[int], str], remedy: str
+) -> DataError:
+    """The error for given rows. sources: files with their number of rows; rows: over all files."""
+    rows = np.sort(rows)
+
+    def problems() -> Iterator[Problem]:
+        start, shown = 0, 0
+        for source, count in sources:
+            mine = rows[(rows >= start) & (rows < start + count)]
+            first = mine[: SHOWN - shown]
+            shown += len(first)
+            located = source.locate(first - start) if len(first) else iter(())
+            for row, (where, text) in zip(first.tolist(), located, strict=True):
+                place = f"{source.source}, {where}" if len(sources) > 1 else where
+                yield Problem(place, text, reason(row))
+            for _ in range(len(mine) - len(first)):
+                yield Problem("line", "", "")
+            start += count
+
+    return _refusal([source for source, _ in sources], problems(), "", remedy)
+
+
+def _refusal(
+    sources: Sequence[_Described], problems: Iterable[Problem], cause: str, remedy: str
+) -> DataError:
+    """The error that lists the first problems, their number, and the expected form."""
+    name, expected = ", ".join(source.source for source in sources), sources[0].expected
     shown: list[Problem] = []
     total = 0
     for problem in problems:

@@ -1,4 +1,4 @@
-"""Columns of ids -> one sorted vocabulary: what counts as a number, what as a label."""
+"""Columns of ids -> one sorted vocabulary. Decides whether ids are numbers or labels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-from hasten.data.columns.checks import MAX_ID, MISSING_WORDS, NUMBER_PATTERN, WHOLE_PATTERN, IdRule
+from hasten.data.columns.checks import (
+    MAX_ID,
+    MISSING_WORDS,
+    NUMBER_PATTERN,
+    WHOLE_PATTERN,
+    IdRule,
+    Rows,
+    Rules,
+    broken_rules,
+)
 from hasten.data.columns.raw import IdColumn
 
 Mode = Literal["auto", "numbers", "labels"]
 _ZEROS = r"^0[0-9]+$"
 #: with more numbers than this among the ids, the others are taken for damage
 _NEARLY_ALL = 0.99
-REMEDY = "if they are labels, not numbers: --set data.ids=labels"
+_REMEDY = "if they are labels, not numbers: --set data.ids=labels"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +45,31 @@ class Ids:
 
 @dataclass(frozen=True)
 class BadIds:
-    """The ids break this rule; cause: in words, should no single row be to blame."""
+    """The rule that the ids break, and the cause in words."""
 
     rule: IdRule
     cause: str
+
+
+def vocabulary(
+    kind: str, roles: Sequence[str], sources: Sequence[tuple[Rows, Sequence[IdColumn]]], mode: Mode
+) -> Ids:
+    """The ids of some roles over all files as one sorted vocabulary (see :func:`unite`).
+
+    kind: what the ids name, for messages; sources: each file with its columns, one a role.
+
+    Raises:
+        DataError: ids that cannot be used, with their lines.
+    """
+    rows = [source for source, _ in sources]
+    header = frozenset().union(*(source.header for source in rows))
+    columns = [column for _, found in sources for column in found]
+    united = unite(kind, columns, mode, header)
+    if isinstance(united, Ids):
+        return united
+    rules = Rules(dict.fromkeys(roles, united.rule), header=header, missing=mode == "labels")
+    remedy = _REMEDY if united.rule == "numbers" or "missing" in united.cause else ""
+    raise broken_rules(rows, rules, united.cause, remedy)
 
 
 def unite(
@@ -51,7 +81,7 @@ def unite(
     then held to 0..2^31-1), labels otherwise; nearly all of them being numbers is refused.
     Numbers sort ascending, labels by code point.
     """
-    values = [_values(column.values, mode) for column in columns]
+    values = [c.values.cast(pa.string()) if mode == "labels" else c.values for c in columns]
     if any(not types.is_integer(v.type) for v in values):
         values = [v.cast(pa.string()) for v in values]
     united = pa.concat_arrays(values)
@@ -75,10 +105,6 @@ def unite(
         codes.append(order[start:stop][column.codes])
         start = stop
     return Ids(labels, codes, notes)
-
-
-def _values(values: pa.Array, mode: Mode) -> pa.Array:
-    return values.cast(pa.string()) if mode == "labels" else values
 
 
 def _judge(

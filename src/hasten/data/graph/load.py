@@ -15,7 +15,7 @@ from hasten.data.graph.dictionaries import Dictionary, read_dictionary, read_rel
 from hasten.data.graph.files import GraphPlace, located
 from hasten.data.graph.load_typed import filtered_table, holds_typed, read_typed
 from hasten.data.readers import triples, typed
-from hasten.data.readers.memory import as_arrow
+from hasten.data.readers.memory import as_arrow, read_triple_table
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetched import fetched_options
@@ -89,7 +89,7 @@ def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
     arrow = as_arrow(table, name)
     if typed.is_typed_table(arrow.column_names):
         return filtered_table(typed.read_edge_table(arrow, name), options, name)
-    columns = triples.read_triple_table(table, options, name)
+    columns = read_triple_table(table, options, name)
     return GraphRead(name, None, "table", [(columns, None)])
 
 

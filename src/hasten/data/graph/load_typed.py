@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from hasten.data.columns.raw import IdColumn
 from hasten.data.columns.text import file_digest, sample
 from hasten.data.graph.assemble import GraphRead
 from hasten.data.readers import typed
-from hasten.data.readers.interface import Claim
-from hasten.data.readers.triples import TripleColumns
-from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, NodeTable
+from hasten.data.readers.interface import Claim, TripleColumns
+from hasten.data.readers.node_table import NodeTable, read_nodes
+from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import ENDINGS, ending, named_files, part_files, resolve, set_name
 from hasten.data.tables import TYPE_MARK
-from hasten.errors import DataError, UsageError
+from hasten.errors import DataError, UsageError, did_you_mean
 
 _NODE_TABLES = ("nodes.tsv", "nodes.csv")
 _OF_TYPED = ("nodes", "edges", "node_types", "edge_types", "symmetric")
@@ -100,7 +99,7 @@ def typed_files(options: TripleOptions) -> list[tuple[Path, int | None, str, Cla
     for path, part, relation in _files(options):
         form = EDGE_FILES if relation is not None else _form(path, options)
         beginning = sample(path)
-        claimed = (form, typed.edge_file_claim(beginning)) if relation else typed.claim(beginning)
+        claimed = (form, typed.claim_edge_file(beginning)) if relation else typed.claim(beginning)
         if claimed is None:
             raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
         found.append((path, part, *claimed))
@@ -165,13 +164,13 @@ def _nodes(
         if options.edges:
             raise UsageError("data.nodes has no effect with data.edges, whose headers name types")
         inside = folder if folder is not None and folder.is_dir() else None
-        return typed.read_nodes(resolve("nodes", options.nodes, inside))
+        return read_nodes(resolve("nodes", options.nodes, inside))
     if options.edges:
         return None
     beside = files[0][0].parent
     for name in _NODE_TABLES:
         if (beside / name).is_file() and _form(files[0][0], options) == METAEDGES:
-            return typed.read_nodes(beside / name)
+            return read_nodes(beside / name)
     return None
 
 
@@ -228,24 +227,18 @@ def _known(
 ) -> None:
     for name in chosen or ():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(
-                f"{where}: {key}: unknown {what} {name!r}{hint} (there are "
-                f"{', '.join(sorted(known))})"
+                f"{where}: {key}: unknown {what} {name!r}{did_you_mean(name, known)} "
+                f"(there are {', '.join(sorted(known))})"
             )
     if chosen is not None and not chosen:
         raise DataError(f"{key} names nothing: leave it out for all")
 
 
 def _take(columns: TripleColumns, rows: Int64) -> TripleColumns:
-    """Some of the rows, with the lines that they stand in."""
+    """Some of the rows."""
     if not len(rows):
         raise DataError(f"{columns.source}: no edge is left by data.node_types and data.edge_types")
-    places = columns.places
-
-    def of(wanted: Int64) -> Iterator[tuple[str, str]]:
-        return places(rows[wanted])
 
     def part(column: IdColumn) -> IdColumn:
         used, codes = np.unique(column.codes[rows], return_inverse=True)
@@ -257,5 +250,5 @@ def _take(columns: TripleColumns, rows: Int64) -> TripleColumns:
         head=part(columns.head),
         relation=part(columns.relation),
         tail=part(columns.tail),
-        places=of,
+        kept=rows,
     )

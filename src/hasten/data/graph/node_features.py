@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.modality import Modality
 from hasten.data.readers.features import open_features
 from hasten.data.tables import KnowledgeGraph
-from hasten.errors import DataError
+from hasten.errors import DataError, did_you_mean
 
 _SHOWN = 5
 
@@ -35,11 +34,9 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
     found = []
     for name, file in files.items():
         if name not in types.names:
-            near = difflib.get_close_matches(name, types.names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(
-                f"data.features.{name}: no nodes of such a type{hint} (there are "
-                f"{', '.join(types.names)})"
+                f"data.features.{name}: no nodes of such a type{did_you_mean(name, types.names)} "
+                f"(there are {', '.join(types.names)})"
             )
         number = types.names.index(name)
         first, last = types.offsets[number : number + 2].tolist()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import ids, times
-from hasten.data.columns.checks import Rules, counted, refusal
+from hasten.data.columns.checks import counted
 from hasten.data.interactions import clean, splits
 from hasten.data.interactions.statistics import count
 from hasten.data.readers import Events, names
@@ -102,22 +102,8 @@ def _join(
 
 def _ids(role: str, sources: list[Events], options: InteractionOptions) -> ids.Ids:
     """The vocabulary of one role over all files, or the error that names the bad rows."""
-    columns = [events.user if role == "user" else events.item for events in sources]
-    header = frozenset().union(*(events.header for events in sources))
-    united = ids.unite(role, columns, options.ids, header)
-    if isinstance(united, ids.Ids):
-        return united
-    said = {role: united.rule, "header": header, "missing": options.ids == "labels"}
-    rules = Rules(**said)  # type: ignore[arg-type]
-    problems = chain.from_iterable(events.problems(rules) for events in sources)
-    remedy = ids.REMEDY if united.rule == "numbers" or "missing" in united.cause else ""
-    raise refusal(
-        ", ".join(events.source for events in sources),
-        problems,
-        sources[0].expected,
-        remedy,
-        united.cause,
-    )
+    columns = [(events.rows, [getattr(events, role)]) for events in sources]
+    return ids.vocabulary(role, (role,), columns, options.ids)
 
 
 def _columns(

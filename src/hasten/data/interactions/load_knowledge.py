@@ -15,14 +15,16 @@ from hasten.config import DataOptions, InteractionOptions, KnowledgeOptions
 from hasten.data.columns import text
 from hasten.data.columns.checks import counted, printable
 from hasten.data.columns.text import file_digest
-from hasten.data.graph.assemble import unite_roles
+from hasten.data.graph.vocabularies import unite_roles
 from hasten.data.interactions.clean import distinct
 from hasten.data.interactions.id_lists import NumberedList, read_links, read_list
 from hasten.data.interactions.knowledge_files import FactsPlace, locate_facts, unpacked
 from hasten.data.interactions.load import load_dataset, load_table
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
+from hasten.data.readers.interface import TripleColumns
+from hasten.data.readers.memory import read_triple_table
 from hasten.data.readers.recbole import atomic_header
-from hasten.data.readers.triples import TripleColumns, read_triple_table, read_triples
+from hasten.data.readers.triples import read_triples
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetched import fetched_options
 from hasten.data.sources.files import locate
@@ -175,9 +177,8 @@ def _with_facts(
     lists: dict[str, NumberedList],
 ) -> Dataset:
     """The dataset with distinct triples, entities numbered from its items on."""
-    options = DataOptions()
-    entities = unite_roles("entity", ("head", "tail"), [columns], options)
-    relations = unite_roles("relation", ("relation",), [columns], options)
+    entities = unite_roles("entity", ("head", "tail"), [columns])
+    relations = unite_roles("relation", ("relation",), [columns])
     said = list(columns.notes)
     for role, found in (("entity", entities), ("relation", relations)):
         if role in lists:
@@ -292,7 +293,7 @@ def _refuse_unlisted(
         values = pc.utf8_trim_whitespace(column.values.cast(pa.string()))
         bad |= np.asarray(pc.is_in(values, value_set=pa.array(sorted(texts))))[column.codes]
     rows = np.flatnonzero(bad)
-    shown = "\n".join(f"  {where}: {line!r}" for where, line in columns.places(rows[:_SHOWN]))
+    shown = "\n".join(f"  {where}: {line!r}" for where, line in columns.locate(rows[:_SHOWN]))
     raise DataError(
         f"{columns.source}: {counted(len(rows), 'triple')} with {role} numbers that "
         f"{listed.path.name} lacks (it has {len(listed):,} entries):\n{shown}"

@@ -6,7 +6,6 @@ line in ``READERS``.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from hasten.data.readers.lines import Lines
 from hasten.data.readers.parquet import Parquet
 from hasten.data.readers.recbole import RecBole
 from hasten.data.readers.sequences import Sequences
-from hasten.errors import ConfigurationError, DataError
+from hasten.errors import ConfigurationError, DataError, did_you_mean
 
 _ALL: tuple[Reader, ...] = (Delimited(), Parquet(), Lines(), Sequences(), RecBole())
 READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}
@@ -37,10 +36,9 @@ def recognise(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, 
     if options.format is not None:
         reader = READERS.get(options.format)
         if reader is None:
-            near = difflib.get_close_matches(options.format, READERS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigurationError(
-                f"unknown format {options.format!r}{hint} (known: {', '.join(READERS)})"
+                f"unknown format {options.format!r}{did_you_mean(options.format, READERS)} "
+                f"(known: {', '.join(READERS)})"
             )
         claim = reader.claim(beginning, options, named=True)
         if isinstance(claim, str):

@@ -1,10 +1,10 @@
-"""Where the cells of separated text are: separators, layouts, the cells of one line."""
+"""The cells of separated text: separators, layouts, splitting a line."""
 
 from __future__ import annotations
 
 import csv as python_csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hasten.errors import DataError
@@ -33,6 +33,10 @@ class Layout:
     def quoted(self) -> bool:
         """Whether cells may stand in double quotes (RFC 4180)."""
         return self.separator not in ("::", BLANKS)
+
+    def position_of(self, role: str) -> int:
+        """Position of a role's column as Arrow reads it: "::" leaves an empty one between two."""
+        return self.columns[role] * (2 if self.separator == "::" else 1)
 
     def expected(self) -> str:
         """The form of a good line, in words."""
@@ -70,3 +74,21 @@ def split(line: str, separator: str) -> list[str]:
     if separator == "::" or '"' not in line:
         return line.split(separator)
     return next(iter(python_csv.reader([line], delimiter=separator, strict=True)))
+
+
+def split_or_empty(line: str, separator: str) -> list[str]:
+    """The cells of a line; none where quotes do not pair up."""
+    try:
+        return split(line, separator)
+    except python_csv.Error:
+        return []
+
+
+def rows_of(lines: Iterable[str], separator: str) -> list[list[str]]:
+    """The cells of those lines that can be split."""
+    return [row for line in lines if (row := split_or_empty(line, separator))]
+
+
+def header_of(line: str, separator: str) -> list[str]:
+    """The names in a header line; none where it cannot be split."""
+    return [cell.strip() for cell in split_or_empty(line, separator)]

@@ -1,11 +1,10 @@
-"""Which column of a file is the user, the item, the rating, the time, the part; or of triples."""
+"""Column roles: which column of a file holds the user, the item, the head, the relation, ..."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
-from hasten.errors import ConfigurationError, DataError
+from hasten.errors import ConfigurationError, DataError, did_you_mean
 
 ROLES = ("user", "item", "rating", "time", "part")
 TRIPLE_ROLES = ("head", "relation", "tail", "part")
@@ -41,7 +40,7 @@ def find_roles(
     overrides: Mapping[str, str],
     among: tuple[str, ...] = ROLES,
 ) -> dict[str, int] | str:
-    """Role -> position of its column; a text saying what is missing where that fails.
+    """Role -> position of its column, or a text that says which role has no column.
 
     overrides: ``data.columns``: role -> name in the file; among: ROLES or TRIPLE_ROLES.
 
@@ -55,12 +54,10 @@ def find_roles(
         if role in overrides:
             wanted = overrides[role].strip()
             if known.count(wanted) != 1:
-                near = difflib.get_close_matches(wanted, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
                 found = "twice" if wanted in known else "no"
                 raise DataError(
                     f"{source}: data.columns.{role}={wanted!r}, but the header has {found} such "
-                    f"column{hint} (it has {', '.join(known)})"
+                    f"column{did_you_mean(wanted, known)} (it has {', '.join(known)})"
                 )
             roles[role] = known.index(wanted)
             continue
@@ -86,6 +83,12 @@ def find_roles(
     return roles
 
 
+def check_distinct(source: str, header: Sequence[str]) -> None:
+    """Refuse a header that names a column twice."""
+    if repeated := {name for name in header if header.count(name) > 1}:
+        raise DataError(f"{source}: the header names {min(repeated)!r} twice")
+
+
 def positional_roles(
     overrides: Mapping[str, str], width: int, among: tuple[str, ...] = ROLES
 ) -> dict[str, int]:
@@ -109,8 +112,7 @@ def positional_roles(
 def _check_overrides(overrides: Mapping[str, str], among: tuple[str, ...]) -> None:
     for role in overrides:
         if role not in among:
-            near = difflib.get_close_matches(role, among, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigurationError(
-                f"data.columns.{role}: no such column{hint} (known: {', '.join(among)})"
+                f"data.columns.{role}: no such column{did_you_mean(role, among)} "
+                f"(known: {', '.join(among)})"
             )

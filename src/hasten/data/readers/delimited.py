@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-
 from hasten.config import InteractionOptions
 from hasten.data.columns.checks import looks_numeric, part_of
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.columns import find_roles
+from hasten.data.readers.claims import header_claim
+from hasten.data.readers.columns import check_distinct, find_roles
 from hasten.data.readers.interface import Claim, Events
-from hasten.errors import DataError
 
 _SEPARATORS = (",", "\t", ";", "|", "::", cells.BLANKS)
 
@@ -28,10 +26,7 @@ class Delimited:
         chosen = None if options.separator is None else cells.separator_of(options.separator)
         declined = "the first line has no separator"
         for separator in _SEPARATORS if chosen is None else (chosen,):
-            try:
-                header = [cell.strip() for cell in cells.split(first, separator)]
-            except csv.Error:
-                continue
+            header = cells.header_of(first, separator)
             if len(header) < 2:
                 continue
             if not named and any(":" in name for name in header):
@@ -40,8 +35,7 @@ class Delimited:
             if any(looks_numeric(name) for name in header):
                 declined = "the first line holds numbers, so it is no header"
                 continue
-            if repeated := {name for name in header if header.count(name) > 1}:
-                raise DataError(f"{sample.path}: the header names {min(repeated)!r} twice")
+            check_distinct(str(sample.path), header)
             numbers = {name.strip() for name in options.columns.values()} - set(header)
             if numbers and all(name.isdecimal() for name in numbers):
                 declined = "data.columns gives numbers of columns, so there is no header"
@@ -60,27 +54,13 @@ class Delimited:
         if "part" in roles and not _holds_parts(sample, separator, len(header), roles["part"]):
             notes.append(f"column {header[roles['part']]!r} does not name parts: ignored")
             del roles["part"]
-        used = {header[i] for i in roles.values()}
-        if unused := [name for name in header if name not in used]:
-            notes.append(f"columns not used: {', '.join(unused)}")
         layout = cells.Layout(separator, len(header), roles, tuple(header), number)
-        columns = {role: header[i] for role, i in roles.items()}
-        return Claim(
-            reason=f"a header with the columns {', '.join(columns.values())}",
-            details={"separator": separator, "columns": columns, "header": header},
-            notes=tuple(notes),
-            layout=layout,
-        )
+        return header_claim(None, header, roles, layout, tuple(notes))
 
     def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        return separated.read(sample.path, claim.layout, sample.texts[1:])
+        return separated.read(sample, claim)
 
 
 def _holds_parts(sample: Sample, separator: str, width: int, position: int) -> bool:
-    rows = []
-    for line in sample.texts[1:]:
-        try:
-            rows.append(cells.split(line, separator))
-        except csv.Error:
-            continue
+    rows = cells.rows_of(sample.texts[1:], separator)
     return all(part_of(row[position]) is not None for row in rows if len(row) == width)

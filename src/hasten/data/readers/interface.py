@@ -1,54 +1,90 @@
-"""The seam of the readers: what a format is asked, and what it answers with.
+"""The interface of file formats (:class:`Reader`) and what they return.
 
-A new format is one file: an object with ``name``, ``summary``, ``claim`` and ``read``, put into
-the table in ``readers/__init__.py``.
+A new format is one file: an object with ``name``, ``summary``, ``claim`` and ``read``, listed in
+``readers/__init__.py``. Files made of cells only need ``claim``: :func:`.separated.open_table`
+reads them from the layout that the claim holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hasten.arrays import Int64
 from hasten.config import InteractionOptions
-from hasten.data.columns.checks import Problem, Rules
+from hasten.data.columns.checks import LocatedRows, Rows
 from hasten.data.columns.raw import IdColumn, TimeColumn
 from hasten.data.columns.text import Sample
 
 
-@dataclass(frozen=True, eq=False)
-class Events:
-    """The events of one file: cells parsed, ids not yet judged. n rows, in file order.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FileColumns:
+    """What the columns of every file come with. n rows, in file order.
 
-    problems: goes through the file row by row and yields what breaks the given rules.
-    expected: the form of a good row, in words; header: texts of the header's id cells.
+    rows: the file row by row, for messages; part: int8 [n], the split that a column gives.
     files: name, sha256 and size of every file read; notes: what was assumed or left out.
     """
 
-    source: str
-    user: IdColumn
-    item: IdColumn
-    rating: NDArray[np.float32] | None
-    time: TimeColumn | None
-    part: NDArray[np.int8] | None
-    problems: Callable[[Rules], Iterator[Problem]]
-    expected: str
-    header: frozenset[str] = frozenset()
+    rows: Rows
+    part: NDArray[np.int8] | None = None
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The name of the file or table in messages."""
+        return self.rows.source
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Events(FileColumns):
+    """The interactions of one file: cells parsed, ids not yet checked. rating: float32 [n]."""
+
+    user: IdColumn
+    item: IdColumn
+    rating: NDArray[np.float32] | None = None
+    time: TimeColumn | None = None
 
     def __len__(self) -> int:
         return len(self.user)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TripleColumns(FileColumns):
+    """The triples of one file: cells parsed, ids not yet checked.
+
+    kept: int64 [n], which rows of the file these are, ascending; None: all.
+    """
+
+    rows: LocatedRows
+    head: IdColumn
+    relation: IdColumn
+    tail: IdColumn
+    kept: Int64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.head)
+
+    @property
+    def expected(self) -> str:
+        """The form of a good row, in words."""
+        return self.rows.expected
+
+    def locate(self, rows: Int64) -> Iterator[tuple[str, str]]:
+        """("line 7", its text) of the given triples (ascending)."""
+        return self.rows.locate(rows if self.kept is None else self.kept[rows])
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A reader's answer that it can read a file: why, how, and what it had to assume.
+    """A reader's answer that it can read a file.
 
-    details: what a person wants to see (separator, columns); layout: the reader's own.
+    reason: why; details: what a person wants to see (separator, columns); notes: what was assumed;
+    layout: what the reader needs to read the file.
     """
 
     reason: str
@@ -58,11 +94,11 @@ class Claim:
 
 
 class Reader(Protocol):
-    """One file format."""
+    """One file format of interactions."""
 
     @property
     def name(self) -> str:
-        """What ``--format`` calls it."""
+        """The value of ``--format`` that selects it."""
         ...
 
     @property
@@ -71,13 +107,16 @@ class Reader(Protocol):
         ...
 
     def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
-        """How it would read the file, or why it would not; named: the user chose this format."""
+        """How the file would be read, or the reason why it cannot be.
+
+        named: the user chose this format; otherwise claim only what no other format could be.
+        """
         ...
 
     def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        """The events of the file.
+        """The interactions of the file.
 
         Raises:
-            DataError: what cannot be used, with file, line and text.
+            DataError: rows that cannot be used, with file, line and text.
         """
         ...

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 
 from hasten.config import InteractionOptions
 from hasten.data.columns.checks import looks_numeric, time_rule
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
+from hasten.data.readers.claims import order_note, position_claim
 from hasten.data.readers.columns import SYNONYMS, plain, positional_roles
 from hasten.data.readers.interface import Claim, Events
 from hasten.errors import DataError
@@ -17,17 +17,6 @@ _SEPARATORS = ("::", "\t", ",", ";", "|", cells.BLANKS)
 #: numbers from here on (March 1973 as unix seconds) are taken for times, smaller ones for ratings
 _FIRST_TIME = 1e8
 _MOSTLY = 0.9
-
-
-def rows_of(lines: list[str], separator: str) -> list[list[str]]:
-    """The cells of those lines that can be split."""
-    rows = []
-    for line in lines:
-        try:
-            rows.append(cells.split(line, separator))
-        except csv.Error:
-            continue
-    return rows
 
 
 class Lines:
@@ -42,12 +31,12 @@ class Lines:
         if options.separator is not None:
             separator = cells.separator_of(options.separator)
         else:
-            fitting = [s for s in _SEPARATORS if rows_of(sample.texts[:1], s)]
-            fitting = [s for s in fitting if len(rows_of(sample.texts[:1], s)[0]) > 1]
+            first = sample.texts[0]
+            fitting = [s for s in _SEPARATORS if len(cells.split_or_empty(first, s)) > 1]
             if not fitting:
                 return "the first line has one cell only"
             separator = fitting[0]
-        rows = rows_of(sample.texts, separator)
+        rows = cells.rows_of(sample.texts, separator)
         if not rows:
             return "the first lines cannot be split"
         counts = Counter(len(row) for row in rows)
@@ -101,16 +90,7 @@ class Lines:
         if width > 2 and len(rows) > 1 and len({row[0] for row in rows}) == len(rows):
             notes = (*notes, "every line has another user; if each is a user with its items, in "
                      "order: --format sequences")  # fmt: skip
-        order = sorted(roles, key=lambda role: roles[role])
-        return Claim(
-            reason=f"{width} cells a line and no header",
-            details={
-                "separator": separator,
-                "columns": {role: str(position + 1) for role, position in roles.items()},
-            },
-            notes=(f"no header: columns taken as {' '.join(order)}", *notes),
-            layout=cells.Layout(separator, width, roles),
-        )
+        return position_claim(separator, width, roles, (order_note(roles), *notes))
 
     @staticmethod
     def _guess(width: int, rows: list[list[str]]) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -133,7 +113,7 @@ class Lines:
         return roles | {role: 2}, (note,)
 
     def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        return separated.read(sample.path, claim.layout, sample.texts)
+        return separated.read(sample, claim)
 
 
 def _header_like(row: list[str]) -> bool:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hasten.config import InteractionOptions
-from hasten.data.readers.columnar import read_arrow
-from hasten.data.readers.columns import find_roles
-from hasten.data.readers.interface import Events
+from hasten.config import DataOptions
+from hasten.data.readers.claims import unused_note
+from hasten.data.readers.columnar import open_arrow
+from hasten.data.readers.columns import ROLES, TRIPLE_ROLES, find_roles
+from hasten.data.readers.interface import Events, TripleColumns
+from hasten.data.readers.table import Table
 from hasten.errors import DataError
 
 
@@ -47,13 +49,23 @@ def _column(name: str, key: str, values: Any) -> pa.Array:
     return pa.array(array)
 
 
-def read_table(table: Any, options: InteractionOptions, name: str) -> Events:
-    """The events of a table in memory."""
+def read_table(table: Any, options: DataOptions, name: str) -> Events:
+    """The interactions of a table in memory."""
+    opened, notes = _open(table, options, name, ROLES)
+    return opened.events(notes)
+
+
+def read_triple_table(table: Any, options: DataOptions, name: str) -> TripleColumns:
+    """The triples of a table in memory with the columns head, relation and tail."""
+    opened, notes = _open(table, options, name, TRIPLE_ROLES)
+    return opened.triples(notes)
+
+
+def _open(
+    table: Any, options: DataOptions, name: str, among: tuple[str, ...]
+) -> tuple[Table, tuple[str, ...]]:
     arrow = as_arrow(table, name)
-    roles = find_roles(name, arrow.column_names, options.columns)
+    roles = find_roles(name, arrow.column_names, options.columns, among)
     if isinstance(roles, str):
         raise DataError(f"{name}: {roles}")
-    used = {arrow.column_names[i] for i in roles.values()}
-    unused = [column for column in arrow.column_names if column not in used]
-    notes = (f"columns not used: {', '.join(unused)}",) if unused else ()
-    return read_arrow(name, arrow, roles, notes=notes)
+    return open_arrow(name, arrow, roles), unused_note(arrow.column_names, roles)

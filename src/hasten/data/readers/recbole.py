@@ -7,6 +7,7 @@ import re
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
+from hasten.data.readers.claims import header_claim
 from hasten.data.readers.columns import find_roles
 from hasten.data.readers.interface import Claim, Events
 from hasten.errors import DataError
@@ -47,22 +48,9 @@ class RecBole:
                     f"{sample.path}: the {role} column {names[position]!r} holds sequences; "
                     "one event a line is expected"
                 )
-        used = {names[i] for i in roles.values()}
-        unused = [name for name in names if name not in used]
-        columns = {role: names[i] for role, i in roles.items()}
-        layout = cells.Layout(
-            separator,
-            len(names),
-            roles,
-            tuple(cell.strip() for cell in first.split(separator)),
-            number,
-        )
-        return Claim(
-            reason="a header of name:type cells",
-            details={"separator": separator, "columns": columns, "header": names},
-            notes=(f"columns not used: {', '.join(unused)}",) if unused else (),
-            layout=layout,
-        )
+        texts = tuple(cell.strip() for cell in first.split(separator))
+        layout = cells.Layout(separator, len(names), roles, texts, number)
+        return header_claim("a header of name:type cells", names, roles, layout)
 
     def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        return separated.read(sample.path, claim.layout, sample.texts[1:])
+        return separated.read(sample, claim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
@@ -21,16 +21,15 @@ from hasten.data.columns.checks import (
     MAX_TIME,
     Problem,
     Rules,
+    broken_rules,
     counted,
     looks_numeric,
-    refusal,
     time_problem,
 )
 from hasten.data.columns.raw import IdColumn, TimeColumn
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells
 from hasten.data.readers.interface import Claim, Events
-from hasten.data.readers.lines import rows_of
 from hasten.errors import DataError
 
 _MOSTLY = 0.9
@@ -54,7 +53,7 @@ class Sequences:
         separator = cells.separator_of(separator)
         if separator in ("::", '"'):
             return f"separated by {separator!r}"
-        rows = rows_of(sample.texts, separator)
+        rows = cells.rows_of(sample.texts, separator)
         width, frequency = Counter(len(row) for row in rows).most_common(1)[0]
         if not named:
             if max(len(row) for row in rows) < 2:
@@ -73,23 +72,22 @@ class Sequences:
 
     def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         times = None if options.times is None else Path(options.times)
-        return _Files(sample.path, times, claim.layout).events()
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """A file of ragged lines: the first cells (dictionary array), the others, their counts."""
-
-    first: pa.ChunkedArray
-    rest: pa.ChunkedArray
-    counts: NDArray[np.int64]
+        return _read(_Files(sample.path, times, claim.layout))
 
 
 @dataclass(frozen=True)
 class _Files:
+    """A file of sequences, and the file of their times, line by line."""
+
     path: Path
     times: Path | None
     separator: str
+    header: frozenset[str] = frozenset()
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def source(self) -> str:
+        return str(self.path) if self.times is None else f"{self.path} with {self.times.name}"
 
     @property
     def expected(self) -> str:
@@ -98,108 +96,38 @@ class _Files:
             return form
         return f"{form}; in {self.times.name} on the same line: user time time ..."
 
-    def events(self) -> Events:
-        scans = [text.scan(self.path)]
-        rows = self._rows(self.path, encode=True)
-        users = _id_column(rows.first)
-        if len(np.unique(users.codes)) < len(users.codes):
-            self.refuse("a user has two lines", Rules())
-        time = None
-        if self.times is not None:
-            scans.append(text.scan(text.require_file(self.times)))
-            time = self._times(rows, users)
-        if any(found.last_quote >= 0 for found in scans):
-            self.refuse("double quotes", Rules())
-        if any(found.hexadecimal for found in scans) and next(self.problems(Rules()), None):
-            self.refuse("", Rules())
-        if not len(rows.rest):
-            raise DataError(f"{self.path}: 0 events, no user has an item")
-        notes = []
-        if empty := int(np.count_nonzero(rows.counts == 0)):
-            notes.append(f"{counted(empty, 'user')} without items: left out")
-        files = [self.path] if self.times is None else [self.path, self.times]
-        return Events(
-            source=str(self.path),
-            user=IdColumn(np.repeat(users.codes, rows.counts), users.values),
-            item=_id_column(rows.rest),
-            rating=None,
-            time=time,
-            part=None,
-            problems=self.problems,
-            expected=self.expected,
-            files=tuple(found.source(path) for found, path in zip(scans, files, strict=True)),
-            notes=tuple(notes),
-        )
-
-    def _times(self, rows: _Rows, users: IdColumn) -> TimeColumn:
-        assert self.times is not None
-        other = self._rows(self.times, encode=False)
-        keys = _id_column(other.first)
-        same = len(keys) == len(users) and np.array_equal(rows.counts, other.counts)
-        if not same or not _texts(users).equals(_texts(keys)):
-            self.refuse("the lines of the two files differ", Rules())
-        for kind in (pa.int64(), pa.float64()):
-            try:
-                values = other.rest.cast(kind).to_numpy()
-            except pa.ArrowInvalid:
-                continue
-            if np.all(np.abs(values) <= MAX_TIME):
-                return TimeColumn(values)
-        self.refuse("a time that is not a number", Rules())
-        raise AssertionError("unreachable")
-
-    def _rows(self, path: Path, encode: bool) -> _Rows:
-        """All lines, block by block; encode: the other cells as a dictionary array too."""
-        first, rest, counts = [], [], []
-        for lines in _line_blocks(path):
-            trimmed = pc.ascii_trim(
-                lines, " \t" if self.separator == cells.BLANKS else self.separator
-            )
-            trimmed = trimmed.filter(pc.not_equal(trimmed, ""))
-            pattern = "[ \t]+" if self.separator == cells.BLANKS else re.escape(self.separator)
-            lists = pc.split_pattern_regex(trimmed, pattern)
-            sizes = np.asarray(pc.list_value_length(lists), np.int64)
-            offsets = np.zeros(len(sizes) + 1, np.int64)
-            np.cumsum(sizes, out=offsets[1:])
-            flat = lists.flatten()
-            follows = np.ones(len(flat), bool)
-            follows[offsets[:-1]] = False
-            first.append(flat.take(pa.array(offsets[:-1])).dictionary_encode())
-            cells_after = flat.filter(pa.array(follows))
-            rest.append(cells_after.dictionary_encode() if encode else cells_after)
-            counts.append(sizes - 1)
-        if not counts:
-            raise DataError(f"{path}: 0 rows, the file is empty")
-        return _Rows(pa.chunked_array(first), pa.chunked_array(rest), np.concatenate(counts))
+    @property
+    def margin(self) -> str:
+        """The characters that a line is trimmed of."""
+        return " \t" if self.separator == cells.BLANKS else self.separator
 
     def problems(self, rules: Rules) -> Iterator[Problem]:
         """Every line that breaks the rules, of the items or of the times."""
         seen: dict[str, int] = {}
-        others = iter(()) if self.times is None else self._split(self.times)
-        for mine, other in zip_longest(self._split(self.path), others):
+        others = iter(()) if self.times is None else self._lines(self.times)
+        for mine, other in zip_longest(self._lines(self.path), others):
             if mine is None:
                 assert self.times is not None
                 yield Problem(f"line {other[0]}", other[1], f"only {self.times.name} has this line")
                 continue
             number, line, row = mine
-            where = f"line {number}"
-            reason = rules.id_problem("user", row[0], rules.user)
+            reason = rules.id_problem("user", row[0])
             if reason is None and row[0] in seen:
                 reason = f"user {row[0]!r} has a line already (line {seen[row[0]]})"
             seen.setdefault(row[0], number)
             if reason is None and '"' in line:
                 reason = "a double quote; cells are not quoted in this format"
             for cell in row[1:]:
-                reason = reason or rules.id_problem("item", cell, rules.item)
+                reason = reason or rules.id_problem("item", cell)
             if reason is None and self.times is not None:
-                reason = self._time_reason(row, other)
+                reason = self._time_problem(row, other)
                 if reason is not None and other is not None:
                     line = other[1]
             if reason is not None:
-                yield Problem(where, line, reason)
+                yield Problem(f"line {number}", line, reason)
 
-    def _time_reason(self, row: list[str], other: tuple[int, str, list[str]] | None) -> str | None:
-        """Why the line of times does not go with the line of items."""
+    def _time_problem(self, row: list[str], other: tuple[int, str, list[str]] | None) -> str | None:
+        """Why the line of times does not match the line of items."""
         assert self.times is not None
         name = self.times.name
         if other is None:
@@ -209,26 +137,99 @@ class _Files:
             return f"{name} line {number} is of user {times[0]!r}, not {row[0]!r}"
         if len(times) != len(row):
             return f"{len(row) - 1} items, but {len(times) - 1} times in {name} line {number}"
-        for cell in times[1:]:
-            if reason := time_problem(cell, "number"):
-                return f"{name} line {number}: {reason}"
-        return None
+        reasons = (time_problem(cell, "number") for cell in times[1:])
+        reason = next((found for found in reasons if found), None)
+        return None if reason is None else f"{name} line {number}: {reason}"
 
-    def _split(self, path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    def _lines(self, path: Path) -> Iterator[tuple[int, str, list[str]]]:
         for number, line in text.lines_of(path):
-            trimmed = line.strip(" \t" if self.separator == cells.BLANKS else self.separator)
-            if trimmed:
-                blanks = self.separator == cells.BLANKS
-                row = re.split("[ \t]+", trimmed) if blanks else trimmed.split(self.separator)
+            if trimmed := line.strip(self.margin):
+                plain = self.separator != cells.BLANKS
+                row = trimmed.split(self.separator) if plain else cells.split(line, self.separator)
                 yield number, line, row
 
-    def refuse(self, cause: str, rules: Rules) -> None:
-        name = str(self.path) if self.times is None else f"{self.path} with {self.times.name}"
-        raise refusal(name, self.problems(rules), self.expected, "", cause)
+    def error(self, cause: str) -> DataError:
+        return broken_rules([self], self.rules, cause)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ragged:
+    """A file of ragged lines: the first cells, the others, and how many others each line has."""
+
+    first: pa.ChunkedArray
+    rest: pa.ChunkedArray
+    counts: NDArray[np.int64]
+
+
+def _read(files: _Files) -> Events:
+    scans = [text.scan(files.path)]
+    rows = _ragged(files, files.path, encode=True)
+    users = IdColumn.of(rows.first)
+    if len(np.unique(users.codes)) < len(users.codes):
+        raise files.error("a user has two lines")
+    time = None
+    if files.times is not None:
+        scans.append(text.scan(text.require_file(files.times)))
+        time = _times(files, files.times, rows, users)
+    if any(found.last_quote >= 0 for found in scans):
+        raise files.error("double quotes")
+    if any(found.hexadecimal for found in scans) and next(files.problems(files.rules), None):
+        raise files.error("")
+    if not len(rows.rest):
+        raise DataError(f"{files.path}: 0 events, no user has an item")
+    empty = int(np.count_nonzero(rows.counts == 0))
+    paths = [path for path in (files.path, files.times) if path is not None]
+    return Events(
+        rows=files,
+        user=IdColumn(np.repeat(users.codes, rows.counts), users.values),
+        item=IdColumn.of(rows.rest),
+        time=time,
+        files=tuple(found.source(path) for found, path in zip(scans, paths, strict=True)),
+        notes=(f"{counted(empty, 'user')} without items: left out",) if empty else (),
+    )
+
+
+def _times(files: _Files, path: Path, rows: _Ragged, users: IdColumn) -> TimeColumn:
+    other = _ragged(files, path, encode=False)
+    keys = IdColumn.of(other.first)
+    same = len(keys) == len(users) and np.array_equal(rows.counts, other.counts)
+    mine, theirs = (column.values.take(pa.array(column.codes)) for column in (users, keys))
+    if not same or not mine.equals(theirs):
+        raise files.error("the lines of the two files differ")
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            values = other.rest.cast(kind).to_numpy()
+        except pa.ArrowInvalid:
+            continue
+        if np.all(np.abs(values) <= MAX_TIME):
+            return TimeColumn(values)
+    raise files.error("a time that is not a number")
+
+
+def _ragged(files: _Files, path: Path, encode: bool) -> _Ragged:
+    """All lines, block by block; encode: dictionary-encode the other cells too."""
+    pattern = "[ \t]+" if files.separator == cells.BLANKS else re.escape(files.separator)
+    first, rest, counts = [], [], []
+    for lines in _line_blocks(path):
+        trimmed = pc.ascii_trim(lines, files.margin)
+        trimmed = trimmed.filter(pc.not_equal(trimmed, ""))
+        rows = pc.split_pattern_regex(trimmed, pattern)
+        sizes = np.asarray(pc.list_value_length(rows), np.int64)
+        starts = np.cumsum(sizes) - sizes
+        flat = rows.flatten()
+        follows = np.ones(len(flat), bool)
+        follows[starts] = False
+        first.append(flat.take(pa.array(starts)).dictionary_encode())
+        others = flat.filter(pa.array(follows))
+        rest.append(others.dictionary_encode() if encode else others)
+        counts.append(sizes - 1)
+    if not counts:
+        raise DataError(f"{path}: 0 rows, the file is empty")
+    return _Ragged(pa.chunked_array(first), pa.chunked_array(rest), np.concatenate(counts))
 
 
 def _line_blocks(path: Path) -> Iterator[pa.Array]:
-    """The lines of a text file as string arrays (0x01 cannot occur: control characters are out)."""
+    """The lines of a text file as string arrays; 0x01 cannot occur, it is a control character."""
     with text.open_bytes(path) as file:
         try:
             reader = arrow_csv.open_csv(
@@ -243,13 +244,3 @@ def _line_blocks(path: Path) -> Iterator[pa.Array]:
                 yield batch.column(0)
         except pa.ArrowInvalid as error:
             raise DataError(f"{path}: {error}") from error
-
-
-def _id_column(column: pa.ChunkedArray) -> IdColumn:
-    unified = column.unify_dictionaries()
-    codes = np.concatenate([np.asarray(chunk.indices) for chunk in unified.chunks])
-    return IdColumn(codes.astype(np.int32, copy=False), unified.chunk(0).dictionary)
-
-
-def _texts(column: IdColumn) -> pa.Array:
-    return column.values.take(pa.array(column.codes))

@@ -1,0 +1,119 @@
+"""What happens to triples with unknown ids (``data.unknown``) and to repeated triples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.config import TripleOptions
+from hasten.data.columns.checks import bad_rows, counted
+from hasten.data.readers.interface import TripleColumns
+from hasten.data.tables import PART_NAMES, TRAIN, Triples, Vocabulary
+from hasten.errors import DataError
+
+_REMEDY = (
+    "choose what becomes of them: --set data.unknown=keep (scored untrained, as most published "
+    "figures are), rank-last (counted as misses) or drop"
+)
+_UNKNOWN = {"drop": "left out", "rank-last": "counted as misses", "keep": "scored untrained"}
+
+
+@dataclass(eq=False)
+class Selection:
+    """Triples on their way into a graph.
+
+    row: int64 [n], the row of each within all files; counts, notes: what was done to them.
+    """
+
+    sources: Sequence[TripleColumns]
+    triples: Triples
+    part: NDArray[np.int8]
+    row: Int64
+    counts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, rows: NDArray[np.bool_] | Int64) -> None:
+        """Keep these triples only, in this order."""
+        self.triples = self.triples.take(rows)
+        self.part, self.row = self.part[rows], self.row[rows]
+
+    def refused(self, rows: NDArray[np.bool_], reason: str) -> DataError:
+        """The error about the marked triples, with their files and lines."""
+        sources = [(source, len(source)) for source in self.sources]
+        return bad_rows(sources, self.row[rows], lambda _: reason, _REMEDY)
+
+
+def apply_outside(selected: Selection, outside: NDArray[np.bool_], options: TripleOptions) -> None:
+    """Refuse, drop or keep triples with an id that a dictionary lacks."""
+    selected.counts["outside_dictionary"] = int(outside.sum())
+    if not outside.any():
+        return
+    what = counted(int(outside.sum()), "triple") + " with an id that the dictionary lacks"
+    if options.unknown == "error":
+        raise selected.refused(outside, "an entity or a relation that the dictionary lacks")
+    if options.unknown == "drop":
+        selected.notes.append(f"{what} left out (data.unknown=drop)")
+        selected.take(~outside)
+    else:
+        selected.notes.append(f"{what}: the ids were added (data.unknown={options.unknown})")
+
+
+def apply_duplicates(selected: Selection, options: TripleOptions) -> None:
+    """Refuse, drop or keep repetitions of a triple within a part; the first one stays."""
+    triples = selected.triples
+    keys = (triples.tail, triples.relation, triples.head, selected.part)
+    order = np.lexsort((selected.row, *keys))
+    same = np.ones(max(0, len(order) - 1), bool)
+    for column in keys:
+        ordered = column[order]
+        same &= ordered[1:] == ordered[:-1]
+    again = np.zeros(len(order), bool)
+    again[order[1:][same]] = True
+    count = int(again.sum())
+    selected.counts["duplicates"] = count
+    if not count:
+        return
+    what = counted(count, "duplicate triple")
+    if options.duplicates == "error":
+        raise DataError(f"{what}; --set data.duplicates=drop or keep")
+    did = "left out" if options.duplicates == "drop" else "kept"
+    selected.notes.append(f"{what} {did} (data.duplicates)")
+    if options.duplicates == "drop":
+        selected.take(~again)
+
+
+def apply_unknown(
+    selected: Selection, entities: Vocabulary, relations: Vocabulary, options: TripleOptions
+) -> NDArray[np.bool_]:
+    """Refuse, drop or keep triples with an entity or relation of no training triple.
+
+    Returns bool [n]: the triples that count as misses (``data.unknown=rank-last``).
+    """
+    triples, part = selected.triples, selected.part
+    train = part == TRAIN
+    entity, relation = np.zeros(len(entities), bool), np.zeros(len(relations), bool)
+    entity[triples.head[train]] = entity[triples.tail[train]] = True
+    relation[triples.relation[train]] = True
+    unknown = ~(entity[triples.head] & entity[triples.tail] & relation[triples.relation])
+    per_part = {name: int(np.sum(unknown & (part == p))) for p, name in enumerate(PART_NAMES) if p}
+    selected.counts |= {f"unknown_in_{name}": count for name, count in per_part.items()}
+    if not unknown.any():
+        return unknown
+    if options.unknown == "error":
+        reason = "an entity or the relation stands in no training triple"
+        raise selected.refused(unknown, reason)
+    where = ", ".join(f"{count:,} of {name}" for name, count in per_part.items() if count)
+    what = counted(int(unknown.sum()), "triple")
+    selected.notes.append(
+        f"{what} with an entity or a relation of no training triple ({where}): "
+        f"{_UNKNOWN[options.unknown]} (data.unknown={options.unknown})"
+    )
+    if options.unknown == "drop":
+        selected.take(~unknown)
+    misses = options.unknown == "rank-last"
+    return unknown if misses else np.zeros(len(selected.part), bool)

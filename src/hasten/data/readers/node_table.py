@@ -1,0 +1,104 @@
+"""Tables of nodes: the columns id, kind and, optionally, name; and the labels ``type::id``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hasten.data.columns.checks import NAME_ROLES, Rules, bad_rows, broken_rules, printable
+from hasten.data.columns.raw import IdColumn
+from hasten.data.columns.text import sample
+from hasten.data.readers import cells, separated
+from hasten.data.readers.table import Table
+from hasten.data.tables import TYPE_MARK
+from hasten.errors import DataError
+
+_LABELS = Rules(dict.fromkeys(("head", "relation", "tail", "head_type", "tail_type"), "labels"))
+_KINDS = ("kind", "type", "node_type")
+
+
+@dataclass(eq=False)
+class NodeTable:
+    """The nodes that a table lists: id text -> its label ``type::id``; label -> name."""
+
+    path: Path
+    labels: dict[str, str]
+    names: dict[str, str]
+    types: tuple[str, ...]
+
+
+def label_of(kind: str, name: str) -> str:
+    """``type::id``; an id that is written so already stays."""
+    return name if name.startswith(kind + TYPE_MARK) else kind + TYPE_MARK + name
+
+
+def unified(codes: NDArray[np.int32], values: pa.Array) -> IdColumn:
+    """A column whose values may have become equal."""
+    encoded = values.dictionary_encode()
+    return IdColumn(np.asarray(encoded.indices, np.int32)[codes], encoded.dictionary)
+
+
+def labels_of(table: Table) -> dict[str, IdColumn]:
+    """All columns of a table as trimmed text, by role.
+
+    Raises:
+        DataError: ids that are empty, cannot be printed or look like missing values.
+    """
+    found = {}
+    for role in table.columns:
+        column = table.ids(role)
+        texts = pc.utf8_trim_whitespace(column.values.cast(pa.string()))
+        found[role] = unified(column.codes, texts)
+        if role not in NAME_ROLES and any(_LABELS.id_problem(role, t) for t in texts.to_pylist()):
+            raise broken_rules([table.rows], _LABELS, "")
+    return found
+
+
+def read_nodes(path: Path) -> NodeTable:
+    """A table of nodes.
+
+    Raises:
+        DataError: with file, line and text; an id that occurs twice.
+    """
+    beginning = sample(path)
+    first = beginning.texts[0]
+    separator = next((s for s in ("\t", ",", ";") if s in first), "\t")
+    header = [cell.lower() for cell in cells.header_of(first, separator)]
+    kind = next((name for name in _KINDS if name in header), None)
+    if "id" not in header or kind is None:
+        raise DataError(
+            f"{path}: line 1: a header with id, kind and, perhaps, name is expected: "
+            f"{printable(first)}"
+        )
+    roles = {"head": header.index("id"), "head_type": header.index(kind)}
+    if "name" in header:
+        roles["head_name"] = header.index("name")
+    layout = cells.Layout(separator, len(header), roles, tuple(header), beginning.lines[0][0])
+    table = separated.open_table(beginning, layout)
+    found = labels_of(table)
+    rows = {role: np.array(c.texts(), object)[c.codes].tolist() for role, c in found.items()}
+    texts, kinds = rows["head"], rows["head_type"]
+    labels: dict[str, str] = {}
+    seen: set[str] = set()
+    again = []
+    for row, (text, of) in enumerate(zip(texts, kinds, strict=True)):
+        label = label_of(of, text)
+        if text in labels or label in seen:
+            again.append(row)
+        labels[text] = label
+        seen.add(label)
+    if again:
+        raise bad_rows(
+            [(table.rows, len(texts))],
+            np.array(again),
+            lambda row: f"duplicate (type, id): ({kinds[row]}, {texts[row]})",
+            "every node stands in the table once",
+        )
+    called = rows.get("head_name", [""] * len(texts))
+    names = {labels[text]: name for text, name in zip(texts, called, strict=True) if name}
+    return NodeTable(path, labels, names, tuple(dict.fromkeys(kinds)))

@@ -1,0 +1,157 @@
+"""A table whose columns are known by role -> checked columns; shared by all tabular formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from hasten.data.columns.checks import (
+    MAX_ID,
+    MAX_RATING,
+    MAX_TIME,
+    LocatedRows,
+    broken_rules,
+    part_of,
+)
+from hasten.data.columns.raw import IdColumn, TimeColumn
+from hasten.data.readers.interface import Events, TripleColumns
+from hasten.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The columns of a file or of a table in memory. Methods raise DataError with the bad rows.
+
+    columns: role -> Arrow column; rows: the same row by row, for messages; files: what was read.
+    """
+
+    rows: LocatedRows
+    columns: Mapping[str, pa.ChunkedArray]
+    files: tuple[dict[str, Any], ...] = ()
+
+    def events(self, notes: tuple[str, ...] = ()) -> Events:
+        """The interactions: columns user, item and, where present, rating, time and part."""
+        return Events(
+            rows=self.rows,
+            user=self.ids("user"),
+            item=self.ids("item"),
+            rating=self.ratings(),
+            time=self.times(),
+            part=self.parts(),
+            files=self.files,
+            notes=notes,
+        )
+
+    def triples(self, notes: tuple[str, ...] = ()) -> TripleColumns:
+        """The triples: columns head, relation, tail and, where present, part."""
+        return TripleColumns(
+            rows=self.rows,
+            head=self.ids("head"),
+            relation=self.ids("relation"),
+            tail=self.ids("tail"),
+            part=self.parts(),
+            files=self.files,
+            notes=notes,
+        )
+
+    def refuse(self, cause: str) -> NoReturn:
+        """Raise the error that names the bad rows."""
+        raise broken_rules([self.rows], self.rows.rules, cause)
+
+    def ids(self, role: str) -> IdColumn:
+        """A column of ids, dictionary-encoded: text or whole numbers."""
+        column = self.columns[role]
+        if column.null_count:
+            self.refuse(f"a {role} id is missing")
+        if types.is_floating(column.type):  # pandas makes floats of whole numbers
+            values = column.to_numpy()
+            whole = np.abs(values) <= MAX_ID
+            whole &= values == np.floor(values)
+            column = column.cast(pa.int64() if whole.all() else pa.string())
+        elif types.is_integer(column.type):
+            large = types.is_uint64(column.type)  # may not fit; its text is checked like any other
+            column = column.cast(pa.string() if large else pa.int64())
+        elif not (types.is_string(column.type) or types.is_dictionary(column.type)):
+            self._wrong_type(role, "whole numbers or text")
+        return IdColumn.of(column)
+
+    def ratings(self) -> NDArray[np.float32] | None:
+        """Finite ratings, float32 [n]."""
+        column = self.columns.get("rating")
+        if column is None:
+            return None
+        try:
+            column = column if types.is_float32(column.type) else column.cast(pa.float64())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            self.refuse(str(error))
+        values = column.to_numpy()
+        if column.null_count or not np.all(np.abs(values) <= MAX_RATING):
+            self.refuse("a rating that is not finite")
+        return np.asarray(values, np.float32)
+
+    def times(self) -> TimeColumn | None:
+        """Times: numbers, dates as text (all with a time zone, or none), or timestamps."""
+        column = self.columns.get("time")
+        if column is None:
+            return None
+        if column.null_count:
+            self.refuse("a time is missing")
+        if types.is_string(column.type):
+            column = self._dates(column)
+        if is_date(column.type):
+            micros = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+            return TimeColumn(np.asarray(micros.to_numpy()), "us")
+        if not (types.is_integer(column.type) or types.is_floating(column.type)):
+            self._wrong_type("time", "numbers, dates or timestamps")
+        try:
+            kind = pa.float64() if types.is_floating(column.type) else pa.int64()
+            values = column.cast(kind).to_numpy()
+        except pa.ArrowInvalid:
+            self.refuse("a time out of range")
+        if not np.all(np.abs(values) <= MAX_TIME):
+            self.refuse("a time out of range")
+        return TimeColumn(values)
+
+    def _dates(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        try:
+            return column.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid:
+            pass
+        try:
+            return column.cast(pa.timestamp("us", "UTC"))
+        except pa.ArrowInvalid as error:
+            self.refuse(str(error))
+
+    def parts(self) -> NDArray[np.int8] | None:
+        """TRAIN, VALID or TEST, int8 [n]."""
+        column = self.columns.get("part")
+        if column is None:
+            return None
+        if not types.is_dictionary(column.type):
+            column = column.cast(pa.string())
+        cause = "a part that is neither train nor valid nor test"
+        if column.null_count:
+            self.refuse(cause)
+        encoded = IdColumn.of(column)
+        known = [part_of(text) for text in encoded.texts()]
+        if None in known:
+            self.refuse(cause)
+        parts: NDArray[np.int8] = np.array(known, np.int8)[encoded.codes]
+        return parts
+
+    def _wrong_type(self, role: str, expected: str) -> NoReturn:
+        raise DataError(
+            f"{self.rows.source}: the {role} column is of type {self.columns[role].type}; "
+            f"{expected} are expected"
+        )
+
+
+def is_date(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds dates or timestamps."""
+    return bool(types.is_timestamp(kind) or types.is_date(kind))
