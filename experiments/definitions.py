@@ -306,16 +306,16 @@ def _typed() -> Iterable[Experiment]:
         "hetionet": "--set data.symmetric=CrC,DrD,GcG,GiG",
         "redda-k": f"{redda} --set data.symmetric=pathway_pathway,disease_disease",
     }
-    common = "--metrics mrr,hits --topk 10 --eval-every 5"
-    falling = "--lr 3e-3 --set training.schedule=cosine --epochs 30"
+    common = "--metrics mrr,hits --topk 10"
+    falling = "--eval-every 5 --lr 3e-3 --set training.schedule=cosine --epochs 30"
     # the guide's 512 dimensions from narrower layers: REDDA-K, validation MRR after 10 epochs .170,
     # where 256 wide ones had .164 after 5 at three times the cost
     narrow = f"{falling} --set model.hidden=64"
     # DistMult on REDDA-K: softmaxes find more (validation MRR .181 after 4 epochs, .149 after 12
     # with 32 drawn), drawn ones tell links from others a little better (AUROC .716 and .684)
-    softmax = "--lr 1e-3 --set training.schedule=cosine --epochs 10"
+    softmax = "--eval-every 5 --lr 1e-3 --set training.schedule=cosine --epochs 10"
     softmax += " --set model.loss=1-n-softmax --set training.batch_size=512"
-    drawn = "--lr 3e-3 --set training.schedule=cosine --epochs 15"
+    drawn = "--eval-every 5 --lr 3e-3 --set training.schedule=cosine --epochs 15"
     drawn += " --set model.loss=sampled --set model.negatives=32 --set training.batch_size=4096"
     models = {
         "hgt": ("hgt", f"{narrow} --set model.loss=logistic"),

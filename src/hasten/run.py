@@ -33,7 +33,9 @@ from hasten.distributed.replicas import (
 from hasten.errors import CheckpointError, ConfigurationError
 from hasten.evaluation.protocols import AnyTask
 from hasten.models.interface import Model
+from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
+from hasten.registry import load_model
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from hasten.runs.environment import describe_environment
@@ -110,6 +112,8 @@ def _refit(
     else:
         config = resolved.config
         both = {"epochs": selected.best_epoch, "patience": None}
+        if not Supports.of(load_model(config.model.name)).gradient_steps:
+            both = {}
         config = config.model_copy(
             update={
                 "out": place,

@@ -25,7 +25,7 @@ from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
-from hasten.training.effective import switches_in_effect
+from hasten.training.effective import options_in_effect
 from hasten.training.resolve_config import ResolvedConfig
 from hasten.training.signals import StopSignals
 from hasten.training.trainer import Trainer
@@ -159,7 +159,7 @@ class TrainingRun:
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
             peak_memory_bytes=processes.largest(peak_memory_bytes()),
-            effective=switches_in_effect(trainer, config),
+            effective=options_in_effect(trainer, config.evaluation.every),
             stopped_by=stopped_by,
             best_epoch=int(best.state["selection"]["best_epoch"]),
         )

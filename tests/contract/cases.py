@@ -18,8 +18,7 @@ class ModelCase:
     depends on the layout of a batch; trains: whether it has gradient steps at all; triples: whether
     it reads a knowledge graph, and ring: its relations; layouts: numbers of micro-batches that must
     change nothing; planted: what learning the planted structure takes, where that is not sixty
-    epochs; loss: what the records call its loss; refused: accelerations that it refuses because
-    they would have no effect.
+    epochs; loss: what the records call its loss.
     """
 
     label: str
@@ -32,7 +31,6 @@ class ModelCase:
     layouts: tuple[int, ...] = (2, 4)
     planted: Mapping[str, Any] = field(default_factory=dict)
     loss: str = "loss"
-    refused: tuple[str, ...] = ()
 
     @property
     def data(self) -> dict[str, np.ndarray]:
@@ -134,8 +132,8 @@ CASES = (
     ),
     ModelCase("tisasrec-mhc", "tisasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase("pop", "pop", trains=False),
-    ModelCase("bprmf", "bprmf", _PAIRS, refused=("precision", "recompute")),
-    ModelCase("lightgcn", "lightgcn", _PAIRS, refused=("recompute",)),
+    ModelCase("bprmf", "bprmf", _PAIRS),
+    ModelCase("lightgcn", "lightgcn", _PAIRS),
     ModelCase("kgat", "kgat", _KGAT, _NO_DROPOUT, loss="pairwise.loss"),
     ModelCase(
         "kgat-gcn",

@@ -12,7 +12,6 @@ from torch import nn
 
 from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples, Vocabulary
-from hasten.errors import ConfigurationError
 from hasten.evaluation.completion import completion_task
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
@@ -167,15 +166,6 @@ def test_the_graph_is_encoded_once_for_all_queries(monkeypatch):
     task = completion_task(make_graph(), TEST, EvaluationOptions())
     evaluate(model, task, ["mrr"], device=CPU)
     assert model.encoded == 1
-
-
-def test_options_of_recommendations_are_refused():
-    with pytest.raises(ConfigurationError, match="uni100 is for users and items"):
-        completion_task(make_graph(), TEST, EvaluationOptions(candidates="uni100"))
-    with pytest.raises(ConfigurationError, match="no effect on knowledge graphs"):
-        completion_task(make_graph(), TEST, EvaluationOptions(mask_history=True))
-    with pytest.raises(ConfigurationError, match=r"evaluation\.users"):
-        completion_task(make_graph(), TEST, EvaluationOptions(users="untied"))
 
 
 def test_without_triples_there_are_no_queries():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,29 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, m
 
 from hasten.config.data import DataOptions, InteractionOptions
 from hasten.config.section import Section
+
+
+@dataclass(frozen=True)
+class OnlyWith:
+    """Mark an option that has an effect only beside another option of its section.
+
+    ``Annotated[float, OnlyWith("schedule", "linear", "cosine")]``: with one of these values;
+    without values: where the other option is set at all.
+    """
+
+    option: str
+    values: tuple[Any, ...]
+
+    def __init__(self, option: str, *values: Any) -> None:
+        object.__setattr__(self, "option", option)
+        object.__setattr__(self, "values", values)
+
+    def holds(self, value: Any) -> bool:
+        """Whether this value of the other option lets the marked one take effect."""
+        return value in self.values if self.values else value is not None
+
+    def __str__(self) -> str:
+        return f"{self.option}={'|'.join(map(str, self.values))}" if self.values else self.option
 
 
 class Patience(Section):
@@ -56,7 +80,9 @@ class TrainingOptions(Section):
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="learning rate after the warm-up, down to min_lr at the last epoch"
     )
-    min_lr: float = Field(0.0, ge=0, description="where linear and cosine schedules end")
+    min_lr: Annotated[float, OnlyWith("schedule", "linear", "cosine")] = Field(
+        0.0, ge=0, description="learning rate at the end of a linear or cosine schedule"
+    )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
     average: float | None = Field(
         None,
@@ -65,9 +91,9 @@ class TrainingOptions(Section):
         "forgets exponentially; none: the weights themselves",
     )
     clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
-    clip_norm_type: Annotated[float, Field(gt=0)] | Literal["inf"] = Field(
-        2.0, description="which norm clip_norm is of: 2, 1, ..., or inf, the largest element"
-    )
+    clip_norm_type: Annotated[
+        Annotated[float, Field(gt=0)] | Literal["inf"], OnlyWith("clip_norm")
+    ] = Field(2.0, description="which norm clip_norm is of: 2, 1, ..., or inf, the largest element")
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
         "fp32", description="auto: bf16 where the device computes it fast, else fp32"
     )
@@ -90,12 +116,6 @@ class TrainingOptions(Section):
     bad_steps: int = Field(
         16, ge=1, description="non-finite steps in a row before precision drops or the run stops"
     )
-
-    @model_validator(mode="after")
-    def _check_clipping(self) -> TrainingOptions:
-        if self.clip_norm is None and self.clip_norm_type != 2:
-            raise ValueError("clip_norm_type has no effect without clip_norm")
-        return self
 
 
 class EvaluationOptions(Section):

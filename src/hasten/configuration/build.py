@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from hasten.config import AnyDataOptions, EvaluationOptions, ModelOptions, RunConfig
 from hasten.configuration.draft import Draft
+from hasten.configuration.effects import refuse_without_effect
 from hasten.configuration.keys import known_keys
 from hasten.configuration.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
@@ -55,11 +56,26 @@ def build_config(
     sets: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The configuration of a run.
+    """The configuration of a new run.
 
     sets: texts ``key.path=value``. flags: everyday names (``epochs``) or dotted keys, only those
-    that were given; ``metrics`` and ``topk`` combine. Raises ConfigurationError.
+    that were given; ``metrics`` and ``topk`` combine. Raises ConfigurationError, also for options
+    that have no effect on the model.
     """
+    draft, chosen = _draft(model, data, config_file, sets, flags or {})
+    config = draft.build(chosen)
+    refuse_without_effect(config, origins=draft.origins)
+    return config
+
+
+def _draft(
+    model: str | None,
+    data: str | None,
+    config_file: Path | None,
+    sets: Sequence[str],
+    flags: Mapping[str, Any],
+) -> tuple[Draft, type[Model]]:
+    """All values that were given, by precedence, and the model that they name."""
     from_file = read_entries(config_file, _MAPPINGS) if config_file else []
     entries = [*from_file, *set_entries(sets)]
     chosen, entries = _choose_model(model, entries)
@@ -71,12 +87,12 @@ def build_config(
         draft.put(entry)
     if data is not None:
         draft.put(Entry("data.path", Quoted(data), "DATA"))
-    last = flag_entries(flags or {}, draft.values.get("evaluation.metrics"))
+    last = flag_entries(flags, draft.values.get("evaluation.metrics"))
     for entry in last:
         draft.put(entry)
     _refuse_two_batch_sizes(from_file)
     _refuse_two_batch_sizes([*set_entries(sets), *last])
-    return draft.build(chosen)
+    return draft, chosen
 
 
 def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
@@ -92,8 +108,9 @@ def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
 
 
 def load_config(file: Path) -> RunConfig:
-    """The configuration saved in a run folder."""
-    return build_config(config_file=file)
+    """The configuration saved in a run folder, with whatever options an older version accepted."""
+    draft, chosen = _draft(None, None, file, (), {})
+    return draft.build(chosen)
 
 
 def data_options(

@@ -17,7 +17,6 @@ from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
-from hasten.errors import ConfigurationError
 from hasten.evaluation.metrics import Ties
 from hasten.objectives.triple_queries import known_answers, questions_of
 from hasten.ops.graph.csr import CSR
@@ -95,24 +94,8 @@ class CompletionTask:
 
 
 def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions) -> CompletionTask:
-    """The task of completing the triples of VALID or TEST; without queries where there are none.
-
-    Raises:
-        ConfigurationError: options that are for recommendations.
-    """
+    """The task of completing the triples of VALID or TEST; without queries where there are none."""
     assert part in (VALID, TEST)
-    if options.candidates != "full":
-        raise ConfigurationError(
-            "evaluation.candidates=uni100 is for users and items: in a knowledge graph all "
-            "entities compete"
-        )
-    if options.mask_history:
-        raise ConfigurationError(
-            "evaluation.mask_history has no effect on knowledge graphs, whose known answers never "
-            "compete: leave it out"
-        )
-    if options.users != "all":
-        raise ConfigurationError("evaluation.users is for users and items: leave it out")
     entities, relations = len(graph.entities), len(graph.relations)
     judged = graph.of(part)
     asked = questions_of(judged, relations, entities)

@@ -62,7 +62,8 @@ class Model(Protocol):
     ``"features"`` (with item features), ``"triples"``, or ``"typed_graph"`` (with node features);
     see :data:`hasten.registry.READS`. One to which the times of a history
     matter has ``reads_times = True``. One that may start from the weights of another model has
-    ``adopt(weights)``, which takes them and returns whether they were such.
+    ``adopt(weights)``, which takes them and returns whether they were such. One declares which
+    options of a run it supports as ``supports``, a :class:`hasten.models.supports.Supports`.
     """
 
     name: ClassVar[str]

@@ -8,6 +8,7 @@ from typing import Any
 
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
+from hasten.configuration.effects import refuse_without_effect
 from hasten.data.store import fingerprint
 from hasten.data.tables import AnyDataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
@@ -95,7 +96,9 @@ def with_changes(
             )
         section, _, field = name.rpartition(".")
         (values[section] if section else values)[field] = value
-    return type(config)(**{**values, "model": config.model, "data": config.data})
+    found = type(config)(**{**values, "model": config.model, "data": config.data})
+    refuse_without_effect(found, changed=changes)
+    return found
 
 
 def requested_changes(config: RunConfig) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.tables import TRAIN, Dataset
-from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
+from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.ops.ranking.scorer import Scorer
@@ -51,6 +51,7 @@ class BPRMF(nn.Module):
     Options: ClassVar[type[BPRMFOptions]] = BPRMFOptions
     defaults: ClassVar[Mapping[str, Any]] = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 1024}
     sample: ClassVar[str] = "library"
+    supports: ClassVar[Supports] = Supports(precision=False)
     scores_new_users: ClassVar[bool] = False
 
     def __init__(self, options: BPRMFOptions, sizes: Sizes) -> None:
@@ -60,12 +61,7 @@ class BPRMF(nn.Module):
         self.items: Table = EmbeddingTable(sizes.items, options.width)
 
     def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
-        """One phase over the training pairs. ConfigurationError for what would have no effect."""
-        if config.training.recompute or config.training.precision in ("bf16", "fp16"):
-            raise ConfigurationError(
-                "bprmf has no layers and no matrix products, so training.recompute and "
-                "training.precision would have no effect: leave them out"
-            )
+        """One phase over the training pairs."""
         return [
             PairwisePhase(
                 self,

@@ -35,6 +35,7 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import CheckpointError
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
 from hasten.models.interface import Sizes
+from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
@@ -109,6 +110,7 @@ class KGAT(nn.Module):
     Options: ClassVar[type[KGATOptions]] = KGATOptions
     defaults: ClassVar[Mapping[str, Any]] = {**PAIR_DEFAULTS, "lr": 1e-4, "batch_size": 1024}
     sample: ClassVar[str] = "library"
+    supports: ClassVar[Supports] = Supports(recompute=True)
     scores_new_users: ClassVar[bool] = False
 
     def __init__(self, options: KGATOptions, sizes: Sizes) -> None:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.interactions.clean import stable_order
 from hasten.data.tables import TRAIN, Dataset
-from hasten.errors import ConfigurationError
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
 from hasten.models.interface import Sizes
 from hasten.objectives.base import Encoded, Phase
@@ -65,15 +64,7 @@ class LightGCN(nn.Module):
         self._encoded: Tensor | None = None
 
     def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
-        """One phase over the training pairs; the graph is made here.
-
-        ConfigurationError for what would have no effect.
-        """
-        if config.training.recompute:
-            raise ConfigurationError(
-                "lightgcn keeps nothing between its layers, so training.recompute would have no "
-                "effect: leave it out"
-            )
+        """One phase over the training pairs; the graph is made here."""
         found = CSR.of(dataset.histories(TRAIN)).distinct()
         self.graph, self.weights = _graph(found, self.sizes.items, self.nodes.weight)
         return [

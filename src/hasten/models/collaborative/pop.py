@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.interface import Sizes
+from hasten.models.supports import FITTED, Supports
 from hasten.objectives.base import Phase
 from hasten.ops.ranking.scorer import Scorer
 from hasten.scoring import RecommenderQueries
@@ -43,6 +44,7 @@ class Pop(nn.Module):
     Options: ClassVar[type[PopOptions]] = PopOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     sample: ClassVar[str] = "sequences"
+    supports: ClassVar[Supports] = FITTED
     scores_new_users: ClassVar[bool] = True
 
     counts: Tensor

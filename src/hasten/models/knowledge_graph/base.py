@@ -28,6 +28,7 @@ from torch.nn.functional import softplus
 from hasten.config import ModelOptions, RunConfig
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Sizes
+from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.objectives.completion import (
     CompletionBatch,
@@ -81,6 +82,7 @@ class TripleModel(nn.Module, ABC):
 
     reads: ClassVar[str] = "triples"
     sample: ClassVar[str] = "families"
+    supports: ClassVar[Supports] = Supports(compile=True)
     defaults: ClassVar[Mapping[str, Any]] = {"evaluation.metrics": METRICS}
     #: questions whose BatchNorm statistics are taken together; 1: there are none
     group = 1

@@ -24,6 +24,7 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import METRICS, Share, TripleModel, TripleOptions
+from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.dense.dropout import dropout
 from hasten.ops.dense.group_moments import GroupMoments, normalise
@@ -87,6 +88,7 @@ class ConvE(TripleModel):
     name: ClassVar[str] = "conve"
     summary: ClassVar[str] = "2-D convolutions over knowledge graphs (Dettmers et al. 2018)"
     Options: ClassVar[type[ConvEOptions]] = ConvEOptions
+    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
     defaults: ClassVar[Mapping[str, Any]] = {
         "lr": 3e-3,
         "batch_size": 128,

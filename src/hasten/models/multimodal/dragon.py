@@ -38,6 +38,7 @@ from hasten.models.multimodal.modal_data import (
     xavier,
 )
 from hasten.models.multimodal.modal_graphs import item_graph, user_graph
+from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.objectives.pairwise import Pairs
@@ -92,6 +93,7 @@ class DRAGON(ScoresByVectors, nn.Module):
     Options: ClassVar[type[DRAGONOptions]] = DRAGONOptions
     defaults: ClassVar[Mapping[str, Any]] = {**FEATURE_DEFAULTS, "lr": 1e-4}
     sample: ClassVar[str] = "gallery"
+    supports: ClassVar[Supports] = Supports(recompute=True)
     scores_new_users: ClassVar[bool] = False
 
     def __init__(self, options: DRAGONOptions, sizes: Sizes) -> None:

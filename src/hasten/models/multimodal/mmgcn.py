@@ -38,6 +38,7 @@ from hasten.models.multimodal.modal_data import (
     training_pairs,
     xavier,
 )
+from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.objectives.pairwise import Pairs
@@ -135,6 +136,7 @@ class MMGCN(ScoresByVectors, nn.Module):
     Options: ClassVar[type[MMGCNOptions]] = MMGCNOptions
     defaults: ClassVar[Mapping[str, Any]] = {**FEATURE_DEFAULTS, "lr": 1e-3}
     sample: ClassVar[str] = "gallery"
+    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
     scores_new_users: ClassVar[bool] = False
 
     def __init__(self, options: MMGCNOptions, sizes: Sizes) -> None:

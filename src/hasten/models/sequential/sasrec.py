@@ -30,6 +30,7 @@ from hasten.models.sequential.base import (
     through_blocks,
 )
 from hasten.models.sequential.self_attention import Block
+from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.objectives.next_item import NextItemBatch
 from hasten.ops.attention.causal_attention import causal_attention
@@ -54,6 +55,7 @@ class SASRec(nn.Module):
     Options: ClassVar[type[SASRecOptions]] = SASRecOptions
     defaults: ClassVar[Mapping[str, Any]] = {"betas": (0.9, 0.98), "clip_norm": 5.0}
     sample: ClassVar[str] = "sequences"
+    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
     scores_new_users: ClassVar[bool] = True
 
     def __init__(self, options: SASRecOptions, sizes: Sizes) -> None:

@@ -38,6 +38,7 @@ from hasten.models.sequential.base import (
 )
 from hasten.models.sequential.personal_times import personal_times
 from hasten.models.sequential.self_attention import Block
+from hasten.models.supports import Supports
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.next_item import NextItemBatch, NextItemPhase
 from hasten.ops.attention.interval_attention import find_intervals, interval_attention
@@ -88,6 +89,7 @@ class TiSASRec(nn.Module):
     Options: ClassVar[type[TiSASRecOptions]] = TiSASRecOptions
     defaults: ClassVar[Mapping[str, Any]] = {"betas": (0.9, 0.98), "clip_norm": 5.0}
     sample: ClassVar[str] = "sittings"
+    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
     scores_new_users: ClassVar[bool] = True
     reads_times: ClassVar[bool] = True
 

@@ -18,6 +18,7 @@ from hasten.config import ModelOptions, RunConfig
 from hasten.data.tables import TRAIN, KnowledgeGraph
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import METRICS
+from hasten.models.supports import FITTED, Supports
 from hasten.objectives.base import Phase
 from hasten.ops.ranking.scorer import Scorer
 from hasten.scoring import TripleQueries
@@ -50,6 +51,7 @@ class Degree(nn.Module):
     Options: ClassVar[type[DegreeOptions]] = DegreeOptions
     defaults: ClassVar[Mapping[str, Any]] = {"evaluation.metrics": METRICS}
     sample: ClassVar[str] = "medicine"
+    supports: ClassVar[Supports] = FITTED
     scores_new_users: ClassVar[bool] = False
 
     degrees: Tensor

@@ -32,6 +32,7 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import METRICS
+from hasten.models.supports import Supports
 from hasten.models.typed_graph.hgt_layer import HGTLayer, require_divisible
 from hasten.models.typed_graph.similar_nodes import similar_nodes
 from hasten.objectives.base import Phase
@@ -123,6 +124,7 @@ class HGT(nn.Module):
         "evaluation.metrics": METRICS,
     }
     sample: ClassVar[str] = "medicine"
+    supports: ClassVar[Supports] = Supports(recompute=True)
     scores_new_users: ClassVar[bool] = False
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:

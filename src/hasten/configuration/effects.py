@@ -1,0 +1,116 @@
+"""Refuse options that have no effect on the chosen model, with the reason.
+
+A value that repeats the default is accepted: a saved configuration has every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from hasten.config import OnlyWith, RunConfig
+from hasten.errors import ConfigurationError
+from hasten.models.supports import Supports
+from hasten.registry import load_model, reads
+
+if TYPE_CHECKING:
+    from hasten.models.interface import Model
+
+#: keys of ``training`` and ``evaluation`` that a model without gradient steps has a use for
+_FOR_ANY = frozenset(
+    {"training.deterministic"}
+    | {f"evaluation.{name}" for name in ("metrics", "candidates", "mask_history", "users", "ties")}
+)
+_OF_USERS = frozenset({"evaluation.candidates", "evaluation.mask_history", "evaluation.users"})
+
+
+def refuse_without_effect(
+    config: RunConfig,
+    changed: Collection[str] | None = None,
+    origins: Mapping[str, str] | None = None,
+) -> None:
+    """Raise ConfigurationError if an option has no effect on the model.
+
+    changed: check only these keys (of a run that exists); None: every key that differs from the
+    model's default. origins: where a key was given, for the message.
+    """
+    found = without_effect(config)
+    if changed is not None:
+        found = {key: reason for key, reason in found.items() if key in changed}
+    lines = [
+        f"{key}{_place(key, origins or {})} has no effect: {why}" for key, why in found.items()
+    ]
+    if len(lines) == 1:
+        raise ConfigurationError(f"{lines[0]}; leave it out")
+    if lines:
+        listed = "\n".join(f"  {line}" for line in lines)
+        raise ConfigurationError(f"{len(lines)} options have no effect; leave them out:\n{listed}")
+
+
+def without_effect(config: RunConfig) -> dict[str, str]:
+    """The options that differ from the model's defaults and have no effect: key -> reason."""
+    model = load_model(config.model.name)
+    found = {}
+    for key, value, default, only_with in _options(config, model):
+        if value != default:
+            reason = _unsupported(key, model) or _condition(config, key, only_with)
+            if reason is not None:
+                found[key] = reason
+    return found
+
+
+def _unsupported(key: str, model: type[Model]) -> str | None:
+    """Why a model never reads this option; None if it may."""
+    supports, section = Supports.of(model), key.partition(".")[0]
+    of_steps = section in ("training", "evaluation", "checkpoint", "init_from")
+    if of_steps and key not in _FOR_ANY and not supports.gradient_steps:
+        return f"{model.name} is fitted in one pass, without gradient steps"
+    if key == "training.recompute" and not supports.recompute:
+        return f"{model.name} has no activation checkpointing"
+    if key == "training.precision" and not supports.precision:
+        return f"{model.name} has no matrix products that a lower precision would speed up"
+    if key == "training.compile" and not supports.compile:
+        return f"{model.name} has nothing to compile"
+    if key in _OF_USERS and reads(model) == "triples":
+        return (
+            f"{model.name} ranks all entities of a knowledge graph except known answers, and this "
+            "option is for users and items"
+        )
+    return None
+
+
+def _condition(config: RunConfig, key: str, only_with: OnlyWith | None) -> str | None:
+    """Why an option has no effect beside the others that were chosen; None if it has."""
+    if only_with is None:
+        return None
+    section = key.rpartition(".")[0]
+    value = getattr(getattr(config, section), only_with.option)
+    if only_with.holds(value):
+        return None
+    return f"it needs {section}.{only_with}, which is {'none' if value is None else value}"
+
+
+def _options(
+    config: RunConfig, model: type[Model]
+) -> Iterator[tuple[str, Any, Any, OnlyWith | None]]:
+    """Every option: its key, value, default for the model, and what it takes effect with."""
+    own = {name if "." in name else f"training.{name}": v for name, v in model.defaults.items()}
+    for name, info in RunConfig.model_fields.items():
+        section = getattr(config, name)
+        if not isinstance(section, BaseModel):
+            yield name, section, info.default, None
+            continue
+        given = {k.partition(".")[2]: v for k, v in own.items() if k.startswith(f"{name}.")}
+        # defaults as they are after validation: a list is a tuple, "5 evaluations" a Patience
+        kind = type(section)
+        usual = kind.model_validate(given) if name != "model" else None
+        for key, field in kind.model_fields.items():
+            only_with = next((m for m in field.metadata if isinstance(m, OnlyWith)), None)
+            default = field.get_default() if usual is None else getattr(usual, key)
+            yield f"{name}.{key}", getattr(section, key), default, only_with
+
+
+def _place(key: str, origins: Mapping[str, str]) -> str:
+    return f" ({origins[key]})" if key in origins else ""

@@ -1,0 +1,34 @@
+"""Which options of a run have an effect on a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Supports:
+    """Which options of a run have an effect on a model; the others are refused for it.
+
+    A model declares it as the class attribute ``supports``. Without one, these defaults hold.
+
+    gradient_steps: it is trained by phases; False for a model that ``fit`` completes in one pass.
+    recompute: it reads ``training.recompute`` (activation checkpointing).
+    precision: ``training.precision`` changes its arithmetic: autocast finds matrix products.
+    compile: its phases have a function for ``training.compile``.
+    """
+
+    gradient_steps: bool = True
+    recompute: bool = False
+    precision: bool = True
+    compile: bool = False
+
+    @classmethod
+    def of(cls, model: type[Any]) -> Supports:
+        """What a model class declares; nothing of it holds for a model that is fitted."""
+        declared: Supports = getattr(model, "supports", cls())
+        return declared if declared.gradient_steps else FITTED
+
+
+#: a model without gradient steps
+FITTED = Supports(gradient_steps=False, precision=False)
