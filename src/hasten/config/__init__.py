@@ -23,7 +23,7 @@ from hasten.config.run import (
     RunConfig,
     TrainingOptions,
 )
-from hasten.config.section import Section
+from hasten.config.section import OnlyWith, Section
 
 __all__ = [
     "AnyDataOptions",
@@ -35,6 +35,7 @@ __all__ = [
     "InteractionOptions",
     "KnowledgeOptions",
     "ModelOptions",
+    "OnlyWith",
     "PairOptions",
     "Patience",
     "RunConfig",

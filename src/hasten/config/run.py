@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer
 
 from hasten.config.data import DataOptions, InteractionOptions
-from hasten.config.section import Section
-
-
-@dataclass(frozen=True)
-class OnlyWith:
-    """Mark an option that has an effect only beside another option of its section.
-
-    ``Annotated[float, OnlyWith("schedule", "linear", "cosine")]``: with one of these values;
-    without values: where the other option is set at all.
-    """
-
-    option: str
-    values: tuple[Any, ...]
-
-    def __init__(self, option: str, *values: Any) -> None:
-        object.__setattr__(self, "option", option)
-        object.__setattr__(self, "values", values)
-
-    def holds(self, value: Any) -> bool:
-        """Whether this value of the other option lets the marked one take effect."""
-        return value in self.values if self.values else value is not None
-
-    def __str__(self) -> str:
-        return f"{self.option}={'|'.join(map(str, self.values))}" if self.values else self.option
+from hasten.config.section import OnlyWith, Section
 
 
 class Patience(Section):

@@ -1,6 +1,9 @@
-"""The base class of all sections of the configuration."""
+"""The base class of all sections of the configuration, and a mark for their fields."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,3 +14,26 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
+
+
+@dataclass(frozen=True)
+class OnlyWith:
+    """Mark an option that has an effect only beside another option of its section.
+
+    ``Annotated[float, OnlyWith("schedule", "linear", "cosine")]``: with one of these values;
+    without values: where the other option is set at all.
+    """
+
+    option: str
+    values: tuple[Any, ...]
+
+    def __init__(self, option: str, *values: Any) -> None:
+        object.__setattr__(self, "option", option)
+        object.__setattr__(self, "values", values)
+
+    def holds(self, value: Any) -> bool:
+        """Whether this value of the other option lets the marked one take effect."""
+        return value in self.values if self.values else value is not None
+
+    def __str__(self) -> str:
+        return f"{self.option}={'|'.join(map(str, self.values))}" if self.values else self.option

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from hasten.config import OnlyWith, RunConfig
+from hasten.config import OnlyWith, RunConfig, TripleOptions
 from hasten.errors import ConfigurationError
 from hasten.models.supports import Supports
 from hasten.registry import load_model, reads
@@ -73,7 +73,7 @@ def _unsupported(key: str, model: type[Model]) -> str | None:
         return f"{model.name} has no matrix products that a lower precision would speed up"
     if key == "training.compile" and not supports.compile:
         return f"{model.name} has nothing to compile"
-    if key in _OF_USERS and reads(model) == "triples":
+    if key in _OF_USERS and issubclass(reads(model), TripleOptions):
         return (
             f"{model.name} ranks all entities of a knowledge graph except known answers, and this "
             "option is for users and items"
