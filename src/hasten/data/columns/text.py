@@ -1,7 +1,7 @@
-"""Text files as bytes: opening (plain or gzip), one pass of byte-level rules, a first sample.
+"""Text files as bytes: opening (plain or gzip), a check of every byte, a first sample.
 
-What no text format may hold is refused here, with its offset: bytes that are not UTF-8, NUL and
-other control characters, a carriage return inside a line. A byte order mark and CRLF are accepted.
+Bytes that are not UTF-8, NUL and other control characters, and carriage returns inside a line are
+refused with their offset. A byte order mark and CRLF are accepted.
 """
 
 from __future__ import annotations
@@ -100,7 +100,11 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except PermissionError as error:
         raise DataError(f"{path}: no permission to read it") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged or truncated gzip file ({error})") from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: damaged or truncated gzip file ({error})")
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -174,7 +178,7 @@ def file_digest(path: Path) -> dict[str, Any]:
 
 
 def scan(path: Path) -> TextScan:
-    """Check every byte of a text file in one pass, hashing it on the way.
+    """Check every byte of a text file in one pass, and hash it.
 
     Raises:
         DataError: not UTF-8, a control character or a lone carriage return, with offset and line.
@@ -191,63 +195,81 @@ def scan(path: Path) -> TextScan:
             file: Any = gzip.GzipFile(fileobj=raw) if compressed else raw
             while block := file.read(_BLOCK):
                 if not block.isascii() or decoder.getstate()[0]:
-                    _check_encoding(path, decoder, block, offset, newlines)
-                if bad := block.translate(None, _NOT_CONTROLS):
-                    _refuse_byte(path, block, block.index(bad[0]), offset, newlines)
-                if b"\r" in block or last == b"\r":
-                    _check_returns(path, last, block, offset, newlines)
+                    decoder.decode(block)
+                if block.translate(None, _NOT_CONTROLS) or _lone_return(last, block):
+                    raise _bad_byte(path)
                 if (quote := block.rfind(b'"')) >= 0:
                     last_quote = offset + quote
                 hexadecimal = hexadecimal or b"0x" in block or b"0X" in block
                 newlines += block.count(b"\n")
                 offset += len(block)
                 last = block[-1:]
-            _check_encoding(path, decoder, b"", offset, newlines, final=True)
+            decoder.decode(b"", final=True)
             if last == b"\r":
                 raise DataError(f"{path}: a carriage return ends the file without a line feed")
             while raw.read(_BLOCK):  # what follows the gzip stream belongs to the hash
                 pass
+    except UnicodeDecodeError as error:
+        raise _bad_byte(path) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged or truncated gzip file ({error})") from error
+        raise _damaged(path, error) from error
     lines = newlines + (last != b"\n")
     return TextScan(hashing.digest.hexdigest(), hashing.count, lines, last_quote, hexadecimal)
 
 
-def _check_encoding(
-    path: Path, decoder: Any, block: bytes, offset: int, newlines: int, final: bool = False
-) -> None:
-    pending = len(decoder.getstate()[0])
+def _lone_return(last: bytes, block: bytes) -> bool:
+    """Whether a carriage return is not followed by a line feed; one that ends the block may be."""
+    if last == b"\r" and block[:1] != b"\n":
+        return True
+    return block.count(b"\r") - block.endswith(b"\r") != block.count(b"\r\n")
+
+
+def _bad_byte(path: Path) -> DataError:
+    """The error for the first byte that text must not hold, found line by line."""
+    offset = 0
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, 1):
+            body = line[:-2] if line.endswith(b"\r\n") else line.rstrip(b"\n")
+            if reason := _byte_problem(body, offset, number):
+                return DataError(f"{path}: {reason}")
+            offset += len(line)
+    raise AssertionError("every byte is one of text")
+
+
+def _byte_problem(line: bytes, offset: int, number: int) -> str | None:
+    """What is wrong in a line that begins at the offset, or None."""
     try:
-        decoder.decode(block, final)
+        line.decode()
     except UnicodeDecodeError as error:
-        position = offset - pending + error.start
-        line = newlines + 1 + block[: max(0, error.start - pending)].count(b"\n")
-        hint = " (UTF-16?)" if offset == 0 and block[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        value = error.object[error.start]
-        raise DataError(
-            f"{path}: not UTF-8{hint}: byte 0x{value:02x} at offset {position}, line {line}; "
-            "convert it, e.g. iconv -f latin1 -t utf-8"
-        ) from error
+        hint = " (UTF-16?)" if offset == 0 and line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        return (
+            f"not UTF-8{hint}: byte 0x{line[error.start]:02x} at offset {offset + error.start}, "
+            f"line {number}; convert it, e.g. iconv -f latin1 -t utf-8"
+        )
+    if bad := line.translate(None, _NOT_CONTROLS):
+        what = "a NUL byte" if bad[0] == 0 else f"the control character 0x{bad[0]:02x}"
+        return f"{what} at offset {offset + line.index(bad[0])}, line {number}"
+    if (index := line.find(b"\r")) >= 0:
+        return (
+            f"a carriage return inside line {number} (offset {offset + index}); "
+            "lines end in LF or CRLF"
+        )
+    return None
 
 
-def _refuse_byte(path: Path, block: bytes, index: int, offset: int, newlines: int) -> None:
-    value = block[index]
-    what = "a NUL byte" if value == 0 else f"the control character 0x{value:02x}"
-    line = newlines + 1 + block[:index].count(b"\n")
-    raise DataError(f"{path}: {what} at offset {offset + index}, line {line}")
+def checked_lines(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
+    """(number from 1, text) of the non-blank lines of a small text file.
 
-
-def _check_returns(path: Path, last: bytes, block: bytes, offset: int, newlines: int) -> None:
-    """A carriage return must be followed by a line feed, within the block or across its end."""
-    joined = last + block if last == b"\r" else block
-    ends = 1 if joined.endswith(b"\r") else 0
-    if joined.count(b"\r") - ends == joined.count(b"\r\n"):
-        return
-    index = next(
-        i for i in range(len(joined)) if joined[i] == 13 and joined[i + 1 : i + 2] not in (b"\n",)
-    )
-    position = offset + index - (len(joined) - len(block))
-    line = newlines + 1 + joined[:index].count(b"\n")
-    raise DataError(
-        f"{path}: a carriage return inside line {line} (offset {position}); lines end in LF or CRLF"
-    )
+    Raises:
+        DataError: bytes that text must not hold, or no such line.
+    """
+    require_file(path)
+    if encoding == "utf-8":
+        scan(path)
+        numbered = lines_of(path)
+    else:
+        numbered = enumerate(path.read_bytes().decode(encoding).splitlines(), 1)
+    lines = [(number, line) for number, line in numbered if line.strip()]
+    if not lines:
+        raise DataError(f"{path}: 0 rows, the file is empty")
+    return lines

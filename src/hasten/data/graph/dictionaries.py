@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,21 +34,21 @@ class Dictionary:
         """The vocabulary with every entry, where the known labels are in it, and the strangers.
 
         The triples may hold the labels or the numbers; with numbers, the labels are the names.
-        Returns the vocabulary (strangers at its end), int64 [known] places in it, and int64
-        places within ``known`` of those that the dictionary lacks.
+        Returns the vocabulary (strangers at its end), int64 [known] index in it, and int64
+        index within ``known`` of those that the dictionary lacks.
         """
         texts = known.cast(pa.string())
         by_label = Vocabulary(pa.array(self.labels, pa.string())).index(texts)
         by_number = Vocabulary(pa.array(self.numbers, pa.string())).index(texts)
         numbered = int((by_number >= 0).sum()) > int((by_label >= 0).sum())
-        places = by_number if numbered else by_label
-        if len(known) and not (places >= 0).any():
+        index = by_number if numbered else by_label
+        if len(known) and not (index >= 0).any():
             raise DataError(
                 f"{self.path}: none of its {len(self.labels):,} entries is in the data (it holds "
                 f"{self.labels[0]!r}, ..., the data {texts[0].as_py()!r}, ...)"
             )
-        strangers = np.flatnonzero(places < 0)
-        places[strangers] = len(self.labels) + np.arange(len(strangers))
+        strangers = np.flatnonzero(index < 0)
+        index[strangers] = len(self.labels) + np.arange(len(strangers))
         extra = texts.take(pa.array(strangers))
         labels = pa.concat_arrays([pa.array(self.numbers if numbered else self.labels), extra])
         if numbered and pa.types.is_integer(known.type):
@@ -57,7 +56,7 @@ class Dictionary:
         names = None
         if numbered:
             names = pa.concat_arrays([pa.array(self.labels), pa.nulls(len(extra), pa.string())])
-        return Vocabulary(labels, names), places, strangers
+        return Vocabulary(labels, names), index, strangers
 
 
 def read_dictionary(path: Path) -> Dictionary:
@@ -67,9 +66,8 @@ def read_dictionary(path: Path) -> Dictionary:
         DataError: with file, line and text; a label or a number that occurs twice, a label that
             cannot be printed.
     """
-    text.require_file(path)
-    text.scan(path)
-    rows = _json_rows(path) if path.suffix.lower() == ".json" else _rows(path)
+    lines = text.checked_lines(path)
+    rows = _json_rows(path) if path.suffix.lower() == ".json" else _rows(path, lines)
     if not rows:
         raise DataError(f"{path}: 0 rows, the file is empty")
     columns = [[row[1][i] for row in rows] for i in (0, 1)]
@@ -114,29 +112,23 @@ def _json_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def _rows(path: Path) -> list[tuple[str, list[str]]]:
-    lines = [(number, line) for number, line in text.lines_of(path) if line.strip()]
-    if lines and lines[0][1].strip().isdecimal():  # a count in the first line, as OpenKE writes it
+def _rows(path: Path, lines: list[tuple[int, str]]) -> list[tuple[str, list[str]]]:
+    if lines[0][1].strip().isdecimal():  # a count in the first line, as OpenKE writes it
         lines = lines[1:]
     rows = []
     separator: str | None = None
     for number, line in lines:
         if separator is None:
-            separator = next((s for s in _SEPARATORS if len(_split(line, s)) == 2), None)
-        row = [] if separator is None else [cell.strip() for cell in _split(line, separator)]
+            separator = next(
+                (s for s in _SEPARATORS if len(cells.split_or_empty(line, s)) == 2), None
+            )
+        row = [] if separator is None else cells.stripped(line, separator)
         if len(row) != 2 or not all(row):
             raise DataError(f"{path}: line {number}: no label and number: {line!r}\n{_EXPECTED}")
         rows.append((f"line {number}", row))
     if rows and not any(cell.isdecimal() for cell in rows[0][1]) and len(rows) > 1:
         rows = rows[1:]  # a header
     return rows
-
-
-def _split(line: str, separator: str) -> list[str]:
-    try:
-        return cells.split(line, separator)
-    except csv.Error:
-        return []
 
 
 def read_relation_names(path: Path, known: set[str]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +45,7 @@ def read_list(path: Path) -> NumberedList:
     Raises:
         DataError: with file, line and text; a number that occurs twice.
     """
-    text.require_file(path)
-    text.scan(path)
-    lines = [(number, line) for number, line in text.lines_of(path) if line.strip()]
-    if not lines:
-        raise DataError(f"{path}: 0 rows, the file is empty")
+    lines = text.checked_lines(path)
     header = lines[0][1].split()
     if _NUMBER not in header:
         raise DataError(f"{path}: line {lines[0][0]}: no header: {lines[0][1]!r}\n{_EXPECTED}")
@@ -76,23 +71,23 @@ def read_links(path: Path) -> dict[str, str]:
     Raises:
         DataError: with file, line and text; an item with two entities.
     """
-    text.require_file(path)
-    text.scan(path)
-    lines = [(number, line) for number, line in text.lines_of(path) if line.strip()]
-    if not lines:
-        raise DataError(f"{path}: 0 rows, the file is empty")
+    lines = text.checked_lines(path)
     first = lines[0][1]
-    separator = next((s for s in _SEPARATORS if len(_split(first, s)) > 1), None)
+    separator = next((s for s in _SEPARATORS if len(cells.split_or_empty(first, s)) > 1), None)
     if separator is None:
         raise DataError(f"{path}: line {lines[0][0]}: one cell only: {first!r}\n{_LINK}")
     typed = atomic_header(first, separator)
-    names = [plain(n) for n, _ in typed] if typed else [plain(c) for c in _split(first, separator)]
+    names = (
+        [plain(n) for n, _ in typed]
+        if typed
+        else [plain(c) for c in cells.split_or_empty(first, separator)]
+    )
     items = [i for i, name in enumerate(names) if name in SYNONYMS["item"]]
     entities = [i for i, name in enumerate(names) if name in _ENTITY]
     item, entity = (items[0], entities[0]) if items and entities else (0, 1)
     links: dict[str, str] = {}
     for number, line in lines[1 if typed or (items and entities) else 0 :]:
-        row = [cell.strip() for cell in _split(line, separator)]
+        row = [cell.strip() for cell in cells.split_or_empty(line, separator)]
         if len(row) <= max(item, entity) or not row[item] or not row[entity]:
             raise DataError(f"{path}: line {number}: no item or no entity: {line!r}\n{_LINK}")
         if links.setdefault(row[item], row[entity]) != row[entity]:
@@ -101,10 +96,3 @@ def read_links(path: Path) -> dict[str, str]:
                 f"but it was linked to {links[row[item]]!r} before"
             )
     return links
-
-
-def _split(line: str, separator: str) -> list[str]:
-    try:
-        return cells.split(line, separator)
-    except csv.Error:
-        return []

@@ -89,6 +89,6 @@ def rows_of(lines: Iterable[str], separator: str) -> list[list[str]]:
     return [row for line in lines if (row := split_or_empty(line, separator))]
 
 
-def header_of(line: str, separator: str) -> list[str]:
-    """The names in a header line; none where it cannot be split."""
+def stripped(line: str, separator: str) -> list[str]:
+    """The cells without blanks around them; none where quotes do not pair up."""
     return [cell.strip() for cell in split_or_empty(line, separator)]

@@ -26,7 +26,7 @@ class Delimited:
         chosen = None if options.separator is None else cells.separator_of(options.separator)
         declined = "the first line has no separator"
         for separator in _SEPARATORS if chosen is None else (chosen,):
-            header = cells.header_of(first, separator)
+            header = cells.stripped(first, separator)
             if len(header) < 2:
                 continue
             if not named and any(":" in name for name in header):

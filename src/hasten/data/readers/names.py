@@ -30,15 +30,7 @@ def read_names(path: Path, encoding: str = "utf-8") -> dict[str, str]:
     Raises:
         DataError: with file, line and text; two different names for one id.
     """
-    text.require_file(path)
-    if encoding == "utf-8":
-        text.scan(path)
-        lines = [(n, line) for n, line in text.lines_of(path) if line.strip()]
-    else:
-        decoded = path.read_bytes().decode(encoding)
-        lines = [(n, line) for n, line in enumerate(decoded.splitlines(), 1) if line.strip()]
-    if not lines:
-        raise DataError(f"{path}: 0 rows, the file is empty")
+    lines = text.checked_lines(path, encoding)
     separator, id_column, name_column, skip = _layout(path, lines[0][1])
     names: dict[str, str] = {}
     for number, line in lines[skip:]:
@@ -70,10 +62,7 @@ def _layout(path: Path, first: str) -> tuple[str, int, int, int]:
             raise DataError(f"{path}: no column of names among {', '.join(names)}")
         return "\t", *found, 1
     for separator in _SEPARATORS:
-        try:
-            row = cells.split(first, separator)
-        except csv.Error:
-            continue
+        row = cells.split_or_empty(first, separator)
         if len(row) > 1:
             header = _header(row)
             return (separator, *header, 1) if header else (separator, 0, 1, 0)

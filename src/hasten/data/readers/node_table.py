@@ -68,7 +68,7 @@ def read_nodes(path: Path) -> NodeTable:
     beginning = sample(path)
     first = beginning.texts[0]
     separator = next((s for s in ("\t", ",", ";") if s in first), "\t")
-    header = [cell.lower() for cell in cells.header_of(first, separator)]
+    header = [cell.lower() for cell in cells.stripped(first, separator)]
     kind = next((name for name in _KINDS if name in header), None)
     if "id" not in header or kind is None:
         raise DataError(

@@ -41,7 +41,7 @@ def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
     separator = _separator(beginning, options)
     if separator is None:
         return "the first line has fewer than three cells"
-    header = cells.header_of(beginning.texts[0], separator)
+    header = cells.stripped(beginning.texts[0], separator)
     if _header_like(header, options):
         return _claim_header(beginning, separator, header, options)
     return _claim_lines(beginning, separator, options, named)

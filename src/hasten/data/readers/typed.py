@@ -61,7 +61,7 @@ def claim(beginning: Sample) -> tuple[str, Claim] | None:
     if not beginning.lines:
         return None
     for separator in _SEPARATORS:
-        header = cells.header_of(beginning.texts[0], separator)
+        header = cells.stripped(beginning.texts[0], separator)
         plain = [cell.lower() for cell in header]
         for form, known in _FORMS.items():
             if all(name in plain for name in _required(known)):
@@ -85,7 +85,7 @@ def _claim(beginning: Sample, separator: str, header: list[str], roles: dict[str
 def claim_edge_file(beginning: Sample) -> Claim:
     """How a file with the edges of one relation is read."""
     for separator in _SEPARATORS:
-        header = cells.header_of(beginning.texts[0], separator)
+        header = cells.stripped(beginning.texts[0], separator)
         if len(header) >= 2:
             break
     if len(header) < 2 or not all(re.match(r"[^\W\d]", cell) for cell in header[:2]):
