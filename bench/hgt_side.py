@@ -69,7 +69,7 @@ def made_graph(nodes: int, links: int, relations: int) -> MadeGraph:
 
 def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[[int], float], int]:
     """What takes a step, and the bytes of the parameters."""
-    from hasten.config import RunConfig, TrainingOptions
+    from hasten.config import TrainingOptions
     from hasten.data.tables import KnowledgeGraph, Source, Triples, Vocabulary
     from hasten.models.interface import Sizes
     from hasten.models.typed_graph.hgt import HGT, HGTOptions
@@ -93,7 +93,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
         batch_size=options.sample, accumulate=options.accumulate, recompute=options.recompute
     )
     model = HGT(chosen, Sizes.of(graph))
-    (phase,) = model.phases(graph, RunConfig(model=chosen, training=training))
+    (phase,) = model.phases(graph, training)
     model.train()
     step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), Share(), CPU)
 

@@ -22,7 +22,7 @@ import torch
 from bench.book_graph import BookGraph, book_graph
 from bench.plain_kgat import PlainKGAT
 from bench.report import Stopwatch, print_report
-from hasten.config import RunConfig, TrainingOptions
+from hasten.config import TrainingOptions
 from hasten.data.tables import Dataset, Facts, Interactions, Source, Triples, Vocabulary
 from hasten.models.collaborative.kgat import KGAT, KGATOptions
 from hasten.models.interface import Sizes
@@ -64,7 +64,7 @@ def hasten_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]
     dataset = dataset_of(data)
     model = KGAT(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
-    phases = model.phases(dataset, RunConfig(model=options, training=training))
+    phases = model.phases(dataset, training)
     model.train()
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
 

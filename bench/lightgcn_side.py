@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from bench.book_graph import BookGraph, book_graph
 from bench.kgat_side import dataset_of
 from bench.report import Stopwatch, print_report
-from hasten.config import RunConfig, TrainingOptions
+from hasten.config import TrainingOptions
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
 from hasten.models.interface import Sizes
 from hasten.training.precision import Precision
@@ -33,7 +33,7 @@ def hasten_step(data: BookGraph, batch: int) -> Callable[[int], float]:
     options, dataset = LightGCNOptions(), dataset_of(data)
     model = LightGCN(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
-    (phase,) = model.phases(dataset, RunConfig(model=options, training=training))
+    (phase,) = model.phases(dataset, training)
     step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), Share(), CPU)
     return lambda index: float(step(phase.plan(0, 0, index), LR)["loss"])
 

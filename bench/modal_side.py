@@ -21,7 +21,7 @@ from bench.baby_features import modal_dataset
 from bench.plain_dragon import PlainDRAGON
 from bench.plain_mmgcn import PlainMMGCN
 from bench.report import Stopwatch, print_report
-from hasten.config import EvaluationOptions, ModelOptions, RunConfig, TrainingOptions
+from hasten.config import EvaluationOptions, ModelOptions, TrainingOptions
 from hasten.data.tables import TRAIN, VALID, Dataset
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate
@@ -61,7 +61,7 @@ def hasten_step(
         options = DRAGONOptions()
         made = DRAGON(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
-    (phase,) = made.phases(dataset, RunConfig(model=options, training=training))
+    (phase,) = made.phases(dataset, training)
     assert isinstance(phase, MultimodalPhase)
     made.train()
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)

@@ -172,7 +172,7 @@ def score_of(run: Path, triple: Row) -> float:
     one = triples_of(graph, [(triple[0], triple[1], triple[2])])
     entity, relation, answer = both_directions(one, len(graph.relations))
     with torch.no_grad():
-        scorer = model.scorer(TripleQueries(entity, relation))  # type: ignore[operator]
+        scorer = model.scorer(TripleQueries(entity, relation))
         scores = scorer.block(0, len(graph.entities))
     return float(np.mean([float(scores[i, answer[i]]) for i in range(2)]))
 

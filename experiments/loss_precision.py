@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.machine import ROOT, describe_machine
-from hasten.config import RunConfig, TrainingOptions
+from hasten.config import TrainingOptions
 from hasten.data.tables import Dataset
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
@@ -103,7 +103,7 @@ def build(dataset: Dataset, seed: int) -> tuple[MMGCN, MultimodalPhase]:
     options = MMGCNOptions(width=16, latent=24, l2=0.0)
     model = MMGCN(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=BATCH)
-    (phase,) = model.phases(dataset, RunConfig(model=options, training=training))
+    (phase,) = model.phases(dataset, training)
     assert isinstance(phase, MultimodalPhase)
     return model, phase
 

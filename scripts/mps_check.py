@@ -32,7 +32,7 @@ def steps(device: str, path: str | None, genes: int, count: int) -> dict[str, ob
         assert isinstance(layer, HGTLayer)
         layer.path = path  # type: ignore[assignment]
     model.attach(graph)
-    (phase,) = model.phases(graph, config)
+    (phase,) = model.phases(graph, config.training)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
     losses, begin = [], time.perf_counter()
     for index in range(count + 1):

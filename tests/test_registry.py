@@ -11,6 +11,7 @@ import pytest
 from hasten import registry
 from hasten.config import EvaluationOptions, TrainingOptions
 from hasten.errors import ConfigurationError
+from hasten.models.interface import Model
 from hasten.registry import (
     BUILT_IN,
     READS,
@@ -47,9 +48,10 @@ def test_unknown_names_are_refused_with_the_nearest():
 def foreign(monkeypatch):
     """Entry points as installed packages would declare them."""
     module = ModuleType("foreign_models")
-    complete = dict.fromkeys(registry._REQUIRED)
-    module.Good = type("Good", (), complete)
-    module.Bad = type("Bad", (), {"name": "bad"})
+    complete = dict.fromkeys([*registry._REQUIRED, "scorer"])
+    module.Good = type("Good", (Model,), complete)
+    module.Bad = type("Bad", (Model,), {"name": "bad"})
+    module.Other = type("Other", (), complete)
     monkeypatch.setitem(sys.modules, "foreign_models", module)
 
     def declare(**points: str) -> None:
@@ -73,7 +75,8 @@ def test_other_packages_add_models(foreign):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("foreign_models:Bad", "lacks summary, Options"),
+        ("foreign_models:Bad", "lacks summary, Options, sample, scorer"),
+        ("foreign_models:Other", "is not a subclass of hasten.models.interface.Model"),
         ("foreign_models:Absent", "cannot be imported from foreign_models:Absent"),
         ("absent_models:X", "cannot be imported from absent_models:X"),
     ],
@@ -86,10 +89,10 @@ def test_foreign_models_that_do_not_work_name_their_package(foreign, value, mess
 
 
 def test_what_a_model_reads_is_one_of_the_known_kinds():
-    assert reads(type("Pairs", (), {"name": "x", "reads": "pairs"})) is READS["pairs"]
-    assert reads(type("Plain", (), {"name": "x"})) is READS["interactions"]
+    assert reads(type("Pairs", (Model,), {"name": "x", "reads": "pairs"})) is READS["pairs"]
+    assert reads(type("Plain", (Model,), {"name": "x"})) is READS["interactions"]
     with pytest.raises(ConfigurationError, match="model 'x': reads = 'pair': must be one of"):
-        reads(type("Wrong", (), {"name": "x", "reads": "pair"}))
+        reads(type("Wrong", (Model,), {"name": "x", "reads": "pair"}))
 
 
 def test_a_name_offered_twice_is_refused(foreign):

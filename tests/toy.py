@@ -11,6 +11,7 @@ from pydantic import Field
 
 from hasten import registry
 from hasten.config import ModelOptions
+from hasten.models.supports import Supports
 
 
 class ToyOptions(ModelOptions):
@@ -27,6 +28,8 @@ class Toy:
     defaults = {"lr": 0.002, "epochs": 7}  # noqa: RUF012
     sample = "sequences"
     scores_new_users = True
+    reads = "interactions"
+    supports = Supports()
     phases = scorer = SimpleNamespace()
 
 

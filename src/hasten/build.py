@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -102,21 +102,18 @@ def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyT
     )
 
 
-def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) -> nn.Module:
+def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) -> Model:
     """The model, initialised from the seed alone."""
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
-    constructor = cast(Any, load_model(config.model.name))
-    model: nn.Module = constructor(config.model, Sizes.of(dataset))
+    model = load_model(config.model.name)(config.model, Sizes.of(dataset))
     torch.set_rng_state(state)
-    attach = getattr(model, "attach", None)
-    if attach is not None:
-        attach(dataset)
+    model.attach(dataset)
     return model.to(device)
 
 
 def judge_task(
-    model: nn.Module,
+    model: Model,
     task: AnyTask,
     config: RunConfig,
     processes: Processes,
@@ -124,7 +121,7 @@ def judge_task(
 ) -> Evaluation:
     """Judge the model, every process ranking its share of the queries."""
     found = rank(
-        cast(Model, model),
+        model,
         task,
         config.evaluation.metrics,
         device=processes.device,
@@ -152,10 +149,9 @@ def describe_data(dataset: AnyDataset) -> dict[str, Any]:
     }
 
 
-def start_from(model: nn.Module, checkpoint: Checkpoint) -> None:
+def start_from(model: Model, checkpoint: Checkpoint) -> None:
     """The weights of a checkpoint as a beginning, perhaps those of another model."""
-    adopt = getattr(model, "adopt", None)
-    if adopt is None or not adopt(checkpoint.tensors["weights"]):
+    if not model.adopt(checkpoint.tensors["weights"]):
         load_weights(model, checkpoint)
 
 
@@ -170,13 +166,10 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def load_phases(
-    model: nn.Module, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
+    model: Model, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
 ) -> None:
-    """Give back to the phases what they keep between epochs, where scoring depends on it.
-
-    A model that encodes its whole graph has that graph from its phases.
-    """
-    if not checkpoint.tensors.get("phases") and not hasattr(model, "encoded_once"):
+    """Restore the state that phases keep between epochs, if scoring depends on it."""
+    if not checkpoint.tensors.get("phases") and not model.scores_by_phases:
         return
-    for phase in cast(Model, model).phases(dataset, config):
+    for phase in model.phases(dataset, config.training):
         phase.load_state(phase_state(checkpoint, phase.name))

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 import torch
-from torch import nn
 
 from hasten.build import build_model, judge_task, load_phases, load_weights
 from hasten.config import RunConfig
@@ -22,6 +21,7 @@ from hasten.distributed.processes import Processes
 from hasten.errors import RunFolderError
 from hasten.evaluation.grouped_metrics import By, drill_down, refuse_groups
 from hasten.evaluation.protocols import ranking_task
+from hasten.models.interface import Model
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.resuming import named_checkpoint, with_changes
@@ -34,7 +34,7 @@ class LoadedRun:
 
     path: Path
     config: RunConfig
-    model: nn.Module
+    model: Model
     dataset: AnyDataset
     device: torch.device
 

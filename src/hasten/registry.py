@@ -1,7 +1,7 @@
 """Models by name, imported only when they are used; other packages add theirs by entry point.
 
 A package offers a model as ``[project.entry-points."hasten.models"]  name = "module:Class"``;
-the class fulfils :class:`hasten.models.interface.Model`.
+the class is a subclass of :class:`hasten.models.interface.Model`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hasten.config import (
     DataOptions,
@@ -35,7 +35,7 @@ READS: dict[str, type[DataOptions]] = {
     "triples": TripleOptions,
     "typed_graph": TypedGraphOptions,
 }
-_REQUIRED = ("name", "summary", "Options", "defaults", "sample", "phases", "scorer")
+_REQUIRED = ("name", "summary", "Options", "sample")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ModelEntry:
     package: str = "hasten"
 
     def load(self) -> type[Model]:
-        """The model's class. ConfigurationError if a foreign package does not deliver it."""
+        """The model's class. ConfigurationError if another package's class is not a model."""
         try:
             found = getattr(importlib.import_module(self.module), self.attribute)
         except (ImportError, AttributeError) as error:
@@ -59,13 +59,22 @@ class ModelEntry:
                 f"model {self.name!r} of package {self.package} cannot be imported from "
                 f"{self.module}:{self.attribute}: {error}"
             ) from error
+        if self.package != "hasten":
+            self._check(found)
+        return cast("type[Model]", found)
+
+    def _check(self, found: Any) -> None:
+        from hasten.models.interface import Model  # noqa: PLC0415 - imports torch
+
+        source = f"model {self.name!r} of package {self.package}"
+        if not (isinstance(found, type) and issubclass(found, Model)):
+            raise ConfigurationError(f"{source} is not a subclass of hasten.models.interface.Model")
         missing = [name for name in _REQUIRED if not hasattr(found, name)]
+        missing += sorted(found.__abstractmethods__)
         if missing:
             raise ConfigurationError(
-                f"model {self.name!r} of package {self.package} lacks {', '.join(missing)}; "
-                "see hasten.models.interface.Model for what a model has"
+                f"{source} lacks {', '.join(missing)}; see hasten.models.interface.Model"
             )
-        return cast("type[Model]", found)
 
 
 BUILT_IN = (
@@ -171,12 +180,11 @@ def reads(model: type[Model]) -> type[DataOptions]:
 
     Raises ConfigurationError if the attribute is not one of :data:`READS`.
     """
-    kind = getattr(model, "reads", "interactions")
-    if kind not in READS:
+    if model.reads not in READS:
         raise ConfigurationError(
-            f"model {model.name!r}: reads = {kind!r}: must be one of {', '.join(READS)}"
+            f"model {model.name!r}: reads = {model.reads!r}: must be one of {', '.join(READS)}"
         )
-    return READS[kind]
+    return READS[model.reads]
 
 
 def models_with_data_key(name: str) -> list[str]:

@@ -7,9 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
-
-from torch import nn
+from typing import Any
 
 from hasten.build import (
     build_model,
@@ -161,12 +159,12 @@ def _train_new(
     weights = source and shared_checkpoint(processes, lambda: initial_weights(Path(source)))
     prepare_torch(config, device, processes.launch)
 
-    def build() -> tuple[nn.Module, Sequence[Phase], tuple[AnyTask, AnyTask]]:
+    def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask]]:
         model = build_model(config, dataset, device)
         if weights:
             start_from(model, weights)
         # what cannot be learned from, or judged by, is refused here, before there is a folder
-        return model, cast(Model, model).phases(dataset, config), ranking_tasks(dataset, config)
+        return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
 
     model, phases, tasks = processes.together("building the model", build)
     require_same_weights(processes, model, "at the start")
@@ -301,7 +299,7 @@ def _resume(
             assert weights is not None
             start_from(model, weights)
         processes.from_first(lambda: folder.write_config(config))
-        phases = cast(Model, model).phases(dataset, config)
+        phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)
         return _run(setup, found, warnings)

@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hasten.build import judge_task, load_weights
 from hasten.data.tables import AnyDataset
@@ -18,6 +17,7 @@ from hasten.distributed.rank_log import RankLog
 from hasten.distributed.replicas import shared_checkpoint
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.ranker import Evaluation
+from hasten.models.interface import Model
 from hasten.objectives.base import Phase
 from hasten.runs.checkpoint import Checkpoint, read_checkpoint
 from hasten.runs.environment import peak_memory_bytes
@@ -38,7 +38,7 @@ class RunSetup:
     processes: Processes
     resolved: ResolvedConfig
     dataset: AnyDataset
-    model: nn.Module
+    model: Model
     phases: Sequence[Phase]
     #: validation and test
     tasks: tuple[AnyTask, AnyTask]
@@ -111,7 +111,7 @@ class TrainingRun:
             position = self.trainer.state.position
             journal.record("event", position.epoch, position.step, {"event": "resume"})
         if not setup.phases:
-            cast(Any, setup.model).fit(setup.dataset)
+            setup.model.fit(setup.dataset)
 
     def evaluate(self, task: AnyTask) -> Evaluation:
         """Evaluate the model as it is now; a signal stops the evaluation early."""

@@ -10,7 +10,7 @@ import torch
 from bench import modal_side
 from bench.plain_dragon import PlainDRAGON
 from bench.plain_mmgcn import PlainMMGCN
-from hasten.config import RunConfig
+from hasten.config import TrainingOptions
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
@@ -28,7 +28,7 @@ def test_plain_mmgcn_is_ours(batch):
     dataset = modal_dataset()
     options = MMGCNOptions(width=6, latent=7)
     ours = MMGCN(options, Sizes.of(dataset))
-    ours.phases(dataset, RunConfig(model=options))
+    ours.phases(dataset, TrainingOptions())
     plain = PlainMMGCN(dataset, width=6, latent=7)
     with torch.no_grad():
         plain.ids.copy_(ours.ids)
@@ -49,7 +49,7 @@ def test_plain_dragon_is_ours(batch):
     dataset = modal_dataset()
     options = DRAGONOptions(width=4, hidden=5)
     ours = DRAGON(options, Sizes.of(dataset))
-    ours.phases(dataset, RunConfig(model=options))
+    ours.phases(dataset, TrainingOptions())
     plain = PlainDRAGON(dataset, width=4, hidden=5)
     with torch.no_grad():
         plain.shares.copy_(ours.shares[..., None])

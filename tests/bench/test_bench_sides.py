@@ -191,7 +191,7 @@ def test_a_plain_lightgcn_has_the_loss_of_ours():
     options = LightGCNOptions(l2=L2)
     model = LightGCN(options, Sizes.of(dataset))
     config = RunConfig(model=options, training=TrainingOptions(batch_size=4))
-    (phase,) = model.phases(dataset, config)
+    (phase,) = model.phases(dataset, config.training)
     with torch.no_grad():  # items first here, users first there
         model.nodes.weight.copy_(torch.cat([plain.table[3:], plain.table[:3]]))
     batch = phase.plan(0, 0, 0)

@@ -15,6 +15,7 @@ from hasten.data.tables import TEST, TRAIN, VALID, KnowledgeGraph, Source, Tripl
 from hasten.evaluation.completion import completion_task
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
+from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
 from hasten.scoring import Catalogue, FactorScorer, TripleQueries
@@ -24,11 +25,11 @@ NAMES = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 ENTITIES, RELATIONS = 40, 3
 
 
-class Rounded(nn.Module):
+class Rounded(Model):
     """Scores rounded to quarters, so that many are equal."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(None, Sizes(entities=ENTITIES, relations=RELATIONS))
         torch.manual_seed(0)
         self.entities = EmbeddingTable(ENTITIES, 4)
         self.relations = EmbeddingTable(2 * RELATIONS, 4)

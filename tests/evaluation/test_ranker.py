@@ -13,6 +13,7 @@ from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import RankingTask, ranking_task
 from hasten.evaluation.query_tiles import TILE_ROWS, make_tiles
 from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
+from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
@@ -23,11 +24,11 @@ METRICS = [
 ]  # fmt: skip
 
 
-class Mean(nn.Module):
+class Mean(Model):
     """Scores by the mean of the history's embeddings; dropout shows the mode it runs in."""
 
     def __init__(self, items: int, width: int = 16) -> None:
-        super().__init__()
+        super().__init__(None, Sizes(items=items))
         torch.manual_seed(0)
         self.items = EmbeddingTable(items, width)
         self.dropout = nn.Dropout(0.5)

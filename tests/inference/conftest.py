@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from torch import nn
 
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
+from hasten.models.interface import Model, Sizes
 from hasten.scoring import RecommenderQueries
 
 ITEMS = ["ant", "bee", "cat", "dog", "eel", "=fox"]
@@ -29,11 +29,14 @@ EVENTS = [
 ]
 
 
-class NextOnTheCircle(nn.Module):
+class NextOnTheCircle(Model):
     """Scores item j after last item i by -(distance from i forward to j); 0 users matter."""
 
     name: ClassVar[str] = "circle"
     scores_new_users: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__(None, Sizes(items=len(ITEMS)))
 
     def scorer(self, queries: RecommenderQueries) -> Any:
         count = len(ITEMS)

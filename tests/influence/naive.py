@@ -43,8 +43,8 @@ def question_loss(model, entity, relation, target, answers, loss, layers) -> tor
     if layers == "last":
         x = x.detach()
     scores = table @ x + model.bias
-    smoothing = model.loss.smoothing if model.loss.loss == "1-n" else 0.0
-    if loss == "training" and model.loss.loss in ("1vsall", "1-n-softmax"):
+    smoothing = model.options.smoothing if model.options.loss == "1-n" else 0.0
+    if loss == "training" and model.options.loss in ("1vsall", "1-n-softmax"):
         return F.cross_entropy(scores[None], torch.tensor([target]))
     labels = torch.zeros_like(scores)
     labels[sorted(answers)] = 1.0

@@ -41,7 +41,7 @@ class Plain(nn.Module):
         self.feature_norm = nn.BatchNorm2d(channels)
         self.hidden = nn.Linear(model.places * channels, model.options.width, bias=False)
         self.hidden_norm = nn.BatchNorm1d(model.options.width)
-        self.bias = nn.Parameter(torch.empty(model.count))
+        self.bias = nn.Parameter(torch.empty(model.sizes.entities))
         self.double().eval()
 
     def forward(self, triples):
@@ -115,7 +115,7 @@ def test_the_same_as_captum(loss, graph):  # noqa: F811
     known = as_list(graph.of(TRAIN))
     data = []
     for triples in (known, as_list(tests)):
-        labels = labels_of(triples, known, model.count, model.loss.smoothing, loss)
+        labels = labels_of(triples, known, model.sizes.entities, model.options.smoothing, loss)
         data.append((torch.tensor(triples), labels))
     traced = influence.TracInCP(
         plain, torch.utils.data.TensorDataset(*data[0]), ["first", "second"], load,

@@ -39,7 +39,7 @@ def prepared(name: str, trained: str = "ce"):
 def source_of(model, dataset, config, loss, kept=None):
     users, items = part_of_events(dataset, "test")
     queries = RecommenderQueries(users, dataset.histories(TRAIN, VALID).take(users))
-    phase = without_draws(model.phases(dataset, config)[0])
+    phase = without_draws(model.phases(dataset, config.training)[0])
     return EventSource(model, phase, queries, items, loss, Arithmetic(), kept)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from hasten import api
-from hasten.config import KnowledgeOptions, PairOptions, RunConfig, TrainingOptions
+from hasten.config import KnowledgeOptions, PairOptions, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.errors import CheckpointError
 from hasten.models.collaborative.bprmf import BPRMF, BPRMFOptions
@@ -24,8 +24,8 @@ def test_loss_and_gradients_are_those_of_the_equations(tmp_path):
     dataset = load_recommendation(options, 0, facts=False)
     chosen = BPRMFOptions(width=5, l2=0.03)
     model = BPRMF(chosen, Sizes.of(dataset)).double()
-    config = RunConfig(model=chosen, training=TrainingOptions(batch_size=9))
-    (phase,) = model.phases(dataset, config)
+    training = TrainingOptions(batch_size=9)
+    (phase,) = model.phases(dataset, training)
     batch = phase.plan(1, 0, 0)
     terms = phase.terms(phase.encode(batch), batch, batch.ids)
     ours = sum(t.sum * t.weight / t.denominator for t in terms)
@@ -87,8 +87,8 @@ def test_a_step_draws_its_pairs_once_and_shares_are_parts_of_them(tmp_path, monk
         KnowledgeOptions(path=str(write_layout(tmp_path))), 0, facts=False
     )
     chosen = BPRMFOptions(width=5, sampling=sampling)
-    config = RunConfig(model=chosen, training=TrainingOptions(batch_size=9))
-    (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, config)
+    training = TrainingOptions(batch_size=9)
+    (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, training)
     batch = phase.plan(1, 0, 1)
     expected = [phase.pairs(batch, batch.rows(part, 2)) for part in range(2)]
     asked = []

@@ -209,11 +209,11 @@ def test_layouts_that_batch_norm_rules_out_are_refused(graph):
     ):
         config = build_config("conve", None, flags=settings)
         with pytest.raises(ConfigurationError, match=words):
-            model.phases(graph, config)
+            model.phases(graph, config.training)
     config = build_config(
         "conve", None, flags={"training.batch_size": 512, "training.accumulate": 4}
     )
-    assert len(model.phases(graph, config)) == 1
+    assert len(model.phases(graph, config.training)) == 1
 
 
 def test_known_answers_are_complete():

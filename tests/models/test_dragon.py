@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.config import RunConfig, TrainingOptions
+from hasten.config import TrainingOptions
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
@@ -42,8 +42,8 @@ def build(widths=(5, 4), batch_size=6, **options):
     small = {"width": 3, "hidden": 6, "neighbours": 4, "companions": 3}
     chosen = DRAGONOptions(**{**small, **options})
     model = DRAGON(chosen, Sizes.of(dataset)).double()
-    config = RunConfig(model=chosen, training=TrainingOptions(batch_size=batch_size))
-    (phase,) = model.phases(dataset, config)
+    training = TrainingOptions(batch_size=batch_size)
+    (phase,) = model.phases(dataset, training)
     return dataset, model, phase
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.config import RunConfig, TrainingOptions, TripleOptions
+from hasten.config import TrainingOptions, TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
@@ -59,10 +59,8 @@ def build(batch_size=7, seed=0, recompute=False, **options):
         if model.relations is not None:
             model.relations.normal_(1.0, 0.3)
     model.attach(dataset)
-    config = RunConfig(
-        model=chosen, training=TrainingOptions(batch_size=batch_size, recompute=recompute)
-    )
-    (phase,) = model.phases(dataset, config)
+    training = TrainingOptions(batch_size=batch_size, recompute=recompute)
+    (phase,) = model.phases(dataset, training)
     return dataset, model, phase
 
 

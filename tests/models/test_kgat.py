@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.config import KnowledgeOptions, RunConfig, TrainingOptions
+from hasten.config import KnowledgeOptions, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import TRAIN
 from hasten.models.collaborative import kgat as module
@@ -36,8 +36,8 @@ def build(tmp_path, double=True, batch_size=6, **options):
             torch.nn.init.normal_(bias, std=0.3)
     if double:
         model.double()
-    config = RunConfig(model=chosen, training=TrainingOptions(batch_size=batch_size))
-    return dataset, model, model.phases(dataset, config), CollaborativeGraph.of(dataset)
+    training = TrainingOptions(batch_size=batch_size)
+    return dataset, model, model.phases(dataset, training), CollaborativeGraph.of(dataset)
 
 
 def loss_of(phase, batch, parts=1):
@@ -234,8 +234,8 @@ def test_an_isolated_node_aggregates_nothing_and_is_trained_like_the_others(tmp_
     dataset = load_recommendation(KnowledgeOptions(path=str(folder)), 0, facts=True)
     options = KGATOptions(width=6, relation_width=5, layers=(6, 4), dropout=0.0)
     model = KGAT(options, Sizes.of(dataset)).double()
-    config = RunConfig(model=options, training=TrainingOptions(batch_size=6))
-    pairs, translation = model.phases(dataset, config)
+    training = TrainingOptions(batch_size=6)
+    pairs, translation = model.phases(dataset, training)
     graph = CollaborativeGraph.of(dataset)
     lonely = len(dataset.items) - 1
     assert lonely not in graph.head

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.config import PairOptions, RunConfig, TrainingOptions
+from hasten.config import PairOptions, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
@@ -23,9 +23,7 @@ def build(tmp_path, **options):
     torch.manual_seed(0)
     chosen = LightGCNOptions(**{"width": 5, "l2": 0.03, **options})
     model = LightGCN(chosen, Sizes.of(dataset)).double()
-    (phase,) = model.phases(
-        dataset, RunConfig(model=chosen, training=TrainingOptions(batch_size=9))
-    )
+    (phase,) = model.phases(dataset, TrainingOptions(batch_size=9))
     return dataset, model, phase
 
 
@@ -93,4 +91,4 @@ def test_recompute_would_have_no_effect(tmp_path):
     dataset, model, _ = build(tmp_path)
     training = TrainingOptions(recompute=True)
     with pytest.raises(ConfigurationError, match="no effect"):
-        model.phases(dataset, RunConfig(model=model.options, training=training))
+        model.phases(dataset, training)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.config import RunConfig, TrainingOptions
+from hasten.config import TrainingOptions
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError, DataError
 from hasten.models.interface import Sizes
@@ -30,7 +30,7 @@ def build(double=True, batch_size=6, widths=(5, 4), training=None, **options):
     if double:
         model.double()
     settings = TrainingOptions(batch_size=batch_size, **(training or {}))
-    (phase,) = model.phases(dataset, RunConfig(model=chosen, training=settings))
+    (phase,) = model.phases(dataset, settings)
     return dataset, model, phase
 
 
@@ -194,7 +194,7 @@ def test_a_user_with_all_items_is_refused():
     dataset.part[~keep] = 1
     model = MMGCN(MMGCNOptions(width=4), Sizes.of(dataset))
     with pytest.raises(DataError, match=r"all 1 items of the training part"):
-        model.phases(dataset, RunConfig(model=model.options))
+        model.phases(dataset, TrainingOptions())
 
 
 @pytest.mark.parametrize(("width", "dtype", "apart"), [

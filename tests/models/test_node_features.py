@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hasten
-from hasten.config import RunConfig, TrainingOptions, TripleOptions
+from hasten.config import TrainingOptions, TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.graph.node_features import with_node_features
 from hasten.data.graph.node_types import NodeTypes
@@ -83,8 +83,8 @@ def test_features_are_inputs_through_the_map_of_their_type(files, mode, kinds):
         torch.manual_seed(3)
         options = HGTOptions(**SMALL, mode=mode, inputs=inputs)
         model = HGT(options, Sizes.of(data)).double()
-        config = RunConfig(model=options, training=TrainingOptions(batch_size=7))
-        models.append((model, model.phases(data, config)[0]))
+        training = TrainingOptions(batch_size=7)
+        models.append((model, model.phases(data, training)[0]))
     (own, _), (ours, _) = models
     state = {n: p for n, p in own.state_dict().items() if n != "inputs"}
     assert not ours.load_state_dict(state, strict=False).unexpected_keys

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hasten.config import EvaluationOptions, RunConfig
+from hasten.config import EvaluationOptions, TrainingOptions
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate
@@ -37,7 +37,7 @@ def dataset() -> Dataset:
 
 def fitted() -> Pop:
     model = Pop(PopOptions(), Sizes.of(dataset()))
-    assert model.phases(dataset(), RunConfig(model=PopOptions())) == ()
+    assert model.phases(dataset(), TrainingOptions()) == ()
     model.fit(dataset())
     return model
 

@@ -60,7 +60,7 @@ def contract(case: ModelCase):
         config = build_config(case.model, None, None, (), settings)
         data = load_data(config, case.data)
         model = build_model(config, data, CPU).double()
-        return model, list(model.phases(data, config))  # type: ignore[operator]
+        return model, list(model.phases(data, config.training))
 
     return build
 

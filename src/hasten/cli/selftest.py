@@ -119,8 +119,8 @@ def check_training() -> Check:
     dataset = circle()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = model_class(options, Sizes.of(dataset))  # type: ignore[call-arg]
-    (phase,) = model.phases(dataset, config)
+        model = model_class(options, Sizes.of(dataset))
+    (phase,) = model.phases(dataset, config.training)
     optimiser = torch.optim.Adam(phase.parameters(), lr=0.01)
     losses = []
     for step in range(_STEPS):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
-from torch import nn
 
 from hasten.arrays import ragged_positions
 from hasten.evaluation.candidate_ranges import SpanScorer
@@ -65,8 +63,8 @@ def evaluate(
         ranks = _rank(
             model, task, device=device, part=part, parts=parts, stop=stop, progress=progress
         )
-        diagnosed = getattr(model, "diagnosed_embeddings", None)
-        diagnostics = health_of(*diagnosed()) if diagnosed is not None and ranks else None
+        diagnosed = model.diagnosed_embeddings() if ranks else None
+        diagnostics = health_of(*diagnosed) if diagnosed is not None else None
     if merge is not None:
         ranks = merge(ranks)
     values = {}
@@ -149,12 +147,10 @@ def scoring(model: Model) -> Iterator[None]:
 
     A model of a whole graph encodes it here, once for all queries (``encoded_once``).
     """
-    module = cast(nn.Module, model)
-    encoded = getattr(model, "encoded_once", nullcontext)
-    training = [part for part in module.modules() if part.training]
-    module.eval()
+    training = [part for part in model.modules() if part.training]
+    model.eval()
     try:
-        with torch.inference_mode(), encoded():
+        with torch.inference_mode(), model.encoded_once():
             yield
     finally:
         for part in training:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from hasten.evaluation.embedding_diagnostics import health, sample_of
 from hasten.evaluation.links import link_quality
 from hasten.inference.embed import Embeddings, embed, read_embeddings
 from hasten.loaded_run import load_run
-from hasten.models.interface import Model
+from hasten.models.interface import NodeEmbedder
 from hasten.ops.random import Stream, key
 
 NOTE = (
@@ -47,11 +47,11 @@ def check_embeddings(
         graph = loaded.dataset
         if not isinstance(graph, KnowledgeGraph):
             raise UsageError(f"{what}: a run of {loaded.config.model.name} has no embeddings")
-        if hasattr(loaded.model, "embed"):
+        if isinstance(loaded.model, NodeEmbedder):
             found = embed(loaded)
         part = next((p for p in (TEST, VALID) if len(graph.of(p))), None)
         if part is not None:
-            links = link_quality(cast(Model, loaded.model), graph, part, seed)
+            links = link_quality(loaded.model, graph, part, seed)
     else:
         found = read_embeddings(what)
     figures = random = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError, UsageError
 from hasten.inference.export import escape_formulas
+from hasten.models.interface import NodeEmbedder
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
@@ -44,9 +45,8 @@ def embed(loaded: LoadedRun, block: int | None = None) -> Embeddings:
     Raises:
         UsageError: its model has none.
     """
-    model: Any = loaded.model
-    graph = loaded.dataset
-    if not hasattr(model, "embed") or not isinstance(graph, KnowledgeGraph):
+    model, graph = loaded.model, loaded.dataset
+    if not isinstance(model, NodeEmbedder) or not isinstance(graph, KnowledgeGraph):
         raise UsageError(f"{loaded.path}: a run of {loaded.config.model.name} has no embeddings")
     with torch.inference_mode():
         found = model.embed() if block is None else model.embed(block)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from hasten.data.tables import Dataset, Vocabulary
 from hasten.errors import UsageError
 from hasten.inference.recommend import Recommendations
+from hasten.models.interface import Model, PathExplainer
 from hasten.ops.graph.best_paths import PathGraph, WeighedPath, best_paths, bounds_to
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ EVENT = "event"
 _EDGE = ("relation", "node")
 
 
-def require_paths(model: Any) -> None:
-    """UsageError where the model has no attention that paths could carry."""
-    if not hasattr(model, "path_graph"):
+def require_paths(model: Model) -> PathExplainer:
+    """The model, if it has attention over a graph. UsageError if it has not."""
+    if not isinstance(model, PathExplainer):
         raise UsageError(
             f"{model.name} has no attention over a graph, so there are no paths to explain its "
             "recommendations by (kgat has): leave --explain out"
         )
+    return model
 
 
 def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Table:
@@ -47,11 +49,10 @@ def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Tab
     """
     if paths < 1:
         raise UsageError(f"paths {paths}: must be 1 or more")
-    model: Any = loaded.model
-    require_paths(model)
+    model = require_paths(loaded.model)
     dataset = loaded.dataset
     assert isinstance(dataset, Dataset)
-    graph: PathGraph = model.path_graph()
+    graph = model.path_graph()
     longest = len(model.layers)
     names = PathNames(dataset)
     users = dataset.users.index(found.askers)[found.asker]

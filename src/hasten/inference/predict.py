@@ -19,7 +19,6 @@ from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
 from hasten.inference.inputs import TRIPLE
 from hasten.inference.labels import indices_of
-from hasten.models.interface import Model
 from hasten.objectives.triple_queries import known_answers
 from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking.topk_all import topk_all
@@ -150,7 +149,7 @@ def _entities(
     known: Known,
 ) -> Found:
     """Question, triple, place, score and whether known, of heads or tails."""
-    model = cast(Model, loaded.model)
+    model = loaded.model
     entities, relations = len(graph.entities), len(graph.relations)
     for_heads = bool((ends[0] < 0)[0])
     given = ends[:, 2] if for_heads else ends[:, 0]
@@ -188,7 +187,7 @@ def _relations(
     known: Known,
 ) -> Found:
     """The same of relations: every one is scored in both directions."""
-    model = cast(Model, loaded.model)
+    model = loaded.model
     count = len(graph.relations)
     every = np.arange(count, dtype=np.int64)
     facts = graph.triples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,6 @@ from hasten.errors import DataError, UsageError
 from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
 from hasten.inference.labels import indices_of
-from hasten.models.interface import Model
 from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking.topk_all import topk_all
 from hasten.scoring import RecommenderQueries
@@ -131,7 +130,7 @@ def recommend(
     if histories is not None:
         askers, queries = _from_histories(loaded, dataset, histories, times)
         words = "the given histories alone"
-        if times is None and getattr(loaded.model, "reads_times", False):
+        if times is None and loaded.model.reads_times:
             words += ", taken for evenly spaced in time"
     else:
         askers, queries = _from_users(dataset, users, until)
@@ -163,7 +162,7 @@ def _from_histories(
     histories: Mapping[Any, Sequence[object]],
     times: Mapping[Any, Sequence[float]] | None,
 ) -> tuple[pa.Array, RecommenderQueries]:
-    model: Any = loaded.model
+    model = loaded.model
     if not model.scores_new_users:
         raise UsageError(
             f"{model.name} cannot score a history it was not trained on; ask for known users"
@@ -230,7 +229,7 @@ def _rank(
     allowed: Int64 | None,
 ) -> tuple[Int64, Int64, Any, Any]:
     """asker, item, rank and score of every recommendation, each asker's best first."""
-    model = cast(Model, loaded.model)
+    model = loaded.model
     parts = []
     with scoring(model):
         for tile in make_tiles(queries.history.lengths):

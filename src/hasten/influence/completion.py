@@ -65,9 +65,9 @@ class CompletionFactors:
         self.layers, self.arithmetic = layers, arithmetic
         #: a residual over the whole catalogue; all answers of a question in one term
         self.whole = loss == "training"
-        self.rows = self.whole and model.loss.loss == "1-n"
-        smoothing = model.loss.smoothing if model.loss.loss == "1-n" else 0.0
-        self.smoothing, self.label = smoothing, 1 - smoothing + smoothing / model.count
+        self.rows = self.whole and model.options.loss == "1-n"
+        smoothing = model.options.smoothing if model.options.loss == "1-n" else 0.0
+        self.smoothing, self.label = smoothing, 1 - smoothing + smoothing / model.sizes.entities
 
     @torch.no_grad()
     def __call__(self, terms: Terms, wanted: Wanted | None, answers: CSR | None = None) -> Factors:
@@ -81,7 +81,7 @@ class CompletionFactors:
         assert entity is not None
         assert relation is not None
         vectors, state = self.body.forward(entity, relation)
-        table = model.entities.block(0, model.count)
+        table = model.entities.block(0, model.sizes.entities)
         dense = value = None
         if self.whole:
             scores = scores_of(vectors, table, model.bias, self.arithmetic)

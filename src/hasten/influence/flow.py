@@ -184,7 +184,7 @@ def _load(run: Path, options: Options, processes: Processes) -> _Run:
         require_traceable(model, config.model.name, options.loss, options.layers)
 
         def lr_at(step: int) -> float:
-            phases = cast(Any, model).phases(dataset, config)
+            phases = model.phases(dataset, config.training)
             return Schedule.of(config.training, sum(phase.steps() for phase in phases)).at(step)
 
         chosen = choose(folder, options.checkpoints, lr_at)
@@ -225,7 +225,7 @@ class _EventTracing:
         assert isinstance(dataset, Dataset)
         self.dataset, self.method = dataset, options.method
         self.given = _test_events(dataset, asked)
-        phase = without_draws(cast(Any, held.model).phases(dataset, held.config)[0])
+        phase = without_draws(cast(Any, held.model).phases(dataset, held.config.training)[0])
         users, items = self.given
         histories = dataset.histories(TRAIN, VALID).take(users)
         self.source = EventSource(

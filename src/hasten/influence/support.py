@@ -40,7 +40,7 @@ def require_traceable(model: nn.Module, name: str, loss: Loss, layers: Layers) -
             f"--layers all: the layers of {name} before the last mix the events of a user, so that "
             "their gradients have no closed form for single events; give --layers last"
         )
-    trained = model.options.loss if sequential else model.loss.loss  # type: ignore[union-attr]
+    trained = model.options.loss  # type: ignore[union-attr]
     if loss == "training" and trained in ("sampled", "bce", "gbce"):
         raise UsageError(
             f"--loss training: {name} was trained by model.loss={trained}, whose negatives are "

@@ -1,29 +1,45 @@
-"""The interface between a model and what is written once: training, evaluation, export."""
+"""The model interface: what training, evaluation, inference and the command line call.
+
+A model is a subclass of :class:`Model`. It must have five class attributes and ``scorer``; every
+other method is a hook with a default that does nothing. Two capabilities that only some models
+have are protocols of their own: :class:`NodeEmbedder` and :class:`PathExplainer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from hasten.data.graph.node_types import type_sizes
+import torch
+from torch import Tensor, nn
+
+from hasten.config import ModelOptions, TrainingOptions
+from hasten.data.graph.node_types import NodeTypes, type_sizes
 from hasten.data.tables import AnyDataset, KnowledgeGraph
+from hasten.models.supports import Supports
+from hasten.objectives.base import Phase
 from hasten.ops.ranking.scorer import Scorer
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from hasten.ops.graph.best_paths import PathGraph
 
-    from hasten.config import RunConfig
-    from hasten.objectives.base import Phase
+#: the data that a model trains on: interactions in order; users and items without order; the same
+#: with a knowledge graph of the items; the same with item features; triples; triples between typed
+#: nodes, with node features (see ``hasten.registry.READS``)
+Reads = Literal["interactions", "pairs", "facts", "features", "triples", "typed_graph"]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a model must know of the data to be built, and to be rebuilt from a run folder.
+    """The sizes of the data that a model is built from, also when a run folder is loaded.
 
-    relations: those of the data, without their reciprocals. modalities: (name, width) of the
-    features of the items. node_features: widths of the given features by type of node, 0 where a
-    type has none; () where none has.
+    relations: without their reciprocals. modalities: (name, width) of the item features.
+    node_features: widths of the given features by node type, 0 for a type without features; () if
+    no type has any.
     """
 
     users: int = 0
@@ -54,42 +70,111 @@ class Sizes:
         )
 
 
-class Model(Protocol):
-    """A scorer plus its training phases. Implementations are ``nn.Module`` classes.
+class Model(nn.Module, ABC):
+    """Base class of all models: a scorer, and the phases that train it."""
 
-    ``reads`` declares the data that a model reads: ``"interactions"`` (the default), ``"pairs"``
-    (users and items without order), ``"facts"`` (with a knowledge graph about the items),
-    ``"features"`` (with item features), ``"triples"``, or ``"typed_graph"`` (with node features);
-    see :data:`hasten.registry.READS`. One to which the times of a history
-    matter has ``reads_times = True``. One that may start from the weights of another model has
-    ``adopt(weights)``, which takes them and returns whether they were such. One declares which
-    options of a run it supports as ``supports``, a :class:`hasten.models.supports.Supports`.
-    """
-
+    #: the name on the command line
     name: ClassVar[str]
+    #: one line on what it is
     summary: ClassVar[str]
-    Options: ClassVar[type[BaseModel]]
+    #: its options, a subclass of ``ModelOptions`` whose ``name`` is a ``Literal`` of the same name
+    Options: ClassVar[type[ModelOptions]]
     #: training defaults that differ from the general ones, e.g. {"lr": 1e-3}; keys of other
-    #: sections are written whole: {"evaluation.metrics": ("mrr",)}
-    defaults: ClassVar[Mapping[str, Any]]
+    #: sections are written in full: {"evaluation.metrics": ("mrr",)}
+    defaults: ClassVar[Mapping[str, Any]] = {}
     #: the built-in sample that is used when no data are named
     sample: ClassVar[str]
-    #: models of users and items: whether a user who was not trained on can be scored by a history
-    scores_new_users: ClassVar[bool]
+    #: which options of a run have an effect; the others are refused
+    supports: ClassVar[Supports] = Supports()
+    #: the kind of data that it trains on
+    reads: ClassVar[Reads] = "interactions"
+    #: whether scores depend on the times of a history, not only on its order
+    reads_times: ClassVar[bool] = False
+    #: whether a user who is not in the training data can be scored from a history
+    scores_new_users: ClassVar[bool] = False
+    #: whether ``scorer`` needs what ``phases`` builds from the data, such as a graph
+    scores_by_phases: ClassVar[bool] = False
 
-    def phases(self, dataset: Any, config: RunConfig) -> Sequence[Phase]:
-        """Its training phases over this dataset, in the order of an epoch.
+    #: activation checkpointing (``training.recompute``); set by ``phases``
+    recompute: bool = False
 
-        dataset: a Dataset, or a KnowledgeGraph for models that read triples. A model without
-        gradient steps has none, and a method ``fit(dataset)`` instead.
+    def __init__(self, options: Any, sizes: Sizes) -> None:
+        super().__init__()
+        self.options, self.sizes = options, sizes
+
+    @abstractmethod
+    def scorer(self, queries: Any) -> Scorer:
+        """Scores of these queries for all candidates, block by block.
+
+        queries: ``RecommenderQueries``, or ``TripleQueries`` for models that read triples.
         """
+
+    def phases(self, dataset: Any, training: TrainingOptions) -> Sequence[Phase]:
+        """The training phases over this dataset, in the order of an epoch.
+
+        dataset: a ``Dataset``, or a ``KnowledgeGraph`` for models that read triples. A model
+        without gradient steps has no phases, and overrides :meth:`fit`.
+        """
+        return ()
+
+    def fit(self, dataset: Any) -> None:
+        """Train a model that has no phases, in one go."""
+
+    def attach(self, dataset: Any) -> None:
+        """Take what the model needs from the data beside their sizes.
+
+        Called once after the model is built, for training and for a loaded run, before the model
+        is moved to its device.
+        """
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> bool:
+        """Initialize from the weights of another model (``--init-from``).
+
+        False if the weights are not of a kind that the model can convert: they are then loaded as
+        its own.
+        """
+        return False
+
+    def encoded_once(self) -> AbstractContextManager[None]:
+        """Within this context :meth:`scorer` may reuse one encoding of the whole graph.
+
+        Entered once per evaluation, or once per ``recommend`` or ``predict``.
+        """
+        return nullcontext()
+
+    def diagnosed_embeddings(self) -> tuple[Tensor, NodeTypes] | None:
+        """[N, D] embeddings whose diagnostics an evaluation reports, and the types of the nodes."""
+        return None
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        """Replace the function where a step spends its time by ``wrap(function)``.
+
+        False if the model has nothing to compile.
+        """
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return next(chain(self.parameters(), self.buffers())).device
+
+
+@runtime_checkable
+class NodeEmbedder(Protocol):
+    """A model with one embedding for each node: ``hasten embed`` and ``check-embeddings``."""
+
+    def embed(self, block: int = ...) -> Tensor:
+        """[N, D] embeddings of all nodes, ``block`` nodes at a time."""
         ...
 
-    def scorer(self, queries: Any) -> Scorer:
-        """Scores of these queries against the catalogue, block by block.
 
-        queries: RecommenderQueries, or TripleQueries for models that read triples. A model that
-        encodes its whole graph offers a context manager ``encoded_once()`` beside this method: the
-        ranker enters it once for all the queries of an evaluation.
-        """
+@runtime_checkable
+class PathExplainer(Protocol):
+    """A model with attention over a graph: ``hasten recommend --explain``."""
+
+    #: one for each hop: a path has at most as many edges
+    layers: nn.ModuleList
+
+    def path_graph(self) -> PathGraph:
+        """The graph with the attention of its edges."""
         ...

@@ -26,7 +26,7 @@ class Supports:
     @classmethod
     def of(cls, model: type[Any]) -> Supports:
         """What a model class declares; nothing of it holds for a model that is fitted."""
-        declared: Supports = getattr(model, "supports", cls())
+        declared: Supports = model.supports
         return declared if declared.gradient_steps else FITTED
 
 

@@ -60,7 +60,7 @@ class CompletionModel(Protocol):
 
     def completion_loss(self, batch: CompletionBatch) -> Tensor: ...
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> None: ...
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
 
 
 class Examples(Protocol):
@@ -111,8 +111,7 @@ class CompletionPhase(SimplePhase):
         return [p for p in self.module.parameters() if p.requires_grad]
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        self.model.compile_with(wrap)
-        return True
+        return self.model.compile_with(wrap)
 
     def encode(self, batch: Batch) -> Encoded:
         """No graph to encode; the step's moments start anew."""

@@ -42,7 +42,7 @@ class MultimodalModel(PairwiseModel, Protocol):
         """What is penalised whatever the batch."""
         ...
 
-    def compiled(self, wrap: Callable[[Any], Any]) -> bool:
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """As :meth:`hasten.objectives.base.Phase.compile_with`."""
         ...
 
@@ -102,7 +102,7 @@ class MultimodalPhase(PairwisePhase):
         return () if penalty is None else [Term("l2", penalty, 1.0, self.l2)]
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        return self.model.compiled(wrap)
+        return self.model.compile_with(wrap)
 
     def state(self) -> dict[str, Tensor]:
         with torch.no_grad():

@@ -54,7 +54,7 @@ class NextItemModel(Protocol):
 
     def next_item_loss(self, batch: NextItemBatch) -> Tensor: ...
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> None: ...
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
 
 
 class NextItemPhase(SimplePhase):
@@ -114,8 +114,7 @@ class NextItemPhase(SimplePhase):
         return [p for p in self.module.parameters() if p.requires_grad]
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        self.model.compile_with(wrap)
-        return True
+        return self.model.compile_with(wrap)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         loss = self.model.next_item_loss(self.lay_out(batch, rows.numpy()))

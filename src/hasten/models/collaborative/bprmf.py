@@ -6,15 +6,15 @@ Score ``u · i``. The embeddings that KGAT and others are published to start fro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
@@ -42,25 +42,25 @@ class BPRMFOptions(ModelOptions):
     )
 
 
-class BPRMF(nn.Module):
+class BPRMF(Model):
     """Users [U, D] and items [N, D]."""
 
-    name: ClassVar[str] = "bprmf"
-    summary: ClassVar[str] = "matrix factorisation by pairwise ranking (Rendle et al. 2009)"
-    reads: ClassVar[str] = "pairs"
-    Options: ClassVar[type[BPRMFOptions]] = BPRMFOptions
-    defaults: ClassVar[Mapping[str, Any]] = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 1024}
-    sample: ClassVar[str] = "library"
-    supports: ClassVar[Supports] = Supports(precision=False)
-    scores_new_users: ClassVar[bool] = False
+    name = "bprmf"
+    summary = "matrix factorisation by pairwise ranking (Rendle et al. 2009)"
+    reads = "pairs"
+    Options = BPRMFOptions
+    defaults = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 1024}
+    sample = "library"
+    supports = Supports(precision=False)
+
+    options: BPRMFOptions
 
     def __init__(self, options: BPRMFOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options = options
+        super().__init__(options, sizes)
         self.users: Table = EmbeddingTable(sizes.users, options.width)
         self.items: Table = EmbeddingTable(sizes.items, options.width)
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase over the training pairs."""
         return [
             PairwisePhase(
@@ -68,7 +68,7 @@ class BPRMF(nn.Module):
                 list(self.parameters()),
                 dataset.histories(TRAIN),
                 items=len(dataset.items),
-                batch_size=config.training.batch_size,
+                batch_size=training.batch_size,
                 l2=self.options.l2,
                 sampling=self.options.sampling,
             )

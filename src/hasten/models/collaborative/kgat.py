@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field
@@ -30,11 +30,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import CheckpointError
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
@@ -101,21 +101,22 @@ class Layer(nn.Module):
         return [(linear.weight, linear.bias) for linear in self._linears]
 
 
-class KGAT(nn.Module):
+class KGAT(Model):
     """The model. Its graph is that of the data, given by :meth:`phases`."""
 
-    name: ClassVar[str] = "kgat"
-    summary: ClassVar[str] = "recommendation with facts about the items (Wang et al. 2019)"
-    reads: ClassVar[str] = "facts"
-    Options: ClassVar[type[KGATOptions]] = KGATOptions
-    defaults: ClassVar[Mapping[str, Any]] = {**PAIR_DEFAULTS, "lr": 1e-4, "batch_size": 1024}
-    sample: ClassVar[str] = "library"
-    supports: ClassVar[Supports] = Supports(recompute=True)
-    scores_new_users: ClassVar[bool] = False
+    name = "kgat"
+    summary = "recommendation with facts about the items (Wang et al. 2019)"
+    reads = "facts"
+    scores_by_phases = True
+    Options = KGATOptions
+    defaults = {**PAIR_DEFAULTS, "lr": 1e-4, "batch_size": 1024}
+    sample = "library"
+    supports = Supports(recompute=True)
+
+    options: KGATOptions
 
     def __init__(self, options: KGATOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options, self.sizes = options, sizes
+        super().__init__(options, sizes)
         kinds = 2 * sizes.relations + 2
         self.nodes = EmbeddingTable(sizes.entities + sizes.users, options.width)
         self.relations = EmbeddingTable(kinds, options.relation_width)
@@ -126,13 +127,12 @@ class KGAT(nn.Module):
         self.layers = nn.ModuleList(
             Layer(width, out, options.aggregator) for width, out in pairwise(widths)
         )
-        self.recompute = False
         self.graph: SparseGraph | None = None
         self._encoded: Tensor | None = None
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """Pairs, then translation; the graph is made here."""
-        options, training = self.options, config.training
+        options = self.options
         found, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
         self.recompute = training.recompute
         graph = SparseGraph.build(found.head, found.tail, found.nodes, found.nodes)

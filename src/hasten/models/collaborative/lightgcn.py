@@ -9,20 +9,20 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.interactions.clean import stable_order
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.ops.graph.csr import CSR
@@ -45,26 +45,27 @@ class LightGCNOptions(ModelOptions):
     )
 
 
-class LightGCN(nn.Module):
+class LightGCN(Model):
     """Nodes [N + U, D], the items first. Its graph is that of the data, given by :meth:`phases`."""
 
-    name: ClassVar[str] = "lightgcn"
-    summary: ClassVar[str] = "means of embeddings over neighbours (He et al. 2020)"
-    reads: ClassVar[str] = "pairs"
-    Options: ClassVar[type[LightGCNOptions]] = LightGCNOptions
-    defaults: ClassVar[Mapping[str, Any]] = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 1024}
-    sample: ClassVar[str] = "library"
-    scores_new_users: ClassVar[bool] = False
+    name = "lightgcn"
+    summary = "means of embeddings over neighbours (He et al. 2020)"
+    reads = "pairs"
+    scores_by_phases = True
+    Options = LightGCNOptions
+    defaults = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 1024}
+    sample = "library"
+
+    options: LightGCNOptions
 
     def __init__(self, options: LightGCNOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options, self.sizes = options, sizes
+        super().__init__(options, sizes)
         self.nodes = EmbeddingTable(sizes.items + sizes.users, options.width)
         self.graph: SparseGraph | None = None
         self._encoded: Tensor | None = None
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
-        """One phase over the training pairs; the graph is made here."""
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
+        """One phase over the training pairs; the graph is built here."""
         found = CSR.of(dataset.histories(TRAIN)).distinct()
         self.graph, self.weights = _graph(found, self.sizes.items, self.nodes.weight)
         return [
@@ -73,7 +74,7 @@ class LightGCN(nn.Module):
                 list(self.parameters()),
                 dataset.histories(TRAIN),
                 items=self.sizes.items,
-                batch_size=config.training.batch_size,
+                batch_size=training.batch_size,
                 l2=self.options.l2,
                 sampling=self.options.sampling,
             )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions
 from hasten.data.tables import TRAIN, Dataset
-from hasten.models.interface import Sizes
-from hasten.models.supports import FITTED, Supports
-from hasten.objectives.base import Phase
+from hasten.models.interface import Model, Sizes
+from hasten.models.supports import FITTED
 from hasten.ops.ranking.scorer import Scorer
 from hasten.scoring import RecommenderQueries
 
@@ -36,27 +34,23 @@ class SameForAll:
         return self.scores[start:stop].repeat(self.queries, 1)
 
 
-class Pop(nn.Module):
+class Pop(Model):
     """Counts of events an item in the training part; nothing is learned by gradients."""
 
-    name: ClassVar[str] = "pop"
-    summary: ClassVar[str] = "the most popular items, for everyone"
-    Options: ClassVar[type[PopOptions]] = PopOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    sample: ClassVar[str] = "sequences"
-    supports: ClassVar[Supports] = FITTED
-    scores_new_users: ClassVar[bool] = True
+    name = "pop"
+    summary = "the most popular items, for everyone"
+    Options = PopOptions
+    sample = "sequences"
+    supports = FITTED
+    scores_new_users = True
 
     counts: Tensor
 
-    def __init__(self, options: PopOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options = options
-        self.register_buffer("counts", torch.zeros(sizes.items, dtype=torch.int64))
+    options: PopOptions
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
-        """None: ``fit`` does all there is to do."""
-        return ()
+    def __init__(self, options: PopOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.register_buffer("counts", torch.zeros(sizes.items, dtype=torch.int64))
 
     def fit(self, dataset: Dataset) -> None:
         """Count the training events of each item."""

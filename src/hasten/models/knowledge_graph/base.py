@@ -16,18 +16,18 @@ of a batch and divided by their number:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.objectives.completion import (
@@ -77,23 +77,22 @@ class TripleOptions(ModelOptions):
         return _SMOOTHING if self.label_smoothing is None else self.label_smoothing
 
 
-class TripleModel(nn.Module, ABC):
+class TripleModel(Model):
     """Entities, relations in both directions, an entity bias; a subclass says what q(h, r) is."""
 
-    reads: ClassVar[str] = "triples"
-    sample: ClassVar[str] = "families"
-    supports: ClassVar[Supports] = Supports(compile=True)
-    defaults: ClassVar[Mapping[str, Any]] = {"evaluation.metrics": METRICS}
+    reads = "triples"
+    sample = "families"
+    supports = Supports(compile=True)
+    defaults = {"evaluation.metrics": METRICS}
     #: questions whose BatchNorm statistics are taken together; 1: there are none
     group = 1
+    options: TripleOptions
 
     def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
-        super().__init__()
+        super().__init__(options, sizes)
         self.entities: Table = EmbeddingTable(sizes.entities, options.width)
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
         self.bias = nn.Parameter(torch.zeros(sizes.entities))
-        self.loss = options
-        self.count = sizes.entities
 
     @abstractmethod
     def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
@@ -104,26 +103,27 @@ class TripleModel(nn.Module, ABC):
         """What BatchNorm follows in training."""
         return [part for part in self.modules() if isinstance(part, GroupMoments)]
 
-    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: rows with all their answers, or single triples in both directions."""
-        options = self.loss
+        options = self.options
         examples: Rows | SingleTriples
         if options.loss in ("1-n", "1-n-softmax"):
             examples = Rows(dataset)
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = SingleTriples(dataset, sampled)
-        return [CompletionPhase(self, examples, config.training.batch_size)]
+        return [CompletionPhase(self, examples, training.batch_size)]
 
     def completion_loss(self, batch: CompletionBatch) -> Tensor:
         """The loss that the options name, summed over the questions and times ``batch.scale``."""
-        head_BD, table = self.entities.rows(batch.entity), self.entities.block(0, self.count)
+        head_BD = self.entities.rows(batch.entity)
+        table = self.entities.block(0, self.sizes.entities)
         x_BD = self.vectors(head_BD, batch.relation)
         if batch.row is not None and batch.item is not None:
-            if self.loss.loss == "1-n-softmax":
+            if self.options.loss == "1-n-softmax":
                 total = catalogue_cross_entropy(x_BD, [table], batch.item, self.bias, of=batch.row)
                 return batch.scale * total
-            smoothing, pairs = self.loss.smoothing, (batch.row, batch.item)
+            smoothing, pairs = self.options.smoothing, (batch.row, batch.item)
             return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
         assert batch.target is not None
         if batch.negatives is None:
@@ -135,10 +135,11 @@ class TripleModel(nn.Module, ABC):
         true, drawn = softplus(-scores[:, 0]), softplus(scores[:, 1:])
         return batch.scale * (true.sum() + drawn.sum())
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> None:
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile what a step calls: the vectors of the questions."""
         plain = type(self).vectors.__get__(self)  # not what an earlier call put in its place
         self.vectors = wrap(plain)  # type: ignore[method-assign]
+        return True
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         """``q · e_t + b_t`` for all entities t."""

@@ -6,7 +6,7 @@ Score ``Re(Σ h_k r_k conj(t_k))``. With real and imaginary halves side by side,
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -42,14 +42,15 @@ class ComplExOptions(TripleOptions):
 class ComplEx(TripleModel):
     """The model."""
 
-    name: ClassVar[str] = "complex"
-    summary: ClassVar[str] = "complex products of triples (Trouillon et al. 2016)"
-    Options: ClassVar[type[ComplExOptions]] = ComplExOptions
-    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}  # noqa: RUF012
+    name = "complex"
+    summary = "complex products of triples (Trouillon et al. 2016)"
+    Options = ComplExOptions
+    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
+
+    options: ComplExOptions
 
     def __init__(self, options: ComplExOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.options = options
 
     def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         h_re, h_im = head_BD.chunk(2, dim=1)

@@ -12,14 +12,14 @@ Shapes: B questions, D width, H×W the shape of a vector, C channels, P = (2H-k+
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from hasten.config import RunConfig
+from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
@@ -85,19 +85,20 @@ def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
 class ConvE(TripleModel):
     """The model."""
 
-    name: ClassVar[str] = "conve"
-    summary: ClassVar[str] = "2-D convolutions over knowledge graphs (Dettmers et al. 2018)"
-    Options: ClassVar[type[ConvEOptions]] = ConvEOptions
-    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
-    defaults: ClassVar[Mapping[str, Any]] = {
+    name = "conve"
+    summary = "2-D convolutions over knowledge graphs (Dettmers et al. 2018)"
+    Options = ConvEOptions
+    supports = Supports(recompute=True, compile=True)
+    defaults = {
         "lr": 3e-3,
         "batch_size": 128,
         "evaluation.metrics": METRICS,
     }
 
+    options: ConvEOptions
+
     def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.options = options
         self.group = options.group
         self.height, self.columns = image_shape(options.width, options.kernel)
         kernel, channels = options.kernel, options.channels
@@ -112,12 +113,10 @@ class ConvE(TripleModel):
         self.image_moments = GroupMoments(1)
         self.feature_moments = GroupMoments(channels)
         self.hidden_moments = GroupMoments(options.width)
-        self.recompute = False
         self.encode: Callable[[Tensor, Tensor, list[int]], tuple[Tensor, ...]] = self._encode
 
-    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """As for every model of triples, once the batch fits its BatchNorm groups."""
-        training = config.training
         if training.batch_size < 2:
             raise ConfigurationError(
                 "training.batch_size=1: BatchNorm cannot estimate a variance from one question; "
@@ -131,7 +130,7 @@ class ConvE(TripleModel):
                 "are not divided; give a larger batch, or a smaller model.group"
             )
         self.recompute = training.recompute
-        return super().phases(dataset, config)
+        return super().phases(dataset, training)
 
     def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, D] float32, group by group in training."""
@@ -217,6 +216,7 @@ class ConvE(TripleModel):
         hidden = normalise(hidden, moments.mean, moments.variance, EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> None:
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile what a step calls: the encoder of a batch."""
         self.encode = wrap(self._encode)
+        return True

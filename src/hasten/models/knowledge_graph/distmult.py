@@ -6,7 +6,7 @@ longer bound to symmetric relations, unlike the original.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -34,14 +34,15 @@ class DistMultOptions(TripleOptions):
 class DistMult(TripleModel):
     """The model."""
 
-    name: ClassVar[str] = "distmult"
-    summary: ClassVar[str] = "three-way products of triples (Yang et al. 2015)"
-    Options: ClassVar[type[DistMultOptions]] = DistMultOptions
-    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}  # noqa: RUF012
+    name = "distmult"
+    summary = "three-way products of triples (Yang et al. 2015)"
+    Options = DistMultOptions
+    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
+
+    options: DistMultOptions
 
     def __init__(self, options: DistMultOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.options = options
 
     def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         product = head_BD * self.relations.rows(relation)

@@ -14,9 +14,9 @@ The last product with M and that with C are computed for the nodes of the batch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import Dataset
 from hasten.errors import ConfigurationError
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.multimodal.mmgcn import FEATURE_DEFAULTS
 from hasten.models.multimodal.modal_data import (
     Constants,
@@ -84,21 +84,22 @@ class Channel(nn.Module):
         self.users = xavier(sizes.users, options.width)
 
 
-class DRAGON(ScoresByVectors, nn.Module):
+class DRAGON(ScoresByVectors, Model):
     """The model. Graphs and features are those of the data, given by :meth:`phases`."""
 
-    name: ClassVar[str] = "dragon"
-    summary: ClassVar[str] = "features, with graphs of users and of items (Zhou et al. 2023)"
-    reads: ClassVar[str] = "features"
-    Options: ClassVar[type[DRAGONOptions]] = DRAGONOptions
-    defaults: ClassVar[Mapping[str, Any]] = {**FEATURE_DEFAULTS, "lr": 1e-4}
-    sample: ClassVar[str] = "gallery"
-    supports: ClassVar[Supports] = Supports(recompute=True)
-    scores_new_users: ClassVar[bool] = False
+    name = "dragon"
+    summary = "features, with graphs of users and of items (Zhou et al. 2023)"
+    reads = "features"
+    scores_by_phases = True
+    Options = DRAGONOptions
+    defaults = {**FEATURE_DEFAULTS, "lr": 1e-4}
+    sample = "gallery"
+    supports = Supports(recompute=True)
+
+    options: DRAGONOptions
 
     def __init__(self, options: DRAGONOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options, self.sizes = options, sizes
+        super().__init__(options, sizes)
         found = chosen_modalities(options.modalities, sizes)
         if len(found) == 1 and "first_weight" in options.model_fields_set:
             raise ConfigurationError(
@@ -108,7 +109,6 @@ class DRAGON(ScoresByVectors, nn.Module):
         self.channels = nn.ModuleList(Channel(name, width, options, sizes) for name, width in found)
         drawn = nn.init.xavier_normal_(torch.empty(sizes.users, len(found), 1))
         self.shares = nn.Parameter(torch.softmax(drawn[..., 0], dim=1))
-        self.recompute = False
         self.vectors: Tensor | None = None
         self._forget()
 
@@ -118,9 +118,9 @@ class DRAGON(ScoresByVectors, nn.Module):
         self._items: Weighted | None = None
         self._users: Weighted | None = None
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase over the training pairs; graphs are made, or read, at the first step."""
-        self.recompute = config.training.recompute
+        self.recompute = training.recompute
         self._dataset = dataset
         self._forget()
         return [
@@ -129,15 +129,11 @@ class DRAGON(ScoresByVectors, nn.Module):
                 list(self.parameters()),
                 dataset.histories(0),
                 items=self.sizes.items,
-                batch_size=config.training.batch_size,
+                batch_size=training.batch_size,
                 l2=self.options.l2,
                 scale=_PER_NAT,
             )
         ]
-
-    def compiled(self, wrap: Callable[[Any], Any]) -> bool:
-        """Nothing: between the products there is next to nothing."""
-        return False
 
     def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
         """Vectors of the users and of the items of a batch, and which these are, ascending."""

@@ -17,7 +17,7 @@ and the last layer is computed for the nodes of the batch alone: the same number
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import Dataset
 from hasten.errors import ConfigurationError
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.multimodal.modal_data import (
     Constants,
     ScoresByVectors,
@@ -127,21 +127,22 @@ class Channel(nn.Module):
         )
 
 
-class MMGCN(ScoresByVectors, nn.Module):
+class MMGCN(ScoresByVectors, Model):
     """The model. Graph and features are those of the data, given by :meth:`phases`."""
 
-    name: ClassVar[str] = "mmgcn"
-    summary: ClassVar[str] = "graph networks over features of items (Wei et al. 2019)"
-    reads: ClassVar[str] = "features"
-    Options: ClassVar[type[MMGCNOptions]] = MMGCNOptions
-    defaults: ClassVar[Mapping[str, Any]] = {**FEATURE_DEFAULTS, "lr": 1e-3}
-    sample: ClassVar[str] = "gallery"
-    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
-    scores_new_users: ClassVar[bool] = False
+    name = "mmgcn"
+    summary = "graph networks over features of items (Wei et al. 2019)"
+    reads = "features"
+    scores_by_phases = True
+    Options = MMGCNOptions
+    defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
+    sample = "gallery"
+    supports = Supports(recompute=True, compile=True)
+
+    options: MMGCNOptions
 
     def __init__(self, options: MMGCNOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options, self.sizes = options, sizes
+        super().__init__(options, sizes)
         if options.ids == "frozen" and options.l2:
             raise ConfigurationError(
                 "model.l2 penalises the embeddings of ids and users, which model.ids=frozen does "
@@ -154,7 +155,6 @@ class MMGCN(ScoresByVectors, nn.Module):
             self.ids: Tensor = ids
         else:
             self.register_buffer("ids", ids.data)
-        self.recompute = False
         self.vectors: Tensor | None = None
         self._mix: Callable[..., Tensor] = mix_layer
         #: which order sums neighbours in the first layer (tests set it); None: the cheaper
@@ -168,9 +168,9 @@ class MMGCN(ScoresByVectors, nn.Module):
         trained = self.options.ids == "trainable"
         return (1e-4 if trained else 0.0) if self.options.l2 is None else self.options.l2
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase over the training pairs; graph and features are taken at the first step."""
-        self.recompute = config.training.recompute
+        self.recompute = training.recompute
         self._dataset, self._graph, self._constants = dataset, None, Constants()
         return [
             MultimodalPhase(
@@ -178,12 +178,12 @@ class MMGCN(ScoresByVectors, nn.Module):
                 list(self.parameters()),
                 dataset.histories(0),
                 items=self.sizes.items,
-                batch_size=config.training.batch_size,
+                batch_size=training.batch_size,
                 l2=self.l2,
             )
         ]
 
-    def compiled(self, wrap: Callable[[Any], Any]) -> bool:
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """What is compiled is the mixing of a whole layer: its shapes never change."""
         self._mix = wrap(mix_layer)
         return True

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.sequential.residual import HyperResiduals, PlainResiduals, Projection, Residuals
 from hasten.objectives.next_item import NextItemBatch, NextItemModel, NextItemPhase
@@ -139,14 +139,14 @@ def through_blocks(
 
 
 def next_item_phase(
-    model: NextItemModel, options: SequentialOptions, dataset: Dataset, config: RunConfig
+    model: NextItemModel, options: SequentialOptions, dataset: Dataset, training: TrainingOptions
 ) -> NextItemPhase:
     """Predict the next item at every position of the training sequences."""
     return NextItemPhase(
         model,
         dataset.histories(TRAIN),
         items=len(dataset.items),
-        batch_size=config.training.batch_size,
+        batch_size=training.batch_size,
         max_length=options.max_length,
         negatives=0 if options.loss == "ce" else options.negatives,
     )

@@ -12,14 +12,14 @@ Shapes: B sequences, L length, D width, H heads, T tokens of all sequences toget
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from hasten.config import RunConfig
+from hasten.config import TrainingOptions
 from hasten.data.tables import Dataset
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.sequential.base import (
     QueryTokens,
     SequentialOptions,
@@ -47,20 +47,21 @@ class SASRecOptions(SequentialOptions):
     name: Literal["sasrec"] = "sasrec"
 
 
-class SASRec(nn.Module):
+class SASRec(Model):
     """The model: an item table, a position table and blocks."""
 
-    name: ClassVar[str] = "sasrec"
-    summary: ClassVar[str] = "self-attention over a user's sequence (Kang & McAuley 2018)"
-    Options: ClassVar[type[SASRecOptions]] = SASRecOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"betas": (0.9, 0.98), "clip_norm": 5.0}
-    sample: ClassVar[str] = "sequences"
-    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
-    scores_new_users: ClassVar[bool] = True
+    name = "sasrec"
+    summary = "self-attention over a user's sequence (Kang & McAuley 2018)"
+    Options = SASRecOptions
+    defaults = {"betas": (0.9, 0.98), "clip_norm": 5.0}
+    sample = "sequences"
+    supports = Supports(recompute=True, compile=True)
+    scores_new_users = True
+
+    options: SASRecOptions
 
     def __init__(self, options: SASRecOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options = options
+        super().__init__(options, sizes)
         self.items: Table = EmbeddingTable(sizes.items, options.width)
         self.positions = EmbeddingTable(options.max_length, options.width)
         self.residuals = residuals_of(options)
@@ -68,7 +69,6 @@ class SASRec(nn.Module):
             Block(options, self.residuals, number) for number in range(options.blocks)
         )
         self.final_norm = nn.LayerNorm(options.width)
-        self.recompute = False
         self.hidden: Callable[[Tensor, Tensor, Sequence[Bucket]], Tensor] = self._hidden
 
     def _hidden(self, rows_TD: Tensor, places_T: Tensor, buckets: Sequence[Bucket]) -> Tensor:
@@ -88,10 +88,10 @@ class SASRec(nn.Module):
         out: Tensor = self.final_norm(x_TD)
         return out
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences."""
-        self.recompute = config.training.recompute
-        return [next_item_phase(self, self.options, dataset, config)]
+        self.recompute = training.recompute
+        return [next_item_phase(self, self.options, dataset, training)]
 
     def next_item_loss(self, batch: NextItemBatch) -> Tensor:
         """Summed loss of the batch's targets."""
@@ -106,9 +106,10 @@ class SASRec(nn.Module):
         rows_TD = self.items.rows(batch.tokens)
         return batch.at_targets(self._hidden(rows_TD, batch.places, batch.buckets))
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> None:
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile what a step calls: the encoder of the flat tokens."""
         self.hidden = wrap(self._hidden)
+        return True
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """Scores from the state at the last item of each history (zeros for an empty one)."""

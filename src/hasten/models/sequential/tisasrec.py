@@ -17,17 +17,17 @@ Shapes: B sequences, L length, D width, H heads, T tokens of all sequences toget
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hasten.config import RunConfig
+from hasten.config import TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import DataError
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.sequential.base import (
     QueryTokens,
     SequentialOptions,
@@ -81,21 +81,22 @@ class TiSASRecPhase(NextItemPhase):
         return [Term("embedding_l2", torch.stack(squares).sum(), 1.0, weight)]
 
 
-class TiSASRec(nn.Module):
+class TiSASRec(Model):
     """The model: an item table, two tables each of positions and intervals, and blocks."""
 
-    name: ClassVar[str] = "tisasrec"
-    summary: ClassVar[str] = "self-attention that knows the time between events (Li et al. 2020)"
-    Options: ClassVar[type[TiSASRecOptions]] = TiSASRecOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"betas": (0.9, 0.98), "clip_norm": 5.0}
-    sample: ClassVar[str] = "sittings"
-    supports: ClassVar[Supports] = Supports(recompute=True, compile=True)
-    scores_new_users: ClassVar[bool] = True
-    reads_times: ClassVar[bool] = True
+    name = "tisasrec"
+    summary = "self-attention that knows the time between events (Li et al. 2020)"
+    Options = TiSASRecOptions
+    defaults = {"betas": (0.9, 0.98), "clip_norm": 5.0}
+    sample = "sittings"
+    supports = Supports(recompute=True, compile=True)
+    scores_new_users = True
+    reads_times = True
+
+    options: TiSASRecOptions
 
     def __init__(self, options: TiSASRecOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options = options
+        super().__init__(options, sizes)
         self.items = EmbeddingTable(sizes.items, options.width)
         self.key_positions = EmbeddingTable(options.max_length, options.width)
         self.value_positions = EmbeddingTable(options.max_length, options.width)
@@ -106,7 +107,6 @@ class TiSASRec(nn.Module):
             Block(options, self.residuals, number) for number in range(options.blocks)
         )
         self.final_norm = nn.LayerNorm(options.width)
-        self.recompute = False
         self.hidden: Callable[..., Tensor] = self._hidden
 
     @property
@@ -156,7 +156,7 @@ class TiSASRec(nn.Module):
         out: Tensor = self.final_norm(x_TD)
         return out
 
-    def phases(self, dataset: Dataset, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences.
 
         Raises:
@@ -168,7 +168,7 @@ class TiSASRec(nn.Module):
                 "timestamp column (data.columns) or a parallel file of times (data.times), or "
                 "train sasrec, which needs the order alone"
             )
-        self.recompute = config.training.recompute
+        self.recompute = training.recompute
         options = self.options
         return [
             TiSASRecPhase(
@@ -176,7 +176,7 @@ class TiSASRec(nn.Module):
                 # the last event is a target only
                 personal_times(dataset.histories(TRAIN), options.max_length, unseen=1),
                 items=len(dataset.items),
-                batch_size=config.training.batch_size,
+                batch_size=training.batch_size,
                 max_length=options.max_length,
                 negatives=0 if options.loss == "ce" else options.negatives,
             )
@@ -197,9 +197,10 @@ class TiSASRec(nn.Module):
         hidden = self._hidden(rows_TD, batch.places, batch.times, batch.buckets)
         return batch.at_targets(hidden)
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> None:
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile what a step calls: the encoder of the flat tokens."""
         self.hidden = wrap(self._hidden)
+        return True
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """Scores from the state at the last item of each history (zeros for an empty one)."""

@@ -6,20 +6,18 @@ training: preferential attachment, relation by relation. Nothing is learned by g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions
 from hasten.data.tables import TRAIN, KnowledgeGraph
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
-from hasten.models.supports import FITTED, Supports
-from hasten.objectives.base import Phase
+from hasten.models.supports import FITTED
 from hasten.ops.ranking.scorer import Scorer
 from hasten.scoring import TripleQueries
 
@@ -42,28 +40,24 @@ class TwoEnds:
         return self.table[:, start:stop].index_select(0, self.relation) + self.own[:, None]
 
 
-class Degree(nn.Module):
+class Degree(Model):
     """Logarithms of degrees: [r] those of tails under r, [r + R] those of heads."""
 
-    name: ClassVar[str] = "degree"
-    summary: ClassVar[str] = "links where both ends have many"
-    reads: ClassVar[str] = "triples"
-    Options: ClassVar[type[DegreeOptions]] = DegreeOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"evaluation.metrics": METRICS}
-    sample: ClassVar[str] = "medicine"
-    supports: ClassVar[Supports] = FITTED
-    scores_new_users: ClassVar[bool] = False
+    name = "degree"
+    summary = "links where both ends have many"
+    reads = "triples"
+    Options = DegreeOptions
+    defaults = {"evaluation.metrics": METRICS}
+    sample = "medicine"
+    supports = FITTED
 
     degrees: Tensor
 
-    def __init__(self, options: DegreeOptions, sizes: Sizes) -> None:
-        super().__init__()
-        self.options, self.sizes = options, sizes
-        self.register_buffer("degrees", torch.zeros(2 * sizes.relations, sizes.entities))
+    options: DegreeOptions
 
-    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
-        """None: ``fit`` does all there is to do."""
-        return ()
+    def __init__(self, options: DegreeOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.register_buffer("degrees", torch.zeros(2 * sizes.relations, sizes.entities))
 
     def fit(self, dataset: KnowledgeGraph) -> None:
         """Count the training links."""

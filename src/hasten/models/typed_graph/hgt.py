@@ -14,9 +14,9 @@ whatever the width, which is what the health figures of a run are there to show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
@@ -27,10 +27,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hasten.arrays import Int64
-from hasten.config import ModelOptions, RunConfig
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import KnowledgeGraph
-from hasten.models.interface import Sizes
+from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.supports import Supports
 from hasten.models.typed_graph.hgt_layer import HGTLayer, require_divisible
@@ -111,26 +111,26 @@ class HGTOptions(ModelOptions):
         return self
 
 
-class HGT(nn.Module):
+class HGT(Model):
     """The model. Its graph is that of the data, given by :meth:`attach`."""
 
-    name: ClassVar[str] = "hgt"
-    summary: ClassVar[str] = "vectors of a typed graph's nodes (Hu et al. 2020)"
-    reads: ClassVar[str] = "typed_graph"
-    Options: ClassVar[type[HGTOptions]] = HGTOptions
-    defaults: ClassVar[Mapping[str, Any]] = {
+    name = "hgt"
+    summary = "vectors of a typed graph's nodes (Hu et al. 2020)"
+    reads = "typed_graph"
+    Options = HGTOptions
+    defaults = {
         "batch_size": 5000,
         "lr": 1e-3,
         "evaluation.metrics": METRICS,
     }
-    sample: ClassVar[str] = "medicine"
-    supports: ClassVar[Supports] = Supports(recompute=True)
-    scores_new_users: ClassVar[bool] = False
+    sample = "medicine"
+    supports = Supports(recompute=True)
+
+    options: HGTOptions
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
-        super().__init__()
+        super().__init__(options, sizes)
         require_divisible(options.hidden, options.heads)
-        self.options, self.sizes = options, sizes
         types = len(sizes.node_types)
         rows = sizes.entities if options.inputs == "embeddings" else types
         #: widths of given features by type, 0 for types without them
@@ -158,7 +158,6 @@ class HGT(nn.Module):
             nn.Parameter(torch.ones(sizes.relations, options.width)) if distmult else None
         )
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
-        self.recompute = False
         self.graph: MessageGraph | None = None
         self._whole: TypedEdges | None = None
         self._encoded: Tensor | None = None
@@ -171,19 +170,19 @@ class HGT(nn.Module):
                 values = torch.from_numpy(each.values).to(self.result.weight)
                 self.register_buffer(f"features_{number}", values, persistent=False)
 
-    def phases(self, dataset: KnowledgeGraph, config: RunConfig) -> Sequence[Phase]:
+    def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """One: links, and similar nodes where they are asked for."""
         options = self.options
         if self.graph is None:
             self.attach(dataset)
         assert self.graph is not None
-        self.recompute = config.training.recompute
+        self.recompute = training.recompute
         fan_out = options.fan_out
         if options.mode == "neighbors" and fan_out is None:
             fan_out = _FAN_OUT
         draws = Draws(
             options.mode,
-            config.training.batch_size,
+            training.batch_size,
             options.scored_share,
             options.steps_per_epoch,
             options.negatives,
