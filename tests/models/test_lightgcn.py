@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from hasten.config import PairOptions, TrainingOptions
+from hasten.configuration.build import build_config
 from hasten.data.interactions.load_knowledge import load_recommendation
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
@@ -87,8 +88,7 @@ def test_judging_uses_all_layers_for_all_users_and_items(tmp_path):
             torch.testing.assert_close(model.scorer(queries).block(0, 10), expected)
 
 
-def test_recompute_would_have_no_effect(tmp_path):
-    dataset, model, _ = build(tmp_path)
-    training = TrainingOptions(recompute=True)
+@pytest.mark.parametrize("model", ["lightgcn", "bprmf"])
+def test_recompute_would_have_no_effect(model):
     with pytest.raises(ConfigurationError, match="no effect"):
-        model.phases(dataset, training)
+        build_config(model, None, None, (), {"training.recompute": True})
