@@ -15,8 +15,8 @@ import argparse
 import numpy as np
 
 from bench.report import Stopwatch, peak_memory_bytes, print_report
+from hasten.models.typed_graph.jaccard import jaccard_pairs, jaccard_pairs_reference
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.jaccard import jaccard_pairs, jaccard_pairs_reference
 
 MEMBERS, GROUPS, GROUP = 20_000, 1_000, 40
 

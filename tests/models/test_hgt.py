@@ -15,12 +15,12 @@ from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.typed_graph.hgt import HGT, HGTOptions
+from hasten.models.typed_graph.jaccard import jaccard_pairs, jaccard_pairs_reference
 from hasten.objectives.links import _against_drawn
-from hasten.ops.attention.edge_attention import edge_attention_reference
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.jaccard import jaccard_pairs, jaccard_pairs_reference
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.scoring import TripleQueries
+from tests.ops.reference import edge_attention_reference
 
 SMALL = {"width": 6, "hidden": 8, "heads": 2, "negatives": 5, "contrastive_batch": 4}
 

@@ -12,7 +12,6 @@ from hasten.data.tables import TRAIN
 from hasten.models.collaborative import kgat as module
 from hasten.models.collaborative.kgat import KGAT, KGATOptions
 from hasten.models.interface import Sizes
-from hasten.ops.attention.relation_attention import relation_attention_reference
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.scoring import RecommenderQueries
 from tests.models.kgat_data import (
@@ -23,6 +22,7 @@ from tests.models.kgat_data import (
     small_dataset,
     write_layout,
 )
+from tests.ops.reference import relation_attention_reference
 
 
 def build(tmp_path, double=True, batch_size=6, **options):

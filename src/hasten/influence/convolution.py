@@ -24,8 +24,12 @@ from torch import Tensor
 from hasten.influence.body import Backward, spread
 from hasten.influence.factors import Arithmetic, Linear
 from hasten.models.knowledge_graph.conve import EPS, ConvE
+from hasten.models.knowledge_graph.patch_convolution import (
+    images_of,
+    patches_of,
+    rectified_products,
+)
 from hasten.ops.dense.group_moments import normalise
-from hasten.ops.dense.patch_convolution import images_of, patches_of, rectified_products
 
 #: channels whose gradients are held at once: 2 MB of them stay in a CPU's cache
 _BLOCK = 8

@@ -33,20 +33,20 @@ from torch.utils.checkpoint import checkpoint
 from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import CheckpointError
+from hasten.models.collaborative.aggregate import Aggregator, aggregate, mix
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
+from hasten.models.collaborative.relation_attention import RelationEdges, relation_attention
+from hasten.models.collaborative.segment_softmax import segment_softmax
+from hasten.models.collaborative.translation_loss import translation_loss
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
-from hasten.ops.attention.relation_attention import RelationEdges, relation_attention
 from hasten.ops.dtypes import wide
-from hasten.ops.graph.aggregate import Aggregator, aggregate, mix
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
-from hasten.ops.graph.segment_softmax import segment_softmax
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm_rows, with_neighbours
-from hasten.ops.losses.translation_loss import translation_loss
 from hasten.ops.random import seed_device
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, FixedTable

@@ -24,17 +24,17 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import METRICS, Share, TripleModel, TripleOptions
-from hasten.models.supports import Supports
-from hasten.objectives.base import Phase
-from hasten.ops.dense.dropout import dropout
-from hasten.ops.dense.group_moments import GroupMoments, normalise
-from hasten.ops.dense.patch_convolution import (
+from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
     folded_filters,
     patches_of,
     tap_moments,
 )
-from hasten.ops.dense.rectified_linear import Group, rectified_linear
+from hasten.models.knowledge_graph.rectified_linear import Group, rectified_linear
+from hasten.models.supports import Supports
+from hasten.objectives.base import Phase
+from hasten.ops.dense.dropout import dropout
+from hasten.ops.dense.group_moments import GroupMoments, normalise
 from hasten.ops.dtypes import wide
 
 EPS = 1e-5

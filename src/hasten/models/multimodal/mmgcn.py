@@ -30,6 +30,7 @@ from hasten.data.tables import Dataset
 from hasten.errors import ConfigurationError
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
 from hasten.models.interface import Model, Sizes
+from hasten.models.multimodal.aggregation_order import Order, cheaper_order
 from hasten.models.multimodal.modal_data import (
     Constants,
     ScoresByVectors,
@@ -43,12 +44,10 @@ from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap, linear
-from hasten.ops.dense.unit_projection import unit_projection
 from hasten.ops.dense.unit_rows import unit_rows
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm import RowEntries, row_sums
-from hasten.ops.graph.sum_order import Order, cheaper_order
 
 _SLOPE = 0.01
 #: what judges recommenders with features: every 20 places, as they are published
@@ -295,10 +294,6 @@ class MMGCN(ScoresByVectors, Model):
             x = self._constants(name, self.ids, lambda: unit_rows([raw().to(self.ids.dtype)]))
             return self._sums(graph, x, layer, True, f"{name} to users"), layer.own(x)
         features = self._constants(name, self.ids, raw)
-        if self._order(graph, layer, False) == "matrix first":
-            matrices = [layer.spread, layer.own.weight]
-            through, own = unit_projection(features, project.weight, project.bias, matrices)
-            return graph @ through, own + layer.own.bias
         x = unit_rows([project(features)])
         return self._sums(graph, x, layer, False, f"{name} to users"), layer.own(x)
 

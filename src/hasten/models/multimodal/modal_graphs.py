@@ -10,9 +10,9 @@ from hasten.arrays import Int64
 from hasten.data.modality import Modality
 from hasten.models.multimodal.graph_cache import content_hash, kept
 from hasten.models.multimodal.modal_data import features_of
+from hasten.models.multimodal.nearest import companions, nearest
 from hasten.ops.graph.bipartite import Weighted
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.nearest import companions, nearest
 
 
 def item_graph(modalities: Mapping[Modality, float], k: int) -> Weighted:

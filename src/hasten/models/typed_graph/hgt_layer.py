@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.errors import ConfigurationError
+from hasten.models.typed_graph.grouped_linear import grouped_linear
 from hasten.ops.attention.edge_attention import Path, edge_attention
-from hasten.ops.dense.grouped_linear import grouped_linear
 from hasten.ops.graph.typed_edges import TypedEdges
 
 

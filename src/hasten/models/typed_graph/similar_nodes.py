@@ -10,8 +10,8 @@ import pyarrow as pa
 from hasten.arrays import Int64, ragged_offsets
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
+from hasten.models.typed_graph.jaccard import jaccard_pairs
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.jaccard import jaccard_pairs
 from hasten.ops.graph.message_graph import MessageGraph
 
 _USUAL = "disease"

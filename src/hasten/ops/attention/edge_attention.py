@@ -58,33 +58,6 @@ def edge_attention(
     return out
 
 
-def edge_attention_reference(
-    edges: TypedEdges,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention: Tensor,
-    message: Tensor,
-    keep: Tensor | None = None,
-) -> Tensor:
-    """The same with a map, a logit and a message for every edge, one destination at a time."""
-    heads, width = attention.shape[1:3]
-    source = torch.cat([each.sources[each.column] for each in edges.relations])
-    relation = torch.cat([torch.full_like(each.column, each.number) for each in edges.relations])
-    q, k, v = (t.view(-1, heads, width) for t in (query, key, value))
-    keys = torch.einsum("ehd,ehdf->ehf", k[source], attention[relation])
-    values = torch.einsum("ehd,ehdf->ehf", v[source], message[relation])
-    logits = (q[edges.target] * keys).sum(-1)
-    rows = []
-    for node in range(edges.shape[0]):
-        mine = edges.target == node
-        if keep is not None:
-            mine &= keep
-        alpha = torch.softmax(logits[mine], 0)
-        rows.append((alpha[..., None] * values[mine]).sum(0).reshape(-1))
-    return torch.stack(rows)
-
-
 class _EdgeAttention(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hasten.ops.dtypes import wide
 
@@ -33,12 +32,6 @@ def unit_rows(*tables: Sequence[Tensor]) -> Tensor:
         heights, *(part for parts in tables for part in parts)
     )
     return found
-
-
-def unit_rows_reference(*tables: Sequence[Tensor]) -> Tensor:
-    """The same by ``cat`` and ``normalize``."""
-    whole = [torch.cat([part.to(wide(part)) for part in parts]) for parts in tables]
-    return torch.cat([F.normalize(table, dim=1, eps=LEAST) for table in whole], dim=1)
 
 
 class _UnitRows(torch.autograd.Function):

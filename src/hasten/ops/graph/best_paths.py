@@ -87,25 +87,3 @@ def best_paths(
             more = (*path, edge), (*nodes, tail), float(weights[place])
             done = tail == target
             heapq.heappush(heap, (-float(weights[place] if done else bound[place]), done, *more))
-
-
-def best_paths_reference(
-    graph: PathGraph, source: int, target: int, edges: int
-) -> list[WeighedPath]:
-    """The same by trying all paths."""
-    found: list[WeighedPath] = []
-
-    def walk(node: int, path: tuple[int, ...], nodes: tuple[int, ...], weight: float) -> None:
-        if node == target and path:
-            found.append(WeighedPath(path, weight))
-            return
-        if len(path) == edges:
-            return
-        for edge in range(int(graph.offsets[node]), int(graph.offsets[node + 1])):
-            tail = int(graph.tail[edge])
-            more = weight * float(graph.weight[edge])
-            if tail not in nodes and more > 0:
-                walk(tail, (*path, edge), (*nodes, tail), more)
-
-    walk(source, (), (source,), 1.0)
-    return sorted(found, key=lambda path: (-path.weight, path.edges))

@@ -33,19 +33,6 @@ def layer_mean(
     return found
 
 
-def layer_mean_reference(
-    graph: SparseGraph, weights: EdgeWeights, x: Tensor, rows: Tensor, layers: int
-) -> tuple[Tensor, Tensor]:
-    """The same with a dense matrix."""
-    dense = x.new_zeros(graph.shape)
-    index = (graph.rows, graph.columns.long())
-    dense.index_put_(index, weights.values.to(x.dtype), accumulate=True)
-    found = [x]
-    for _ in range(layers):
-        found.append(dense @ found[-1])
-    return x[rows], torch.stack(found).mean(0)[rows]
-
-
 class _LayerMean(torch.autograd.Function):
     @staticmethod
     def forward(

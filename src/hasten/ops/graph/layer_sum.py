@@ -26,17 +26,6 @@ def layer_sum(graph: SparseGraph, weights: EdgeWeights, x: Tensor, layers: int) 
     return found
 
 
-def layer_sum_reference(graph: SparseGraph, weights: EdgeWeights, x: Tensor, layers: int) -> Tensor:
-    """The same with a dense matrix."""
-    dense = x.new_zeros(graph.shape)
-    index = (graph.rows, graph.columns.long())
-    dense.index_put_(index, weights.values.to(x.dtype), accumulate=True)
-    found = [x]
-    for _ in range(layers):
-        found.append(dense @ found[-1])
-    return torch.stack(found).sum(0)
-
-
 class _LayerSum(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -172,13 +172,6 @@ def with_neighbours(graph: SparseGraph, rows: Tensor) -> Tensor:
     return torch.nonzero(needed).view(-1)
 
 
-def spmm_reference(graph: SparseGraph, values: Tensor, x: Tensor) -> Tensor:
-    """The same with a dense matrix."""
-    dense = x.new_zeros(graph.shape)
-    index = (graph.rows, graph.columns.long())
-    return dense.index_put(index, values.to(x.dtype), accumulate=True) @ x
-
-
 class _Spmm(torch.autograd.Function):
     @staticmethod
     def forward(

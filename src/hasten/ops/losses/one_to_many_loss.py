@@ -62,25 +62,6 @@ def one_to_many_loss(
     return result
 
 
-def one_to_many_loss_reference(
-    x: Tensor,
-    blocks: Sequence[Tensor],
-    row: Tensor,
-    item: Tensor,
-    bias: Tensor | None = None,
-    smoothing: float = 0.0,
-    scale: float = 1.0,
-) -> Tensor:
-    """The same, with the matrix of labels."""
-    scores = x @ torch.cat(list(blocks)).T
-    if bias is not None:
-        scores = scores + bias
-    labels = torch.zeros_like(scores)
-    labels[row, item] = 1.0
-    labels = (1 - smoothing) * labels + smoothing / scores.shape[1]
-    return scale * F.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
-
-
 class _OneToMany(torch.autograd.Function):
     @staticmethod
     def forward(

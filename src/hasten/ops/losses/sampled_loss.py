@@ -75,13 +75,3 @@ class _FromTable(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, grad_weight = (g * grad_loss.to(g.dtype) for g in ctx.saved_tensors)
         return grad_x, grad_weight, None, None, None
-
-
-def sampled_loss_reference(
-    x: Tensor, table: Tensor, positive: Tensor, negative: Tensor, beta: float = 1.0
-) -> Tensor:
-    """The same from the definition, on all N scores (for tests, in float64)."""
-    scores = x @ table.T
-    chosen = torch.sigmoid(scores.gather(1, positive[:, None])).pow(beta).log().sum()
-    rejected = (1 - torch.sigmoid(scores.gather(1, negative))).log().sum()
-    return -(chosen + rejected)

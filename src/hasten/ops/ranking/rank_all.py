@@ -142,22 +142,3 @@ def _count(scores: Tensor, row: Tensor | None, own: Tensor, at_most: Tensor, bel
             part = torch.index_select(scores, 0, row[start:stop], out=taken[: stop - start])
         at_most[start:stop] += torch.le(part, limit, out=flag).sum(1).to(torch.int64)
         below[start:stop] += torch.lt(part, limit, out=flag).sum(1).to(torch.int64)
-
-
-@torch.no_grad()
-def rank_all_reference(
-    scorer: Scorer, queries: int, count: int, targets: CSR, excluded: CSR | None = None
-) -> Ranks:
-    """:func:`rank_all` as its definition reads: one pair and one candidate after the other."""
-    scores = scorer.block(0, count).to(torch.float32).tolist()
-    greater, equal = [], []
-    for row in range(queries):
-        out: set[int] = set()
-        if excluded is not None:
-            out = set(excluded.row(row).tolist())
-        for target in targets.row(row).tolist():
-            own = scores[row][target]
-            rivals = [scores[row][j] for j in range(count) if j != target and j not in out]
-            greater.append(sum(not rival <= own for rival in rivals))
-            equal.append(sum(rival == own for rival in rivals))
-    return Ranks(torch.tensor(greater, dtype=torch.int64), torch.tensor(equal, dtype=torch.int64))

@@ -114,26 +114,3 @@ def _unpack(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
     missing = (0, k - keys.shape[1])
     pad = torch.nn.functional.pad
     return pad(ids, missing, value=-1), pad(scores, missing, value=-torch.inf)
-
-
-@torch.no_grad()
-def topk_all_reference(
-    scorer: Scorer,
-    queries: int,
-    count: int,
-    k: int,
-    excluded: CSR | None = None,
-    allowed: Int64 | None = None,
-) -> tuple[Tensor, Tensor]:
-    """:func:`topk_all` as its definition reads: sort every row's candidates."""
-    scores = scorer.block(0, count).to(torch.float32).tolist()
-    ids = torch.full((queries, k), -1)
-    best = torch.full((queries, k), -torch.inf)
-    for row in range(queries):
-        free = set(range(count) if allowed is None else allowed.tolist())
-        if excluded is not None:
-            free -= set(excluded.row(row).tolist())
-        candidates = [(-scores[row][item], item) for item in free if scores[row][item] > -torch.inf]
-        for place, (score, item) in enumerate(sorted(candidates)[:k]):
-            ids[row, place], best[row, place] = item, -score
-    return ids, best

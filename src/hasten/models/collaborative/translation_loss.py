@@ -1,0 +1,103 @@
+"""The loss of translations in relation spaces (TransR), forward and backward in one function.
+
+``y = e W_r`` for the head h, the tail t and another node o of an edge of relation r;
+``a = y_h + r - y_t``, ``b = y_h + r - y_o``; the loss is the sum over edges of
+``softplus(a·a - b·b)``, the norms are half the sum of all squares of y and r. Edges of one relation
+stand together, so its matrix meets their rows at once and is not copied for every edge.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.dtypes import autocast_dtype, wide
+
+
+def translation_loss(
+    rows: Tensor, place: Tensor, relation: Tensor, weights: Tensor, sizes: list[int]
+) -> tuple[Tensor, Tensor]:
+    """The loss and the norms, scalars in float32 or wider.
+
+    rows: [S, D], those of the nodes that occur; place: int64 [3B], which row is the head, the tail
+    and the other node of one edge after the other; relation: [B, K], the vector of each edge;
+    weights: [R, D, K]; sizes: edges of each relation [R]. Autocast chooses the precision of the
+    products.
+    """
+    found: tuple[Tensor, Tensor] = _TranslationLoss.apply(  # type: ignore[no-untyped-call]
+        rows, place, relation, weights, sizes, autocast_dtype(rows)
+    )
+    return found
+
+
+class _TranslationLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        place: Tensor,
+        relation: Tensor,
+        weights: Tensor,
+        sizes: list[int],
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        x = rows.index_select(0, place).to(dtype)
+        low = weights.to(dtype)
+        y = x.new_empty(len(x), weights.shape[2])
+        kinds, parts = _kinds(sizes)
+        columns = zip(torch.split(x, parts), _of(low, kinds), torch.split(y, parts), strict=True)
+        for part, matrix, out in columns:
+            torch.mm(part, matrix, out=out)
+        y, relation = y.to(wide(y)), relation.to(wide(y))
+        head, tail, other = y.view(len(relation), 3, y.shape[1]).unbind(1)
+        moved = head + relation
+        near, far = moved - tail, moved - other
+        margin = near.square().sum(1) - far.square().sum(1)
+        norms = (y.square().sum() + relation.square().sum()) / 2
+        ctx.save_for_backward(place, relation, low, x, y, near, far, margin)
+        ctx.sizes, ctx.count, ctx.kinds = sizes, len(rows), (rows.dtype, weights.dtype)
+        return F.softplus(margin).sum(), norms
+
+    @staticmethod
+    def backward(ctx: Any, of_loss: Tensor, of_norms: Tensor) -> tuple[Tensor | None, ...]:
+        place, relation, low, x, y, near, far, margin = ctx.saved_tensors
+        rises = (margin.sigmoid() * (2 * of_loss))[:, None]
+        near, far = near * rises, far * rises
+        grad_y = (y * of_norms).view(len(relation), 3, y.shape[1])
+        moved = near - far
+        grad_relation = torch.add(moved, relation * of_norms)
+        grad_y[:, 0].add_(moved)
+        grad_y[:, 1].sub_(near)
+        grad_y[:, 2].add_(far)
+        grad = grad_y.view(-1, y.shape[1]).to(x.dtype)
+        grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(low)
+        kinds, parts = _kinds(ctx.sizes)
+        columns = zip(
+            torch.split(grad, parts),
+            torch.split(x.T, parts, 1),
+            _of(low.transpose(1, 2), kinds),
+            torch.split(grad_x, parts),
+            _of(grad_weights, kinds),
+            strict=True,
+        )
+        for part, own, matrix, to_x, to_weights in columns:
+            torch.mm(part, matrix, out=to_x)
+            torch.mm(own, part, out=to_weights)
+        of_rows, of_weights = ctx.kinds
+        grad_x = grad_x.to(of_rows)
+        grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, place, grad_x)
+        return grad_rows, None, grad_relation, grad_weights.to(of_weights), None, None
+
+
+def _kinds(sizes: list[int]) -> tuple[list[int], list[int]]:
+    """The relations that have edges, and the rows of each: three an edge."""
+    kinds = [kind for kind, size in enumerate(sizes) if size]
+    return kinds, [3 * sizes[kind] for kind in kinds]
+
+
+def _of(matrices: Tensor, kinds: list[int]) -> list[Tensor]:
+    each = matrices.unbind(0)
+    return [each[kind] for kind in kinds]

@@ -1,0 +1,137 @@
+"""Convolution of small one-channel images, batch norm, ReLU and channel dropout as one product.
+
+With K = k² taps, L places and p_b the patches of image b [K + 1, L], whose last row is ones, batch
+norm over the B·L outputs of each channel needs only the second moments M = mean of p p' over all
+places, that is the mean m and the covariance S of the taps:
+
+    mean_c = w_c · m,   var_c = w_c' S w_c,   a_c = gain_c / sqrt(var_c + eps)
+    y_b = relu(f_b p_b),   f_b = keep_b [a w, shift - a mean]
+
+so that it costs a (K+1)×(K+1) matrix instead of passes over B·C·L values, and the dropout of whole
+channels costs nothing: its mask is folded into the filters too. Everything is float32; only the
+outputs and the patches are kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: images taken at once on a CPU: what comes of them is still in its cache when it is rectified
+_IMAGES_CPU = 64
+
+
+def patches_of(images: Tensor, kernel: int) -> Tensor:
+    """[B, k² + 1, L] the windows of images [B, H, W] in reading order, and a row of ones."""
+    patches: Tensor = _Patches.apply(images, kernel)  # type: ignore[no-untyped-call]
+    return patches
+
+
+def images_of(patches: Tensor, height: int, width: int, kernel: int) -> Tensor:
+    """[B, H, W] windows [B, k² + 1, L] added to where they came from: patches_of backwards."""
+    rows, columns = height - kernel + 1, width - kernel + 1
+    taps = patches.view(len(patches), kernel**2 + 1, rows, columns).unbind(1)
+    images = patches.new_zeros(len(patches), height, width)
+    for i in range(kernel):
+        below = images.narrow(1, i, rows)
+        for j in range(kernel):
+            below.narrow(2, j, columns).add_(taps[kernel * i + j])
+    return images
+
+
+def tap_moments(patches: Tensor) -> Tensor:
+    """[K + 1, K + 1] the mean of p p' over all images and places; its last row is the mean of p."""
+    moments: Tensor = _Moments.apply(patches)  # type: ignore[no-untyped-call]
+    return moments
+
+
+def channel_moments(moments: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance [C] of what filters [C, K] give, from the taps' moments."""
+    centre = moments[-1, :-1]
+    covariance = moments[:-1, :-1] - torch.outer(centre, centre)
+    return filters @ centre, ((filters @ covariance) * filters).sum(1)
+
+
+def folded_filters(
+    filters: Tensor, mean: Tensor, variance: Tensor, gain: Tensor, shift: Tensor, eps: float
+) -> Tensor:
+    """[C, K + 1] filters with batch norm folded in; the last column meets the row of ones."""
+    scale = gain * torch.rsqrt(variance + eps)
+    return torch.cat([filters * scale[:, None], (shift - scale * mean)[:, None]], dim=1)
+
+
+def rectified_products(patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
+    """[B, C · L]: relu(filters [C, K + 1] @ patches), times ``keep`` [B, C] (or None).
+
+    keep: a dropout mask, not negative, the same for all places of a channel.
+    """
+    result: Tensor = _Rectified.apply(patches, filters, keep)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Patches(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, kernel: int) -> Tensor:
+        ctx.shape, ctx.kernel = images.shape, kernel
+        batch, height, width = images.shape
+        rows, columns = height - kernel + 1, width - kernel + 1
+        patches = images.new_empty(batch, kernel**2 + 1, rows, columns)
+        windows = images.unfold(1, kernel, 1).unfold(2, kernel, 1).permute(0, 3, 4, 1, 2)
+        patches[:, :-1].view(windows.shape).copy_(windows)
+        patches[:, -1].fill_(1.0)
+        return patches.flatten(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        _, height, width = ctx.shape
+        return images_of(grad, height, width, ctx.kernel), None
+
+
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, patches: Tensor) -> Tensor:
+        ctx.save_for_backward(patches)
+        with torch.autocast(patches.device.type, enabled=False):
+            products = torch.bmm(patches, patches.transpose(1, 2))
+        return products.sum(0) / (patches.shape[0] * patches.shape[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (patches,) = ctx.saved_tensors
+        both = (grad + grad.T) / (patches.shape[0] * patches.shape[2])
+        with torch.autocast(patches.device.type, enabled=False):
+            return torch.bmm(both.expand(len(patches), *both.shape), patches)
+
+
+class _Rectified(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
+        kept = _kept(filters, keep, len(patches))
+        y = patches.new_empty(len(patches), filters.shape[0], patches.shape[2])
+        with torch.autocast(patches.device.type, enabled=False):
+            step = _IMAGES_CPU if patches.device.type == "cpu" else max(1, len(patches))
+            for start in range(0, len(patches), step):
+                some = slice(start, start + step)
+                torch.bmm(kept[some], patches[some], out=y[some]).relu_()
+        ctx.save_for_backward(patches, filters, keep, y)
+        return y.flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        patches, filters, keep, y = ctx.saved_tensors
+        inner = torch.ops.aten.threshold_backward(grad.to(y.dtype).view_as(y), y, 0)
+        with torch.autocast(patches.device.type, enabled=False):
+            grad_patches = torch.bmm(_kept(filters, keep, len(patches)).transpose(1, 2), inner)
+            each = torch.bmm(inner, patches.transpose(1, 2))
+        if keep is not None:
+            each *= keep[:, :, None]
+        return grad_patches, each.sum(0), None
+
+
+def _kept(filters: Tensor, keep: Tensor | None, batch: int) -> Tensor:
+    """[B, C, K + 1] the filters of each image: those of dropped channels are zero."""
+    if keep is None:
+        return filters.expand(batch, *filters.shape)
+    return keep.to(filters.dtype)[:, :, None] * filters
