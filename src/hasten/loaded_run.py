@@ -19,7 +19,7 @@ from hasten.data.tables import TEST, VALID, AnyDataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch, resolve_device
 from hasten.distributed.processes import Processes
 from hasten.errors import RunFolderError
-from hasten.evaluation.grouped_metrics import By, drill_down, refuse_groups
+from hasten.evaluation.grouped_metrics import By, check_grouping, grouped_metrics
 from hasten.evaluation.protocols import ranking_task
 from hasten.models.interface import Model
 from hasten.runs.allocator import tune_process
@@ -79,7 +79,7 @@ def evaluate(
             loaded.config, changes or {}, lambda name: name.startswith("evaluation.")
         )
         if by is not None:
-            refuse_groups(by, loaded.dataset)
+            check_grouping(by, loaded.dataset)
         parts, groups = {}, []
         for name, part in (("valid", VALID), ("test", TEST)):
             task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
@@ -87,7 +87,7 @@ def evaluate(
                 parts[name] = found = judge_task(loaded.model, task, config, processes)
                 if by is not None and found.ranks is not None:
                     graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
-                    groups.append(drill_down(task, found.ranks, metrics, graph, cast(By, by)))
+                    groups.append(grouped_metrics(task, found.ranks, metrics, graph, cast(By, by)))
     if not parts:
         raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
     return {

@@ -16,13 +16,13 @@ from hasten import api, run
 from hasten.data.tables import TEST
 from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import ranking_task
-from hasten.evaluation.ranker import merge_ranks, per_query, rank_queries
 from hasten.models.supports import Supports
 from hasten.registry import load_model
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.training import trainer
 from hasten.training.compile import compile_step
 from tests.contract.cases import CASES, ModelCase, sequences
+from tests.evaluation.shares import metrics_of_shares
 
 #: the suite runs on another device where this names one (make gpu-check)
 DEVICE = os.environ.get("HASTEN_TEST_DEVICE", "cpu")
@@ -183,14 +183,8 @@ def test_evaluates_the_same_in_any_share(case, tmp_path):
     """Metrics of one checkpoint from 1, 2 and 3 shares of the queries are identical."""
     loaded = train(case, tmp_path / "run").loaded
     task = ranking_task(loaded.dataset, TEST, loaded.config.evaluation, 0)
-    values = []
-    for parts in (1, 2, 3):
-        shares = [
-            rank_queries(loaded.model, task, device=loaded.device, part=part, parts=parts)
-            for part in range(parts)
-        ]
-        found = per_query(task, merge_ranks(shares), ["ndcg@10", "mrr"])
-        values.append({name: metric.mean() for name, metric in found.items()})
+    names, device = ["ndcg@10", "mrr"], loaded.device
+    values = [metrics_of_shares(loaded.model, task, names, parts, device) for parts in (1, 2, 3)]
     assert values[0] == values[1] == values[2]
 
 

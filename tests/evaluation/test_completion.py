@@ -14,11 +14,12 @@ from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples, Vocabulary
 from hasten.evaluation.completion import completion_task
 from hasten.evaluation.protocols import ranking_task
-from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
+from hasten.evaluation.ranker import evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
 from hasten.scoring import Catalogue, FactorScorer, TripleQueries
+from tests.evaluation.shares import metrics_of_shares
 
 CPU = torch.device("cpu")
 NAMES = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
@@ -125,11 +126,7 @@ def test_sharing_changes_nothing(monkeypatch):
     task = completion_task(make_graph(), TEST, EvaluationOptions())
     whole = evaluate(model, task, NAMES, device=CPU).values
     for parts in (2, 3):
-        shares = [
-            rank_queries(model, task, device=CPU, part=part, parts=parts) for part in range(parts)
-        ]
-        found = per_query(task, merge_ranks(shares), NAMES)
-        assert {name: metric.mean() for name, metric in found.items()} == whole
+        assert metrics_of_shares(model, task, NAMES, parts, CPU) == whole
 
 
 def test_a_random_model_has_an_amri_near_zero_and_a_constant_one_exactly():

@@ -10,7 +10,13 @@ from hasten.config import TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TEST
-from hasten.evaluation.links import auroc, average_precision, drawn_links, link_quality, link_scores
+from hasten.evaluation.links import (
+    auroc,
+    average_precision,
+    link_quality,
+    link_scores,
+    negative_links,
+)
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.distmult import DistMult
 from tests.models.test_hgt import table
@@ -34,14 +40,14 @@ def model_of(dataset):
     return model.double()
 
 
-def test_drawn_links_are_of_the_right_types_and_in_no_part():
+def test_negative_links_are_of_the_right_types_and_in_no_part():
     dataset = graph()
     types = NodeTypes.of(dataset)
     t = dataset.triples
     known = set(zip(t.head.tolist(), t.relation.tolist(), t.tail.tolist(), strict=True))
     code = types.code
     for side in (0, 1):
-        heads, relations, tails = drawn_links(dataset, TEST, 0, side)
+        heads, relations, tails = negative_links(dataset, TEST, 0, side)
         assert len(heads) > 0.9 * len(dataset.of(TEST))
         for h, r, o in zip(heads.tolist(), relations.tolist(), tails.tolist(), strict=True):
             assert (h, r, o) not in known

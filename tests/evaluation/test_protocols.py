@@ -82,7 +82,7 @@ def test_untied_users_alone(small: Dataset) -> None:
     assert test.protocol.text().endswith("realistic ties, 1 user with ties in time left out")
     everyone = ranking_task(timed, TEST, FULL, 0)
     assert everyone.queries.user.tolist() == [0, 1, 2]
-    assert not test.protocol.same_as(everyone.protocol)
+    assert test.protocol != everyone.protocol
 
 
 def test_repeated_targets_count_once(make_dataset: Make) -> None:
@@ -146,12 +146,12 @@ def test_protocols_compare_only_with_themselves() -> None:
     assert full.text() == (
         "leave-last-two-out, full ranking of 12,101 items, history kept, realistic ties"
     )
-    assert full.same_as(replace(full))
+    assert full == replace(full)
     others = [
         replace(full, split="ratio"), replace(full, part="valid"), replace(full, known=("train",)),
         replace(full, candidates="uni100"), replace(full, items=12100),
         replace(full, mask_history=True), replace(full, left_out=3),
     ]  # fmt: skip
-    assert not any(full.same_as(other) for other in others)
+    assert not any(full == other for other in others)
     assert "masked" in replace(full, mask_history=True).text()
     assert "100 uniform others of 12,101 items" in replace(full, candidates="uni100").text()

@@ -12,11 +12,12 @@ from hasten.data.tables import TEST, VALID, Dataset
 from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import RankingTask, ranking_task
 from hasten.evaluation.query_tiles import TILE_ROWS, make_tiles
-from hasten.evaluation.ranker import evaluate, merge_ranks, per_query, rank_queries
+from hasten.evaluation.ranker import evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from tests.evaluation.shares import metrics_of_shares
 
 CPU = torch.device("cpu")
 METRICS = [
@@ -96,13 +97,7 @@ def test_one_two_and_three_parts_give_identical_metrics(
     task = task_of(dataset, **options)
     whole = evaluate(model, task, METRICS, device=CPU).values
     for parts in (1, 2, 3, 5):
-        shares = []
-        for part in range(parts):
-            share = rank_queries(model, task, device=CPU, part=part, parts=parts)
-            assert share is not None
-            shares.append(share)
-        merged = per_query(task, merge_ranks(shares), METRICS)
-        assert {name: metric.mean() for name, metric in merged.items()} == whole
+        assert metrics_of_shares(model, task, METRICS, parts, CPU) == whole
 
 
 def test_every_tile_has_the_same_number_of_rows(dataset: Dataset, model: Mean) -> None:
@@ -135,17 +130,21 @@ def test_the_mode_of_every_module_is_restored(dataset: Dataset, model: Mean) -> 
 
 def test_a_stopped_evaluation_has_no_values(dataset: Dataset, model: Mean) -> None:
     model.train()
-    seen: list[tuple[int, int]] = []
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(len(model.rows))
+        return len(asked) == 3
+
     found = evaluate(
         model,
         task_of(dataset),
         METRICS,
         device=CPU,
-        stop=lambda: len(seen) == 2,
-        progress=lambda done, total: seen.append((done, total)),
+        stop=stop,
     )
     assert found.values == {}
-    assert seen == [(256, 700), (512, 700)]
+    assert asked == [0, 1, 2]
     assert model.training
 
 

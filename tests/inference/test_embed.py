@@ -14,7 +14,7 @@ import hasten
 from hasten.cli.main import main
 from hasten.data.graph.node_types import NodeTypes
 from hasten.errors import UsageError
-from hasten.evaluation.embedding_diagnostics import health, health_of
+from hasten.evaluation.embedding_diagnostics import diagnose, diagnose_nodes
 from hasten.inference.check_embeddings import check_embeddings
 from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
 from hasten.loaded_run import load_run
@@ -134,21 +134,21 @@ def test_random_vectors_pass_the_first_criteria_but_not_the_types():
         ("a", "b"), np.array([0, 600, 1200]), np.zeros(1, int), np.ones(1, int), np.zeros(1, bool)
     )
     noise = torch.randn(1200, 64, generator=torch.Generator().manual_seed(0))
-    found = health_of(noise, types)
+    found = diagnose_nodes(noise, types)
     assert found.mean_cosine < 0.5
     assert found.components_90 >= 15
     assert len(found.problems()) == 1
     assert "types are not told apart" in found.problems()[0]
     shifted = noise.clone()
     shifted[:600, 0] += 10
-    assert not health_of(shifted, types).like_random
+    assert not diagnose_nodes(shifted, types).like_random
 
 
 def test_health_figures_are_those_of_their_definitions():
     rng = np.random.default_rng(3)
     x = torch.from_numpy(rng.normal(size=(30, 5)))
     code = np.repeat([0, 1], [12, 18])
-    found = health(x, code, ("a", "b"))
+    found = diagnose(x, code, ("a", "b"))
     unit = (x / x.norm(dim=1, keepdim=True)).numpy()
     pairs = [(i, j) for i in range(30) for j in range(30) if i != j]
     cosine = {(i, j): unit[i] @ unit[j] for i, j in pairs}

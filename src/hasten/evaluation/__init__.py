@@ -1,1 +1,1 @@
-"""Protocols, the one ranker, metrics."""
+"""Evaluation: protocols, ranking, metrics, embedding diagnostics."""

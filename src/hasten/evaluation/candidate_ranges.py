@@ -1,8 +1,7 @@
-"""Scores of the candidates of one type: the others never compete.
+"""Restrict each query to a contiguous range of candidates.
 
-In a typed graph the nodes of a type stand together, so a question's candidates are a span of the
-catalogue. Outside of it scores are -inf, and a block in which no question has a candidate is not
-computed at all.
+In a typed graph the nodes of a type have consecutive ids, so the candidates of a query are a range.
+Scores outside of it are -inf, and blocks without candidates are not computed.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from hasten.ops.ranking.scorer import Scorer
 
 
 @dataclass(frozen=True)
-class SpanScorer:
-    """A scorer whose query q scores candidates first[q]..last[q] - 1; int64 [Q] each."""
+class RangeScorer:
+    """A scorer whose query q has the candidates first[q]..last[q] - 1; int64 [Q] each."""
 
     scorer: Scorer
     first: Int64
     last: Int64
 
     def block(self, start: int, stop: int) -> Tensor:
-        """[Q, stop-start] the scores, -inf outside of the spans."""
+        """[Q, stop-start] scores, -inf outside of the ranges."""
         low = max(start, int(self.first.min()))
         high = min(stop, int(self.last.max()))
         if low >= high:
-            one = self.scorer.block(start, start + 1)  # of the right kind, on the right device
+            one = self.scorer.block(start, start + 1)  # for its dtype and device
             return one.new_full((len(one), stop - start), -torch.inf)
         inner = self.scorer.block(low, high)
         place = torch.arange(low, high, device=inner.device)

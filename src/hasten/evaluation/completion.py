@@ -1,9 +1,9 @@
-"""Judging the completion of knowledge graphs: both directions, filtered.
+"""Link prediction in knowledge graphs: filtered ranking of heads and tails.
 
-A triple (h, r, t) of the part is asked twice: for its tail among all entities given (h, r), and for
-its head given (r, t), which is the tail of (t, r + R) with the reciprocal relation. Entities that
-complete the same question in any of train, valid and test do not compete (Bordes et al. 2013,
-"filtered"). Every triple and direction counts alike.
+A triple (h, r, t) gives two queries: its tail given (h, r), and its head given (r, t), which is the
+tail of (t, r + R) with the inverse relation. Other known answers of a query in train, valid and
+test are no candidates (the filtered setting of Bordes et al. 2013). All triples and both directions
+have the same weight.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hasten.scoring import TripleQueries
 
 @dataclass(frozen=True)
 class CompletionProtocol:
-    """How a number came about.
+    """How a metric was measured. Metrics are comparable only if their protocols are equal.
 
-    items: entities that compete; misses: targets ranked last; typed: only entities of the type
-    that the relation leads to compete.
+    items: the number of entities; misses: the number of targets ranked last; typed: the candidates
+    are the entities of the type that the relation leads to.
     """
 
     split: str
@@ -39,7 +39,7 @@ class CompletionProtocol:
     typed: bool = False
 
     def text(self) -> str:
-        """The words that travel with every number of a run, validation or test."""
+        """The description that is reported with every metric."""
         among = f"{self.items:,} entities"
         if self.typed:
             among = f"the entities of the wanted type ({self.items:,} of all types)"
@@ -51,17 +51,13 @@ class CompletionProtocol:
             words += f", triples unseen in train ranked last ({self.misses:,} of {self.part})"
         return words
 
-    def same_as(self, other: object) -> bool:
-        """Whether numbers under both may be compared."""
-        return self == other
-
 
 @dataclass(frozen=True, eq=False)
 class CompletionTask:
-    """Queries with their targets, and the answers that do not compete (as a RankingTask).
+    """Queries, their targets and excluded answers, as in RankingTask.
 
     last: bool [T], targets that count as misses. triple: int64 [T], the triple of the part.
-    first, end: int64 [Q], the span of the entities that may answer a query; None: all of them.
+    first, end: int64 [Q], the range of candidates of each query; None: all entities.
     """
 
     queries: TripleQueries
@@ -76,17 +72,17 @@ class CompletionTask:
 
     @property
     def items(self) -> int:
-        """Entities that compete."""
+        """The number of entities."""
         return self.protocol.items
 
     @property
     def offsets(self) -> Int64:
-        """[T + 1] what counts as one in the mean: every target."""
+        """[T + 1] every target has the same weight in the mean."""
         return np.arange(len(self.targets.items) + 1, dtype=np.int64)
 
     @property
     def competitors(self) -> Int64:
-        """[T] how many entities compete with each target; all its targets are excluded."""
+        """[T] the number of other candidates of each target; ``excluded`` holds all targets."""
         among: Int64 | int = self.items
         if self.first is not None and self.end is not None:
             among = self.end - self.first
@@ -94,21 +90,20 @@ class CompletionTask:
 
 
 def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions) -> CompletionTask:
-    """The task of completing the triples of VALID or TEST; without queries where there are none."""
+    """The link-prediction task of VALID or TEST. It has no queries if the part is empty."""
     assert part in (VALID, TEST)
     entities, relations = len(graph.entities), len(graph.relations)
-    judged = graph.of(part)
-    asked = questions_of(judged, relations, entities)
-    excluded = known_answers(graph.triples, relations, asked.queries, entities)
-    last = graph.rank_last[graph.part == part][asked.triple]
+    both = questions_of(graph.of(part), relations, entities)
+    excluded = known_answers(graph.triples, relations, both.queries, entities)
+    last = graph.rank_last[graph.part == part][both.triple]
     protocol = CompletionProtocol(
         graph.split, PART_NAMES[part], entities, options.ties, int(last.sum()), graph.typed
     )
     first = end = None
     if graph.typed:
         types = NodeTypes.of(graph)
-        wanted = np.concatenate([types.target, types.source])[asked.queries.relation]
+        wanted = np.concatenate([types.target, types.source])[both.queries.relation]
         first, end = types.offsets[wanted], types.offsets[wanted + 1]
     return CompletionTask(
-        asked.queries, asked.targets, excluded, protocol, last, asked.triple, first=first, end=end
+        both.queries, both.targets, excluded, protocol, last, both.triple, first=first, end=end
     )

@@ -1,15 +1,16 @@
-"""Health of embeddings: have they collapsed, and do they tell more than random vectors do?
+"""Embedding diagnostics: detect collapse, and compare embeddings with random vectors.
 
-Of a sample of nodes:
+Computed on a sample of nodes:
 
 - ``mean_cosine``: mean cosine of distinct pairs (0 for random vectors, 1 for one vector);
-- ``components_90``: principal components that hold 90 % of the variance;
-- ``effective_rank``: exp of the entropy of the variance's shares (Roy & Vetterli 2007);
-- ``within``, ``across``: mean cosine of pairs of one type, of two types; ``within_type``: of each;
-- ``hubness``: skewness of how often a node is among the 10 nearest of others (Radovanovic 2010).
+- ``components_90``: number of principal components that explain 90 % of the variance;
+- ``effective_rank``: exp of the entropy of the explained variance (Roy & Vetterli 2007);
+- ``within``, ``across``: mean cosine of pairs of the same type and of different types;
+- ``within_type``: mean cosine of pairs of each type;
+- ``hubness``: skewness of the 10-occurrence counts of nearest neighbors (Radovanovic 2010).
 
-None of them tells good embeddings from random ones, which have a low cosine, a high rank and many
-components: that is what :attr:`Health.like_random` and the ranking of held-out links are for.
+Random vectors pass these checks: they have a low cosine, a high rank and many components. To detect
+them, use :attr:`EmbeddingDiagnostics.like_random` and the ranking of held-out links.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.ops.random import Stream, bits, key
 
 SAMPLE = 2048
-_NEIGHBOURS = 10
-#: mean cosines from which embeddings are suspicious, bad, collapsed (the guide's)
+_NEIGHBORS = 10
+#: thresholds of the mean cosine (MPS batched HGT guide)
 WARN, BAD, COLLAPSED = 0.7, 0.9, 0.95
 MAX_COSINE, MIN_COMPONENTS = 0.5, 15
 
 
 @dataclass(frozen=True)
-class Health:
-    """The figures of a sample of nodes. nodes: how many; width: of the vectors."""
+class EmbeddingDiagnostics:
+    """Diagnostics of a sample of ``nodes`` vectors of ``width`` numbers."""
 
     nodes: int
     width: int
@@ -49,12 +50,12 @@ class Health:
 
     @property
     def collapsed(self) -> bool:
-        """Whether nearly all vectors point the same way, or hardly vary at all."""
+        """Whether nearly all vectors have the same direction or value."""
         return not (self.mean_cosine < COLLAPSED and self.effective_rank >= 2)
 
     @property
     def warning(self) -> str | None:
-        """What is wrong, in words."""
+        """A description of the problem, if there is one."""
         figures = f"mean cosine {self.mean_cosine:.3f}, effective rank {self.effective_rank:.1f}"
         if self.collapsed:
             return f"the embeddings have collapsed: {figures}"
@@ -66,12 +67,12 @@ class Health:
 
     @property
     def like_random(self) -> bool:
-        """Whether types are told apart no better than random vectors do."""
+        """Whether the types are separated no better than by random vectors."""
         return not self.within - self.across > 3 / max(1, self.nodes) ** 0.5 / 2
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures as numbers with names, for records; without those that are none."""
+        """All finite figures by name, for the metrics log."""
         found = {
             name: float(value) for name, value in asdict(self).items() if name != "within_type"
         }
@@ -81,7 +82,7 @@ class Health:
     def problems(
         self, max_cosine: float = MAX_COSINE, components: int = MIN_COMPONENTS
     ) -> list[str]:
-        """The criteria that are not met."""
+        """The criteria that the embeddings fail."""
         found = []
         if not self.mean_cosine < max_cosine:
             found.append(f"mean cosine {self.mean_cosine:.3f} is not below {max_cosine:g}")
@@ -103,31 +104,30 @@ class Health:
         return asdict(self)
 
 
-def health_of(vectors: Tensor, types: NodeTypes, seed: int = 0, sample: int = SAMPLE) -> Health:
-    """The figures of [N, D] vectors, nodes of a type standing together."""
-    return health(*sample_of(vectors, types.code, seed, sample), types.names)
+def diagnose_nodes(vectors: Tensor, types: NodeTypes, seed: int = 0) -> EmbeddingDiagnostics:
+    """Diagnostics of [N, D] node embeddings, computed on a sample."""
+    return diagnose(*sample_nodes(vectors, types.code, seed), types.names)
 
 
-def sample_of(
+def sample_nodes(
     vectors: Tensor, code: Int64, seed: int, sample: int = SAMPLE
 ) -> tuple[Tensor, Int64]:
-    """Some of the rows, drawn by the seed, and their types; small types keep at least a few."""
+    """Sample rows and their types, stratified by type with at least a few rows of each."""
     count = len(vectors)
     if count <= sample:
         return vectors, code
-    chance = bits(key(seed, Stream.SAMPLE, 60), torch.arange(count)).numpy()
-    order = np.lexsort((chance, code))
+    random = bits(key(seed, Stream.SAMPLE, 60), torch.arange(count)).numpy()
+    order = np.lexsort((random, code))
     sizes = np.bincount(code)
-    begin = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    begin = np.cumsum(sizes) - sizes
     wanted = np.minimum(sizes, np.maximum(sample * sizes // count, min(50, sample)))
-    picked = [order[b : b + w] for b, w in zip(begin, wanted, strict=True)]
-    rows = np.sort(np.concatenate(picked))
+    rows = np.sort(order[np.arange(count) - begin[code[order]] < wanted[code[order]]])
     return vectors[torch.from_numpy(rows).to(vectors.device)], code[rows]
 
 
 @torch.no_grad()
-def health(vectors: Tensor, code: Int64, names: tuple[str, ...]) -> Health:
-    """The figures of these rows. code: int64 [S], the type of each."""
+def diagnose(vectors: Tensor, code: Int64, names: tuple[str, ...]) -> EmbeddingDiagnostics:
+    """Diagnostics of [S, D] vectors. code: int64 [S], their types; names: of the types."""
     x = vectors.detach().to("cpu", torch.float32)
     unit = F.normalize(x)
     count = len(x)
@@ -138,7 +138,7 @@ def health(vectors: Tensor, code: Int64, names: tuple[str, ...]) -> Health:
     def mean(mask: Tensor) -> float:
         return float(cosine[mask].double().mean()) if bool(mask.any()) else float("nan")
 
-    share = _variance(x)
+    share = _explained_variance(x)
     within_type = {}
     for number, name in enumerate(names):
         rows = torch.from_numpy(np.flatnonzero(code == number))
@@ -146,7 +146,7 @@ def health(vectors: Tensor, code: Int64, names: tuple[str, ...]) -> Health:
             part = cosine[rows][:, rows]
             total = float(part.sum(dtype=torch.float64) - part.diagonal().sum(dtype=torch.float64))
             within_type[name] = total / (len(rows) * (len(rows) - 1))
-    return Health(
+    return EmbeddingDiagnostics(
         nodes=count,
         width=x.shape[1],
         mean_cosine=mean(other),
@@ -159,10 +159,10 @@ def health(vectors: Tensor, code: Int64, names: tuple[str, ...]) -> Health:
     )
 
 
-def _variance(x: Tensor) -> Tensor:
-    """The share of every principal component, descending; empty where nothing varies."""
-    centred = (x - x.mean(0)).double()
-    gram = centred.T @ centred if x.shape[1] <= len(x) else centred @ centred.T
+def _explained_variance(x: Tensor) -> Tensor:
+    """The share of variance of each principal component, descending."""
+    centered = (x - x.mean(0)).double()
+    gram = centered.T @ centered if x.shape[1] <= len(x) else centered @ centered.T
     values: Tensor = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0)
     scale = float(x.double().square().sum())
     if not float(values.sum()) > 1e-12 * max(scale, 1e-30):
@@ -173,7 +173,7 @@ def _variance(x: Tensor) -> Tensor:
 
 def _hubness(cosine: Tensor) -> float:
     count = len(cosine)
-    nearest = min(_NEIGHBOURS, count - 1)
+    nearest = min(_NEIGHBORS, count - 1)
     if nearest < 1:
         return float("nan")
     scores = cosine.clone().fill_diagonal_(-torch.inf)

@@ -1,8 +1,7 @@
-"""The metrics of knowledge-graph completion apart by relation and by direction.
+"""Link-prediction metrics by relation and by direction (head or tail prediction).
 
-Every target of a task is a triple asked in one direction, and counts with its own sum; a group's
-metric is the mean (for ``amri`` the ratio of sums) over the targets of the group alone. Groups are
-weighted by their targets in the metric of the whole, so the groups of one split add up to it.
+The metric of a group is the mean (``amri``: the ratio of sums) over its targets. The overall metric
+is the mean of the groups, weighted by their numbers of targets.
 """
 
 from __future__ import annotations
@@ -26,29 +25,28 @@ BY: tuple[By, ...] = ("relation", "direction")
 DIRECTIONS = ("tail", "head", "both")
 
 
-def refuse_groups(by: str, dataset: AnyDataset) -> None:
-    """UsageError where there is nothing to divide by: the words are those of ``--by``."""
+def check_grouping(by: str, dataset: AnyDataset) -> None:
+    """Raise UsageError if these data cannot be grouped like this (option ``--by``)."""
     if by not in BY:
         raise UsageError(f"--by {by}: must be relation or direction")
     if not isinstance(dataset, KnowledgeGraph):
         raise UsageError(f"--by {by} is for knowledge graphs; this run ranks items for users")
 
 
-def drill_down(
+def grouped_metrics(
     task: AnyTask, ranks: Ranks, metrics: Sequence[str], graph: KnowledgeGraph, by: By
 ) -> pa.Table:
-    """One row a group that has targets: the most frequent relation first.
+    """A table with a row for each group that has targets, the most frequent relation first.
 
-    Columns: part; by relation also relation (its label) and, where there are names,
-    relation_name; direction, what is asked for (``tail``, ``head`` or ``both``); targets, how many
-    were ranked; and each metric, float64.
+    Columns: part; relation and relation_name (by relation, if known); direction (``tail``, ``head``
+    or ``both``); targets, the number of ranked targets; one float64 column for each metric.
     """
     assert isinstance(task, CompletionTask)
     count = len(graph.relations) if by == "relation" else 1
-    asked = np.repeat(task.queries.relation, task.targets.lengths)
-    relation = asked % len(graph.relations) if by == "relation" else np.zeros_like(asked)
-    for_head = (asked >= len(graph.relations)).astype(np.int64)
-    # a place for each relation and direction; the third is the sum of the first two
+    directed = np.repeat(task.queries.relation, task.targets.lengths)
+    relation = directed % len(graph.relations) if by == "relation" else np.zeros_like(directed)
+    for_head = (directed >= len(graph.relations)).astype(np.int64)
+    # columns: tail, head, and the sum of both
     group = relation * 2 + for_head
 
     def sums(values: Float64) -> Float64:

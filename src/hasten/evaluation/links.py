@@ -1,9 +1,8 @@
-"""Can held-out links be told from others? AUROC and average precision of every relation.
+"""Link classification: AUROC and average precision of held-out links against negative samples.
 
-For every held-out link (h, r, t) two others that are none: (h, r, t') and (h', r, t), with t' and
-h' drawn uniformly from the nodes of the right type that are in no part known to complete the
-question. A link's score is that of its tail given (h, r), for every model. Figures are those of
-each relation over its links, and their mean over relations, every relation alike.
+Each held-out link (h, r, t) has two negatives, (h, r, t') and (h', r, t). t' and h' are sampled
+uniformly from the nodes of the right type without a known link in any part. The score of a link is
+the score of its tail given (h, r). Metrics are computed by relation and averaged over relations.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from hasten.ops.random import Stream, integers, key
 from hasten.scoring import TripleQueries
 
 Float = NDArray[np.float64]
-_TRIES = 30
+_ATTEMPTS = 30
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,17 @@ class LinkQuality:
 
 
 def link_quality(model: Model, graph: KnowledgeGraph, part: int, seed: int = 0) -> LinkQuality:
-    """The figures of a part. Relations without links in it are left out."""
-    judged = graph.of(part)
-    others = [drawn_links(graph, part, seed, side) for side in (0, 1)]
-    heads = np.concatenate([judged.head, *(o[0] for o in others)])
-    relations = np.concatenate([judged.relation, *(o[1] for o in others)])
-    tails = np.concatenate([judged.tail, *(o[2] for o in others)])
+    """The metrics of a part. Relations without links in it are omitted."""
+    held_out = graph.of(part)
+    negatives = [negative_links(graph, part, seed, side) for side in (0, 1)]
+    heads = np.concatenate([held_out.head, *(o[0] for o in negatives)])
+    relations = np.concatenate([held_out.relation, *(o[1] for o in negatives)])
+    tails = np.concatenate([held_out.tail, *(o[2] for o in negatives)])
     scores = link_scores(model, heads, relations, tails)
-    true = np.arange(len(heads)) < len(judged)
+    true = np.arange(len(heads)) < len(held_out)
     names = graph.relations.labels.to_pylist()
     found = {}
-    for relation in np.unique(judged.relation).tolist():
+    for relation in np.unique(held_out.relation).tolist():
         mine = relations == relation
         if not (mine & ~true).any():
             continue
@@ -61,38 +60,38 @@ def link_quality(model: Model, graph: KnowledgeGraph, part: int, seed: int = 0) 
     return LinkQuality(found, **means)
 
 
-def drawn_links(
+def negative_links(
     graph: KnowledgeGraph, part: int, seed: int, side: int
 ) -> tuple[Int64, Int64, Int64]:
-    """(heads, relations, tails) with another tail (side 0) or head (1), one for every link.
+    """(heads, relations, tails) with a sampled tail (side 0) or head (1) for each link.
 
-    A link of which 30 draws were all known is left without.
+    A link has no negative if 30 samples are all known links.
     """
-    types, judged = NodeTypes.of(graph), graph.of(part)
+    types, held_out = NodeTypes.of(graph), graph.of(part)
     entities, relations = len(graph.entities), len(graph.relations)
-    given, turned = ((judged.head, 0), (judged.tail, relations))[side]
-    queries = TripleQueries(given, judged.relation + turned)
+    given, turned = ((held_out.head, 0), (held_out.tail, relations))[side]
+    queries = TripleQueries(given, held_out.relation + turned)
     known = known_answers(graph.triples, relations, queries, entities)
     codes = known.rows * entities + known.items
-    kind = (types.target, types.source)[side][judged.relation]
-    row = np.arange(len(judged))
-    drawn = np.full(len(judged), -1, np.int64)
-    for attempt in range(_TRIES):
-        left = row[drawn < 0]
+    kind = (types.target, types.source)[side][held_out.relation]
+    row = np.arange(len(held_out))
+    sampled = np.full(len(held_out), -1, np.int64)
+    for attempt in range(_ATTEMPTS):
+        left = row[sampled < 0]
         base = key(seed, Stream.CANDIDATES, part, side, attempt)
         size = torch.from_numpy(types.sizes[kind[left]])
         node = types.offsets[kind[left]] + integers(size, base, torch.from_numpy(left)).numpy()
         wanted = left * entities + node
         at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
         free = codes[at] != wanted
-        drawn[left[free]] = node[free]
-    keep = drawn >= 0
-    ends = (judged.head, drawn) if side == 0 else (drawn, judged.tail)
-    return ends[0][keep], judged.relation[keep], ends[1][keep]
+        sampled[left[free]] = node[free]
+    keep = sampled >= 0
+    ends = (held_out.head, sampled) if side == 0 else (sampled, held_out.tail)
+    return ends[0][keep], held_out.relation[keep], ends[1][keep]
 
 
 def link_scores(model: Model, heads: Int64, relations: Int64, tails: Int64) -> Float:
-    """[n] the score of every tail given its head and relation."""
+    """[n] scores of the tails given heads and relations."""
     order = np.lexsort((heads, relations))
     scores = np.empty(len(heads), np.float64)
     with scoring(model):
@@ -101,7 +100,7 @@ def link_scores(model: Model, heads: Int64, relations: Int64, tails: Int64) -> F
             scorer = model.scorer(TripleQueries(heads[rows], relations[rows]))
             wanted = tails[rows]
             low, high = int(wanted.min()), int(wanted.max()) + 1
-            # the nodes of a type stand together, so this is seldom more than one type
+            # nodes of a type have consecutive ids: this range is rarely more than one type
             for first in range(low, high, 1 << 14):
                 last = min(first + (1 << 14), high)
                 inside = np.flatnonzero((wanted >= first) & (wanted < last))
@@ -114,7 +113,7 @@ def link_scores(model: Model, heads: Int64, relations: Int64, tails: Int64) -> F
 
 
 def auroc(scores: Float, true: NDArray[np.bool_]) -> float:
-    """The share of (link, other) pairs in the right order; equal scores count half."""
+    """The share of (link, negative) pairs in the right order; ties count half."""
     values, place = np.unique(scores, return_inverse=True)
     count = np.bincount(place.reshape(-1), minlength=len(values))
     rank = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
@@ -124,7 +123,7 @@ def auroc(scores: Float, true: NDArray[np.bool_]) -> float:
 
 
 def average_precision(scores: Float, true: NDArray[np.bool_]) -> float:
-    """The mean precision at the links, best first; equal scores are one step."""
+    """The mean precision at the links, best first; ties are one threshold."""
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
     hits = np.cumsum(true[order])

@@ -1,10 +1,10 @@
 """Ranking metrics from the counts of :func:`hasten.ops.ranking.rank_all.rank_all`.
 
-The rank of a target is realistic: ``1 + greater + equal / 2``, the mean of the ranks that the
-order of equal scores could give it (Berrendorf et al. 2020, "On the ambiguity of rank-based
-evaluation"). It may be a half; a target is within a cut-off k if its rank is at most k. A model
-that scores everything alike is thus judged as a random one, never as a perfect one. On request the
-rank is optimistic (``1 + greater``) or pessimistic (``1 + greater + equal``).
+The rank of a target is realistic: ``1 + greater + equal / 2``, the mean over all orders of tied
+scores (Berrendorf et al. 2020, "On the ambiguity of rank-based evaluation"). It can be fractional;
+a target is within a cut-off k if its rank is at most k. A model with constant scores thus performs
+like a random one. Ranks can also be optimistic (``1 + greater``) or pessimistic (``1 + greater +
+equal``).
 
 For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 
@@ -15,19 +15,18 @@ For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 ``ndcg@k``     sum of 1/log2(1 + r_i) over targets within k, divided by the same sum
                for the ranks 1 .. min(size of T, k)
 ``ndcg_kgat_legacy@k``  as ndcg@k, but divided by the sum for the ranks 1 .. number of targets
-               within k: what the published code of KGAT reports. It is higher, and 1 for a single
-               hit at rank 1 however many targets were missed; only to compare with such figures
+               within k, as in the published code of KGAT. It is higher: 1 for a single hit at
+               rank 1, however many targets are missed. Only for comparisons with that code
 ``map@k``      sum of i/r_i over targets within k, divided by min(size of T, k)
 ``mrr``        1/r_1; ``mrr@k``: 0 unless r_1 is within k
-``hits@k``     share of T within k, every target counting alike in the mean
-``mr``         mean rank of T, every target counting alike in the mean (low is good)
-``amri``       ``1 - sum(rank - 1) / sum(competitors / 2)`` over all targets: 1 is perfect, 0 what
-               a random model has (adjusted mean rank index, Berrendorf et al. 2020)
+``hits@k``     share of T within k, averaged over targets
+``mr``         mean rank of T, averaged over targets (lower is better)
+``amri``       ``1 - sum(rank - 1) / sum(competitors / 2)`` over all targets: 1 is perfect, 0 is
+               random (adjusted mean rank index, Berrendorf et al. 2020)
 =============  ====================================================================
 
-Where ties would bring more than k targets within k, only the k best of them count (not for
-``hits``, whose targets are judged one by one). Means are over queries that have a target; ``hits``
-and ``mr`` are means over all targets. Sums are float64.
+If ties put more than k targets within k, only the best k count (except in ``hits``, which treats
+targets independently). Other metrics are averaged over the queries with targets, in float64.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from hasten.errors import ConfigurationError, did_you_mean
 
 Float64 = NDArray[np.float64]
 
-#: kind of metric -> whether it takes a cut-off k
+#: metric -> whether it has a cut-off k
 _CUT_OFF = {
     "ndcg": "needed",
     "ndcg_kgat_legacy": "needed",
@@ -65,7 +64,7 @@ _SHARE_OF_EQUAL = {"realistic": 0.5, "optimistic": 0.0, "pessimistic": 1.0}
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric's kind and its cut-off k (None: the whole list)."""
+    """A metric and its cut-off k (None: the whole list)."""
 
     kind: str
     k: int | None
@@ -76,10 +75,10 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
-    """A metric before its mean: per query a sum and how much it counts.
+    """A metric before averaging: sums and weights of the queries.
 
-    sums: float64 [Q]; counts: int64 [Q], 1 (0 for a query without targets), the number of targets
-    for metrics that are means over targets, or that of their competitors (amri).
+    sums: float64 [Q]; counts: int64 [Q], the weights: 1 (0 without targets), the number of targets
+    for means over targets, or the number of competitors for ``amri``.
     """
 
     sums: Float64
@@ -93,13 +92,13 @@ class PerQuery:
         return empty
 
     def mean(self) -> float:
-        """The metric; NaN if nothing was ranked. Summed in the order of the queries."""
+        """The metric, summed in the order of the queries; NaN if nothing was ranked."""
         count = int(self.counts.sum())
         return float(self.sums.sum()) / count if count else float("nan")
 
 
 def parse_metric(name: str) -> Metric:
-    """A metric from its name, e.g. ``ndcg@10``. ConfigurationError names the nearest one."""
+    """Parse ``ndcg@10``. Raises ConfigurationError, which suggests the nearest name."""
     kind, at, cut = name.partition("@")
     rule = _CUT_OFF.get(kind)
     if rule is None:
@@ -119,12 +118,12 @@ def parse_metric(name: str) -> Metric:
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether a larger value of this metric is the better one."""
+    """Whether larger values of this metric are better."""
     return parse_metric(name).kind != "mr"
 
 
 def ranks_of(greater: Int64, equal: Int64, ties: Ties = "realistic") -> Float64:
-    """The mean, best or worst rank over all orders of equal scores, float64."""
+    """float64 ranks: mean, best or worst over all orders of tied scores."""
     return 1.0 + greater + equal * _SHARE_OF_EQUAL[ties]
 
 
@@ -136,11 +135,11 @@ def metrics_per_query(
     competitors: Int64 | None = None,
     ties: Ties = "realistic",
 ) -> dict[str, PerQuery]:
-    """Every metric of every query.
+    """Compute the metrics of each query.
 
-    offsets: int64 [Q + 1], the targets of each query; greater, equal: int64 [T], the counts of
-    each target among all candidates (other targets of the query included); competitors: int64 [T],
-    how many candidates each target has beside itself; only amri needs them.
+    offsets: int64 [Q + 1], the targets of each query; greater, equal: int64 [T], counts among all
+    candidates, including other targets of the query; competitors: int64 [T], the number of other
+    candidates, needed for amri.
     """
     ranked = _Ranked.build(offsets, ranks_of(greater, equal, ties), competitors)
     return {str(metric): ranked.measure(metric) for metric in map(parse_metric, names)}
@@ -148,10 +147,10 @@ def metrics_per_query(
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """Targets' ranks, ascending within their query.
+    """The ranks of the targets, ascending within each query.
 
-    rank: float64 [T]; query: int64 [T]; place: int64 [T], 1 for a query's best target, 2, ...;
-    competitors: int64 [T]; targets: int64 [Q].
+    rank: float64 [T]; query: int64 [T]; place: int64 [T], 1 for the best target of a query;
+    competitors: int64 [T]; targets: int64 [Q], numbers of targets.
     """
 
     rank: Float64
@@ -180,13 +179,13 @@ class _Ranked:
         return PerQuery(sums, (self.targets > 0).astype(np.int64))
 
     def adjusted(self) -> PerQuery:
-        """The adjusted mean rank index: a ratio of sums, so that it counts by competitors."""
+        """The adjusted mean rank index, a ratio of sums over all targets."""
         assert self.competitors is not None, "amri needs the number of competitors"
         better = self.competitors - 2.0 * (self.rank - 1.0)
         return PerQuery(self.sum(better), self.sum(self.competitors).astype(np.int64))
 
     def within(self, k: float) -> NDArray[np.bool_]:
-        """[T] targets within k, of one query at most k."""
+        """[T] whether targets are within k, at most k for each query."""
         return (self.rank <= k) & (self.place <= k)
 
     def sum(self, per_target: NDArray[Any]) -> Float64:
@@ -195,28 +194,25 @@ class _Ranked:
         return sums.astype(np.float64)
 
     def best(self, k: float) -> Int64:
-        """[Q] how many targets can be within k; 1 where there are none (a divisor)."""
+        """[Q] the largest possible number of targets within k, at least 1 (a divisor)."""
         return np.maximum(np.minimum(self.targets, k), 1).astype(np.int64)
 
 
-def _ndcg(ranked: _Ranked, k: float) -> Float64:
+def _ndcg(ranked: _Ranked, k: float, best: Int64) -> Float64:
+    """best: [Q] the number of targets whose ideal ranks are the divisor."""
     gains = ranked.sum(ranked.within(k) / np.log2(1.0 + ranked.rank))
-    best = ranked.best(k)
     ideal = np.cumsum(1.0 / np.log2(1.0 + np.arange(1, int(best.max(initial=1)) + 1)))
     return np.asarray(gains / ideal[best - 1], np.float64)
 
 
 def _ndcg_legacy(ranked: _Ranked, k: float) -> Float64:
-    within = ranked.within(k)
-    gains = ranked.sum(within / np.log2(1.0 + ranked.rank))
-    hits = ranked.sum(within).astype(np.int64)
-    ideal = np.cumsum(1.0 / np.log2(1.0 + np.arange(1, int(hits.max(initial=1)) + 1)))
-    return np.asarray(np.where(hits > 0, gains / ideal[np.maximum(hits, 1) - 1], 0.0), np.float64)
+    hits = ranked.sum(ranked.within(k)).astype(np.int64)
+    return _ndcg(ranked, k, np.maximum(hits, 1))
 
 
-#: kind -> the sum of each query [Q]
+#: metric -> its sum of each query [Q]
 _MEASURES: dict[str, Callable[[_Ranked, float], NDArray[Any]]] = {
-    "ndcg": _ndcg,
+    "ndcg": lambda ranked, k: _ndcg(ranked, k, ranked.best(k)),
     "ndcg_kgat_legacy": _ndcg_legacy,
     "hr": lambda ranked, k: ranked.sum(ranked.within(k)) > 0,
     "recall": lambda ranked, k: ranked.sum(ranked.within(k)) / ranked.best(np.inf),

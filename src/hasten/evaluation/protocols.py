@@ -1,9 +1,9 @@
-"""What is ranked against what: the protocol of a number, and the task that it poses.
+"""Evaluation protocols for users and items: queries, targets and candidates.
 
-A query is a user with the history known at that moment: the train items for validation, train and
-valid items for the test. Its targets are the user's distinct items of that part. Users without an
-event of the part are no queries; users whose history is empty cannot be asked about and are left
-out, which the protocol's text says.
+A query is a user with a history: the training items for validation, the training and validation
+items for the test. Its targets are the distinct items of the user in that part. Users without
+interactions in the part have no query. Users without a history are left out; the protocol counts
+them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
 from hasten.scoring import RecommenderQueries
 
-#: the others of ``uni100``
+#: negative samples of ``uni100``
 SAMPLED = 100
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a number came about; two numbers compare only under the same protocol.
+    """How a metric was measured. Metrics are comparable only if their protocols are equal.
 
-    split: the words of ``Dataset.split``; part: what is predicted; known: the parts whose items
-    are the history; items: size of the catalogue; left_out: users without a history; tied: users
-    left out because their history does not end before what is predicted, None if they are asked.
+    split: as in ``Dataset.split``; part: the predicted part; known: the parts in the history;
+    items: the number of items; left_out: the number of users without a history; tied: the number of
+    users left out because their history does not end before the targets, None if they are kept.
     """
 
     split: str
@@ -59,7 +59,7 @@ class Protocol:
     tied: int | None = None
 
     def text(self) -> str:
-        """The words that travel with every number of a run, validation or test."""
+        """The description that is reported with every metric."""
         if self.candidates == "full":
             history = "masked" if self.mask_history else "kept"
             how = f"full ranking of {self.items:,} items, history {history}"
@@ -77,17 +77,13 @@ class Protocol:
             words += f", {self.tied:,} {who} with ties in time left out"
         return words
 
-    def same_as(self, other: Protocol) -> bool:
-        """Whether numbers under both may be compared."""
-        return self == other
-
 
 @dataclass(frozen=True, eq=False)
 class RankingTask:
-    """Queries with their targets, and the candidates that these compete with.
+    """Queries, their targets and the candidates of the ranking.
 
-    targets: distinct items a query. excluded: items a query that do not compete, or None.
-    candidates: int64 [Q, 101], the target first, or None for the whole catalogue.
+    targets: distinct items of each query. excluded: items of each query that are no candidates, or
+    None. candidates: int64 [Q, 101] with the target first, or None for all items.
     """
 
     queries: RecommenderQueries
@@ -96,22 +92,22 @@ class RankingTask:
     candidates: Int64 | None
     protocol: Protocol
 
-    #: targets that count as misses whatever their score
+    #: targets that count as misses
     last: None = None
 
     @property
     def items(self) -> int:
-        """Size of the catalogue."""
+        """The number of items."""
         return self.protocol.items
 
     @property
     def offsets(self) -> Int64:
-        """[Q + 1] the targets that count together in the mean: those of a query."""
+        """[Q + 1] the targets of each query."""
         return self.targets.offsets
 
     @property
     def competitors(self) -> Int64:
-        """[T] how many candidates compete with each target."""
+        """[T] the number of other candidates of each target."""
         if self.candidates is not None:
             return np.full(len(self.targets.items), self.candidates.shape[1] - 1, np.int64)
         if self.excluded is None:
@@ -126,7 +122,7 @@ AnyTask = RankingTask | CompletionTask
 
 
 def ranking_task(dataset: AnyDataset, part: int, options: EvaluationOptions, seed: int) -> AnyTask:
-    """The task of predicting VALID or TEST; without queries where the part is empty."""
+    """The ranking task of VALID or TEST. It has no queries if the part is empty."""
     if isinstance(dataset, KnowledgeGraph):
         return completion_task(dataset, part, options)
     return recommendation_task(dataset, part, options, seed)
@@ -135,16 +131,16 @@ def ranking_task(dataset: AnyDataset, part: int, options: EvaluationOptions, see
 def recommendation_task(
     dataset: Dataset, part: int, options: EvaluationOptions, seed: int
 ) -> RankingTask:
-    """The next items of users as a task.
+    """The task of ranking the items of users.
 
-    seed: of the candidates that ``uni100`` draws; they depend on the seed, the part and the user
-    alone. Raises ConfigurationError or DataError where the protocol cannot be followed.
+    seed: for the candidates of ``uni100``, which depend only on the seed, the part and the user.
+    Raises ConfigurationError or DataError if the protocol does not fit the data.
     """
     assert part in (VALID, TEST)
     known = (TRAIN,) if part == VALID else (TRAIN, VALID)
     wanted, histories = dataset.histories(part), dataset.histories(*known)
-    asked = wanted.lengths > 0
-    users = np.flatnonzero(asked & (histories.lengths > 0))
+    predicted = wanted.lengths > 0
+    users = np.flatnonzero(predicted & (histories.lengths > 0))
     tied = None
     if options.users == "untied":
         kept = _untied(wanted.take(users), histories.take(users))
@@ -158,7 +154,7 @@ def recommendation_task(
         candidates=options.candidates,
         items=len(dataset.items),
         mask_history=options.mask_history,
-        left_out=int((asked & (histories.lengths == 0)).sum()),
+        left_out=int((predicted & (histories.lengths == 0)).sum()),
         ties=options.ties,
         tied=tied,
     )
@@ -175,7 +171,7 @@ def recommendation_task(
 
 
 def _untied(wanted: Histories, histories: Histories) -> NDArray[np.bool_]:
-    """[Q] whether a user's history ends before the first event that is to be predicted."""
+    """[Q] whether the history of a user ends before the first target."""
     if wanted.times is None or histories.times is None:
         raise ConfigurationError(
             "evaluation.users untied needs a time for every event, and these data have none"
@@ -186,7 +182,7 @@ def _untied(wanted: Histories, histories: Histories) -> NDArray[np.bool_]:
 
 
 def _sampled(dataset: Dataset, users: Int64, targets: CSR, base: int) -> Int64:
-    """[Q, 101] the target, then 100 uniform items (with repetition) that the user never met."""
+    """[Q, 101] the target and 100 uniform samples (with replacement) of unseen items."""
     if np.any(targets.lengths > 1):
         raise ConfigurationError(
             "evaluation.candidates uni100 ranks one target a user, but this split gives some "

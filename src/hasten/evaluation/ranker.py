@@ -1,4 +1,4 @@
-"""The one ranker: any model, any ranking task, metrics that no batching or sharing changes."""
+"""Evaluate a model on a ranking task. Batching and the number of processes change no metric."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from hasten.arrays import ragged_positions
-from hasten.evaluation.candidate_ranges import SpanScorer
+from hasten.evaluation.candidate_ranges import RangeScorer
 from hasten.evaluation.completion import CompletionTask
-from hasten.evaluation.embedding_diagnostics import Health, health_of
+from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagnose_nodes
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.query_tiles import TILE_ROWS, Tile, make_tiles
@@ -23,10 +23,10 @@ from hasten.ops.ranking.rank_all import Ranks, rank_all, rank_among
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics with what they mean and cost. ``values`` is empty if the evaluation was stopped.
+    """Metrics and how they were measured. ``values`` is empty if the evaluation was stopped.
 
-    ranks: the counts behind the metrics, of all targets; None if stopped. diagnostics: of the
-    embeddings of a model that offers them (``diagnosed_embeddings``).
+    ranks: the counts of all targets, or None. diagnostics: of the node embeddings, for models with
+    ``diagnosed_embeddings``.
     """
 
     values: dict[str, float]
@@ -34,7 +34,7 @@ class Evaluation:
     queries: int
     seconds: float
     ranks: Ranks | None = None
-    diagnostics: Health | None = None
+    diagnostics: EmbeddingDiagnostics | None = None
 
 
 def evaluate(
@@ -44,27 +44,25 @@ def evaluate(
     *,
     device: torch.device,
     stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
     part: int = 0,
     parts: int = 1,
     merge: Callable[[Ranks | None], Ranks | None] | None = None,
 ) -> Evaluation:
-    """Rank every target of the task and take the means.
+    """Rank all targets of the task and compute the metrics.
 
-    device: where the model is. stop: asked before every tile of queries; True ends the evaluation
-    without values. progress: told the queries done and their total after every tile.
-    part, parts, merge: this process's share of the tiles, and what makes the ranks of all of it.
-    Raises ConfigurationError for an unknown metric, before anything is ranked.
+    device: the device of the model. stop: called before each tile; True stops the evaluation.
+    part, parts: this process ranks every ``parts``-th tile and counts 0 for other targets; merge:
+    sums the counts of all processes.
+    Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
         parse_metric(name)
     begin = time.perf_counter()
+    tiles = make_tiles(task.queries.lengths)[part::parts]
     with scoring(model):
-        ranks = _rank(
-            model, task, device=device, part=part, parts=parts, stop=stop, progress=progress
-        )
+        ranks = _rank(model, task, tiles, device, stop)
         diagnosed = model.diagnosed_embeddings() if ranks else None
-        diagnostics = health_of(*diagnosed) if diagnosed is not None else None
+        diagnostics = None if diagnosed is None else diagnose_nodes(*diagnosed)
     if merge is not None:
         ranks = merge(ranks)
     values = {}
@@ -75,41 +73,16 @@ def evaluate(
     return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics)
 
 
-def rank_queries(
-    model: Model,
-    task: AnyTask,
-    *,
-    device: torch.device,
-    part: int = 0,
-    parts: int = 1,
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Ranks | None:
-    """The counts of all targets [T], 0 for those of other parts; None if stopped.
-
-    part, parts: a process's share of the tiles, dealt out in turn; :func:`merge_ranks` adds them.
-    """
-    with scoring(model):
-        return _rank(
-            model, task, device=device, part=part, parts=parts, stop=stop, progress=progress
-        )
-
-
 def _rank(
     model: Model,
     task: AnyTask,
-    *,
+    tiles: Sequence[Tile],
     device: torch.device,
-    part: int,
-    parts: int,
     stop: Callable[[], bool] | None,
-    progress: Callable[[int, int], None] | None,
 ) -> Ranks | None:
-    tiles = make_tiles(task.queries.lengths)[part::parts]
-    total = sum(tile.count for tile in tiles)
+    """The counts of all targets [T]; None if stopped."""
     greater = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
     equal = torch.zeros_like(greater)
-    done = 0
     for tile in tiles:
         if stop is not None and stop():
             return None
@@ -118,22 +91,11 @@ def _rank(
         place = torch.from_numpy(pairs).to(device)
         greater[place] = ranks.greater[: len(pairs)]
         equal[place] = ranks.equal[: len(pairs)]
-        done += tile.count
-        if progress is not None:
-            progress(done, total)
     return Ranks(greater, equal)
 
 
-def merge_ranks(shares: Sequence[Ranks]) -> Ranks:
-    """The counts of all parts together: whole numbers, so their order does not matter."""
-    return Ranks(
-        torch.stack([share.greater for share in shares]).sum(0),
-        torch.stack([share.equal for share in shares]).sum(0),
-    )
-
-
 def per_query(task: AnyTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, PerQuery]:
-    """The metrics of every query, in the order of the task's queries; or of every target."""
+    """The metrics of each query; of each target in link prediction."""
     greater, equal = ranks.greater.cpu().numpy(), ranks.equal.cpu().numpy()
     competitors = task.competitors
     if task.last is not None:
@@ -143,9 +105,9 @@ def per_query(task: AnyTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, 
 
 @contextmanager
 def scoring(model: Model) -> Iterator[None]:
-    """Evaluation mode without gradients; every module's own mode is restored afterwards.
+    """Switch to evaluation mode without gradients, and restore the mode of every module.
 
-    A model of a whole graph encodes it here, once for all queries (``encoded_once``).
+    Models with ``encoded_once`` encode their graph here, once for all queries.
     """
     training = [part for part in model.modules() if part.training]
     model.eval()
@@ -158,12 +120,12 @@ def scoring(model: Model) -> Iterator[None]:
 
 
 def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> Ranks:
-    """Counts of the tile's targets, the fillers' last."""
+    """Counts of the targets of the tile, those of padding last."""
     scorer = model.scorer(task.queries.take(tile.padded))
     if task.candidates is not None:
         return rank_among(scorer, task.items, task.candidates[tile.padded])
     if isinstance(task, CompletionTask) and task.first is not None and task.end is not None:
-        scorer = SpanScorer(scorer, task.first[tile.padded], task.end[tile.padded])
+        scorer = RangeScorer(scorer, task.first[tile.padded], task.end[tile.padded])
     excluded = None if task.excluded is None else task.excluded.take(tile.padded)
     targets = task.targets.take(tile.padded)
     return rank_all(scorer, TILE_ROWS, task.items, targets, excluded)

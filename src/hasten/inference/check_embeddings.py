@@ -11,7 +11,7 @@ import torch
 
 from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
 from hasten.errors import UsageError
-from hasten.evaluation.embedding_diagnostics import health, sample_of
+from hasten.evaluation.embedding_diagnostics import diagnose, sample_nodes
 from hasten.evaluation.links import link_quality
 from hasten.inference.embed import Embeddings, embed, read_embeddings
 from hasten.loaded_run import load_run
@@ -60,11 +60,13 @@ def check_embeddings(
     if found is not None:
         texts = np.array(found.kinds.to_pylist(), object).astype(str)
         names, code = np.unique(texts, return_inverse=True)
-        vectors, kinds = sample_of(torch.from_numpy(found.vectors), code.reshape(-1), seed, sample)
-        figures = health(vectors, kinds, tuple(names.tolist()))
+        vectors, kinds = sample_nodes(
+            torch.from_numpy(found.vectors), code.reshape(-1), seed, sample
+        )
+        figures = diagnose(vectors, kinds, tuple(names.tolist()))
         generator = torch.Generator().manual_seed(key(seed, Stream.SAMPLE, 61) % 2**63)
         noise = torch.randn(vectors.shape, generator=generator)
-        random = health(noise, kinds, tuple(names.tolist()))
+        random = diagnose(noise, kinds, tuple(names.tolist()))
         problems = figures.problems(max_cosine, min_components)
         if plots is not None:
             from hasten.inference.embedding_plots import (  # noqa: PLC0415 - brings matplotlib

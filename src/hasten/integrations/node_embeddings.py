@@ -52,7 +52,7 @@ def generate_hgt_embeddings_batched(
 
     from hasten.api import train  # noqa: PLC0415 - brings torch
     from hasten.distributed.device import resolve_device  # noqa: PLC0415
-    from hasten.evaluation.embedding_diagnostics import health_of  # noqa: PLC0415
+    from hasten.evaluation.embedding_diagnostics import diagnose_nodes  # noqa: PLC0415
     from hasten.inference.embed import embed, write_embeddings  # noqa: PLC0415
     from hasten.training.cpu_fallback import with_cpu_fallback  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def generate_hgt_embeddings_batched(
             model: Any = result.loaded.model
             with torch.inference_mode():
                 vectors = model.embed(node_batch_size)
-            health = health_of(vectors, model.graph.types, seed)
+            diagnostics = diagnose_nodes(vectors, model.graph.types, seed)
             found = embed(result.loaded, node_batch_size)
             write_embeddings(found, out, "csv")
             return {
@@ -99,8 +99,8 @@ def generate_hgt_embeddings_batched(
                 "total_nodes": len(found),
                 "output_file": str(out),
                 "metrics": dict(result.summary.test),
-                "health": health.to_json(),
-                "collapsed": health.collapsed,
+                "health": diagnostics.to_json(),
+                "collapsed": diagnostics.collapsed,
                 "seconds": result.summary.seconds["total"],
                 "peak_memory_bytes": result.summary.peak_memory_bytes,
                 "run": None if run is None else str(folder),

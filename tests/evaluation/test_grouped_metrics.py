@@ -10,7 +10,7 @@ from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, VALID
 from hasten.errors import UsageError
 from hasten.evaluation.completion import completion_task
-from hasten.evaluation.grouped_metrics import drill_down, refuse_groups
+from hasten.evaluation.grouped_metrics import check_grouping, grouped_metrics
 from hasten.evaluation.ranker import evaluate
 from tests.evaluation.test_completion import CPU, ENTITIES, NAMES, RELATIONS, Rounded, make_graph
 
@@ -61,7 +61,7 @@ def test_groups_equal_one_triple_at_a_time(part, rank_last):
     for (relation, direction), pairs in by_hand.items():
         expected.setdefault((relation, direction), []).extend(pairs)
         expected.setdefault((relation, "both"), []).extend(pairs)
-    found = drill_down(task, whole.ranks, NAMES, graph, "relation").to_pylist()
+    found = grouped_metrics(task, whole.ranks, NAMES, graph, "relation").to_pylist()
     assert {(row["relation"], row["direction"]) for row in found} == set(expected)
     for row in found:
         pairs = expected[row["relation"], row["direction"]]
@@ -71,7 +71,7 @@ def test_groups_equal_one_triple_at_a_time(part, rank_last):
         assert values == pytest.approx(metrics_by_hand(pairs), rel=1e-12)
     both = [row["targets"] for row in found if row["direction"] == "both"]
     assert both == sorted(both, reverse=True)
-    ways = drill_down(task, whole.ranks, NAMES, graph, "direction").to_pylist()
+    ways = grouped_metrics(task, whole.ranks, NAMES, graph, "direction").to_pylist()
     assert [row["direction"] for row in ways] == ["tail", "head", "both"]
     for row in ways:
         pairs = [
@@ -84,6 +84,6 @@ def test_groups_equal_one_triple_at_a_time(part, rank_last):
 
 def test_only_knowledge_graphs_are_divided():
     with pytest.raises(UsageError, match="must be relation or direction"):
-        refuse_groups("entity", make_graph())
+        check_grouping("entity", make_graph())
     with pytest.raises(UsageError, match="is for knowledge graphs"):
-        refuse_groups("relation", object())
+        check_grouping("relation", object())

@@ -1,0 +1,26 @@
+"""Metrics from several shares of the queries, as several processes compute them."""
+
+from __future__ import annotations
+
+import torch
+
+from hasten.evaluation.protocols import AnyTask
+from hasten.evaluation.ranker import evaluate, per_query
+from hasten.models.interface import Model
+from hasten.ops.ranking.rank_all import Ranks
+
+
+def metrics_of_shares(
+    model: Model, task: AnyTask, names: list[str], parts: int, device: torch.device
+) -> dict[str, float]:
+    """Rank every share on its own, add the counts and compute the metrics."""
+    shares = []
+    for part in range(parts):
+        ranks = evaluate(model, task, (), device=device, part=part, parts=parts).ranks
+        assert ranks is not None
+        shares.append(ranks)
+    merged = Ranks(
+        torch.stack([share.greater for share in shares]).sum(0),
+        torch.stack([share.equal for share in shares]).sum(0),
+    )
+    return {name: found.mean() for name, found in per_query(task, merged, names).items()}
