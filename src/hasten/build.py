@@ -20,10 +20,10 @@ from hasten.config import (
 )
 from hasten.data.graph.load import load_graph, load_graph_table
 from hasten.data.graph.node_features import with_node_features
-from hasten.data.interactions.feature_files import holds_features
 from hasten.data.interactions.load import load_dataset, load_table
-from hasten.data.interactions.load_features import load_multimodal, load_multimodal_table
-from hasten.data.interactions.load_knowledge import load_recommendation, load_recommendation_table
+from hasten.data.interactions.load_features import load_features
+from hasten.data.interactions.load_knowledge import load_knowledge
+from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.refit import refitted
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, VALID, AnyDataset
@@ -51,16 +51,13 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
     options, seed = config.data, config.seed
     if isinstance(options, TripleOptions):
         return _read_graph(config, options, table)
+    if isinstance(options, PairOptions):
+        return load_pairs(options, seed, table)
+    if isinstance(options, FeatureOptions):
+        return load_features(options, seed, table)
+    if isinstance(options, KnowledgeOptions):
+        return load_knowledge(options, seed, table)
     assert isinstance(options, InteractionOptions)
-    pairs = isinstance(options, PairOptions)
-    if isinstance(options, FeatureOptions) and (not pairs or holds_features(options)):
-        if table is not None:
-            return load_multimodal_table(table, options, seed, features=not pairs)
-        return load_multimodal(options, seed, features=not pairs)
-    if pairs or isinstance(options, KnowledgeOptions):
-        if table is not None:
-            return load_recommendation_table(table, options, seed, facts=not pairs)
-        return load_recommendation(options, seed, facts=not pairs)
     return load_dataset(options, seed) if table is None else load_table(table, options, seed)
 
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hasten.config import AnyDataOptions, FeatureOptions
+from hasten.config import AnyDataOptions, FeatureOptions, PairOptions
 from hasten.data.detect import load_any
 from hasten.data.interactions import store_features
-from hasten.data.interactions.load_features import load_multimodal, load_multimodal_table
+from hasten.data.interactions.load_features import load_features
+from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.interactions.text_features import write_text_features
 from hasten.data.overview import inspect
 from hasten.data.samples.features import make_gallery
@@ -44,7 +45,9 @@ def layout(tmp_path):
 
 
 def load(folder, features=True, **options):
-    return load_multimodal(FeatureOptions(path=str(folder), **options), 0, features=features)
+    if not features:
+        return load_pairs(PairOptions(path=str(folder), **options), 0)
+    return load_features(FeatureOptions(path=str(folder), **options), 0)
 
 
 def test_reads_the_layout_of_mmrec(layout):
@@ -57,7 +60,7 @@ def test_reads_the_layout_of_mmrec(layout):
     assert np.array_equal(dataset.modalities[0].values, matrix(4)[rows])
     assert set(dataset.part.tolist()) == {TRAIN, VALID, TEST}
     said = "\n".join(dataset.source.notes)
-    assert "1 item with features and without events" in said
+    assert "1 item with features and without interactions" in said
     assert "image features from image_feat.npy: 6 x 4 float32" in said
     assert len(dataset.source.files) == 3
 
@@ -82,7 +85,7 @@ def test_parts_in_a_folder_within_and_any_modality(layout, tmp_path):
     dataset = load(tmp_path / "clips")
     assert [m.name for m in dataset.modalities] == ["image", "audio", "video-motion"]
     assert dataset.name == "clips"
-    assert "events taken from derived" in "\n".join(dataset.source.notes)
+    assert "interactions taken from derived" in "\n".join(dataset.source.notes)
 
 
 def test_parquet_by_item_in_any_order_columns_or_lists(layout):
@@ -108,7 +111,7 @@ def test_named_items_with_parquet_and_tables_in_memory(tmp_path):
     pq.write_table(pa.table({"item_id": names, "v": list(matrix(4))}), path)
     table = {"user_id": np.repeat(["a", "b", "c"], 5), "item_id": (names[:5] * 3)}
     options = FeatureOptions(features={"image": str(path)})
-    dataset = load_multimodal_table(table, options, 0, features=True)
+    dataset = load_features(options, 0, table)
     assert dataset.items.labels.to_pylist() == names
     assert np.array_equal(dataset.modalities[0].values, matrix(4))
 
@@ -182,10 +185,10 @@ def test_missing_features_and_two_files_for_one(layout):
         load(layout)
     options = FeatureOptions(path=str(layout), features={"audio": "audio.npy"})
     with pytest.raises(DataError, match=r"data.features.audio: .*no such file"):
-        load_multimodal(options, 0, features=True)
+        load_features(options, 0)
     for path in layout.glob("*_feat.*"):
         path.unlink()
-    with pytest.raises(DataError, match=r"events, but no features of the items: image_feat.npy"):
+    with pytest.raises(DataError, match=r"interactions, but no item features: image_feat.npy"):
         load(layout)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from hasten.config import InteractionOptions, KnowledgeOptions
 from hasten.data.interactions.load import load_dataset
-from hasten.data.interactions.load_knowledge import load_recommendation
+from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.sources import catalogue, fetch
 from hasten.data.sources.published import GIT
 from hasten.errors import DataError, HastenError, UsageError
@@ -262,13 +262,13 @@ def test_a_folder_of_files_is_fetched_and_trained_on(server, cache, tmp_path, mo
     entry = catalogue.RemoteFolder("made", "made", url(server, "/set"), digests, 10_000)
     monkeypatch.setitem(catalogue.CATALOGUE, "made", entry)
     with pytest.raises(DataError, match="hasten data fetch made"):
-        load_recommendation(KnowledgeOptions(path="made"), 0, facts=True)
+        load_knowledge(KnowledgeOptions(path="made"), 0)
     folder = fetch.fetch("made")
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == contents
     asked = len(server.requests)
     assert fetch.fetch("made") == folder
     assert len(server.requests) == asked == 3
-    dataset = load_recommendation(KnowledgeOptions(path="made"), 0, facts=True)
+    dataset = load_knowledge(KnowledgeOptions(path="made"), 0)
     assert dataset.name == "made"
     assert len(dataset.facts.triples) == 12
     wrong = replace(entry, files={**digests, "train.txt": GIT + "0" * 40})

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.config import KnowledgeOptions
-from hasten.data.interactions.load_knowledge import load_recommendation
+from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.tables import Dataset
 from hasten.models.collaborative.kgat import KGAT
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
@@ -37,7 +37,7 @@ def write_layout(folder: Path) -> Path:
 
 def small_dataset(folder: Path, valid_share: float = 0.1) -> Dataset:
     options = KnowledgeOptions(path=str(write_layout(folder)), valid_share=valid_share)
-    return load_recommendation(options, 0, facts=True)
+    return load_knowledge(options, 0)
 
 
 def dense_attention(graph: CollaborativeGraph, values: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from hasten import api
-from hasten.config import KnowledgeOptions, PairOptions, TrainingOptions
-from hasten.data.interactions.load_knowledge import load_recommendation
+from hasten.config import PairOptions, TrainingOptions
+from hasten.data.interactions.load_pairs import load_pairs
 from hasten.errors import CheckpointError
 from hasten.models.collaborative.bprmf import BPRMF, BPRMFOptions
 from hasten.models.interface import Sizes
@@ -21,7 +21,7 @@ from tests.models.kgat_data import write_layout
 
 def test_loss_and_gradients_are_those_of_the_equations(tmp_path):
     options = PairOptions(path=str(write_layout(tmp_path)))
-    dataset = load_recommendation(options, 0, facts=False)
+    dataset = load_pairs(options, 0)
     chosen = BPRMFOptions(width=5, l2=0.03)
     model = BPRMF(chosen, Sizes.of(dataset)).double()
     training = TrainingOptions(batch_size=9)
@@ -83,9 +83,7 @@ def test_facts_help_where_events_do_not_tell(tmp_path):
 
 @pytest.mark.parametrize("sampling", ["users", "interactions"])
 def test_a_step_draws_its_pairs_once_and_shares_are_parts_of_them(tmp_path, monkeypatch, sampling):
-    dataset = load_recommendation(
-        KnowledgeOptions(path=str(write_layout(tmp_path))), 0, facts=False
-    )
+    dataset = load_pairs(PairOptions(path=str(write_layout(tmp_path))), 0)
     chosen = BPRMFOptions(width=5, sampling=sampling)
     training = TrainingOptions(batch_size=9)
     (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, training)

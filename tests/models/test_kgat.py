@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hasten.config import KnowledgeOptions, TrainingOptions
-from hasten.data.interactions.load_knowledge import load_recommendation
+from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.tables import TRAIN
 from hasten.models.collaborative import kgat as module
 from hasten.models.collaborative.kgat import KGAT, KGATOptions
@@ -231,7 +231,7 @@ def test_an_isolated_node_aggregates_nothing_and_is_trained_like_the_others(tmp_
     folder = write_layout(tmp_path / "data")
     names = "".join(f"item{number} {number}\n" for number in (*range(10), 30))
     (folder / "item_list.txt").write_text(f"org_id remap_id\n{names}")
-    dataset = load_recommendation(KnowledgeOptions(path=str(folder)), 0, facts=True)
+    dataset = load_knowledge(KnowledgeOptions(path=str(folder)), 0)
     options = KGATOptions(width=6, relation_width=5, layers=(6, 4), dropout=0.0)
     model = KGAT(options, Sizes.of(dataset)).double()
     training = TrainingOptions(batch_size=6)

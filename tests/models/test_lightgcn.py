@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from hasten.config import PairOptions, TrainingOptions
 from hasten.configuration.build import build_config
-from hasten.data.interactions.load_knowledge import load_recommendation
+from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
@@ -20,7 +20,7 @@ from tests.models.kgat_data import write_layout
 
 def build(tmp_path, **options):
     data = PairOptions(path=str(write_layout(tmp_path / "data")))
-    dataset = load_recommendation(data, 0, facts=False)
+    dataset = load_pairs(data, 0)
     torch.manual_seed(0)
     chosen = LightGCNOptions(**{"width": 5, "l2": 0.03, **options})
     model = LightGCN(chosen, Sizes.of(dataset)).double()

@@ -1,8 +1,7 @@
-"""Events or triples? For commands that read data without a model that says which it needs."""
+"""Detect what data hold, for commands that read data without a model."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TypeVar
 
 from hasten.config import (
@@ -19,10 +18,10 @@ from hasten.data.graph.load import load_graph
 from hasten.data.graph.load_typed import holds_typed
 from hasten.data.graph.node_features import with_node_features
 from hasten.data.interactions.feature_files import holds_features
-from hasten.data.interactions.knowledge_files import holds_facts
+from hasten.data.interactions.knowledge_files import holds_knowledge
 from hasten.data.interactions.load import load_dataset
-from hasten.data.interactions.load_features import load_multimodal
-from hasten.data.interactions.load_knowledge import load_recommendation
+from hasten.data.interactions.load_features import load_features
+from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.readers import triples, typed
 from hasten.data.readers.interface import Claim
 from hasten.data.sources import catalogue
@@ -46,10 +45,10 @@ def load_any(options: AnyDataOptions, seed: int) -> AnyDataset:
         DataError: the data cannot be used; with file, line and text.
         UsageError: options that these data do not have.
     """
-    if options.format != triples.NAME and holds_facts(options):
-        return load_recommendation(narrowed(options, KnowledgeOptions), seed, facts=True)
+    if options.format != triples.NAME and holds_knowledge(options):
+        return load_knowledge(narrowed(options, KnowledgeOptions), seed)
     if options.format != triples.NAME and holds_features(options):
-        return load_multimodal(narrowed(options, FeatureOptions), seed, features=True)
+        return load_features(narrowed(options, FeatureOptions), seed)
     if not holds_triples(options):
         return load_dataset(narrowed(options, InteractionOptions), seed)
     graph = load_graph(narrowed(options, TypedGraphOptions), seed)
@@ -66,7 +65,7 @@ def narrowed(options: AnyDataOptions, family: type[Family]) -> Family:
 
 
 def holds_triples(options: AnyDataOptions) -> bool:
-    """Whether the options mean triples: they say so, or the first file can be nothing else."""
+    """Whether the options or the first file are of triples rather than interactions."""
     if options.format is not None:
         return options.format == triples.NAME or options.format in typed.SUMMARIES
     if holds_typed(options):
@@ -74,12 +73,11 @@ def holds_triples(options: AnyDataOptions) -> bool:
     named = options.entities or options.relations or options.relation_names
     if named or any(role in options.columns for role in _OF_TRIPLES):
         return True
-    if options.path is not None and not Path(options.path).exists():
-        entry = catalogue.CATALOGUE.get(options.path)
-        return entry is not None and entry.kind in ("triples", "typed")
+    if (entry := catalogue.registered(options.path)) is not None:
+        return entry.kind in ("triples", "typed")
     try:
         with located(options) as place:
             first = place.triples.parts[0][0]
             return isinstance(triples.claim(sample(first), options, named=False), Claim)
     except (DataError, UsageError):
-        return False  # what is wrong with it, the readers of events say
+        return False  # the readers of interactions report the error

@@ -1,4 +1,4 @@
-"""What ``hasten data inspect`` says: the format guessed, what the data hold, the options to use."""
+"""Describe data for ``hasten data inspect``: formats, contents, and the options that read them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from hasten.data.columns.text import sample
 from hasten.data.columns.times import show
 from hasten.data.detect import holds_triples, load_any
 from hasten.data.graph.files import located
-from hasten.data.graph.load import load_graph
 from hasten.data.graph.load_typed import holds_typed, typed_files
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.interactions.feature_files import holds_features, locate_features
-from hasten.data.interactions.knowledge_files import holds_facts, locate_facts, unpacked
+from hasten.data.interactions.knowledge_files import holds_knowledge, locate_knowledge, unpacked
 from hasten.data.interactions.load_knowledge import typed_columns
 from hasten.data.readers import Claim, recognise, triples
 from hasten.data.readers.features import open_features
-from hasten.data.sources.files import Place, locate
-from hasten.data.tables import PART_NAMES, Dataset
+from hasten.data.sources.files import Files, locate
+from hasten.data.tables import PART_NAMES, Dataset, KnowledgeGraph
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 _SHOWN = 5
@@ -70,28 +69,95 @@ class Overview:
 
 
 def inspect(options: AnyDataOptions, seed: int = 0) -> Overview:
-    """Recognise, read, check and describe.
+    """Recognize, read, check and describe the data.
 
     Raises:
         DataError: the data cannot be used; with file, line and text.
     """
-    with_facts = options.format != triples.NAME and holds_facts(options)
-    with_features = not with_facts and options.format != triples.NAME and holds_features(options)
-    if not with_facts and not with_features and holds_triples(options):
-        return _inspect_graph(options, seed)
-    files: list[dict[str, Any]] = []
-    settings = options.model_dump(exclude_defaults=True)
-    if with_features:
-        files = _files_of_features(options)
-    elif with_facts:
-        files = _files_of_facts(options)
-    elif options.path is None or Path(options.path).exists():
-        place = locate(options)
-        guesses = [(path, part, *_guess(path, options)) for path, part in place.parts]
-        files = [_describe(*guess) for guess in guesses]
-        settings |= _settings(place, [(form, claim) for _, _, form, claim in guesses])
+    files, found = _describe_files(options)
     dataset = load_any(options, seed)
-    assert isinstance(dataset, Dataset)
+    return Overview(
+        name=dataset.name,
+        path=dataset.source.path,
+        files=files,
+        counts=dataset.source.counts,
+        spread=_spread_of_graph(dataset)
+        if isinstance(dataset, KnowledgeGraph)
+        else _spread_of_interactions(dataset),
+        ratings=None if isinstance(dataset, KnowledgeGraph) else _ratings(dataset),
+        times=None if isinstance(dataset, KnowledgeGraph) else _times(dataset),
+        split=dataset.split,
+        notes=list(dataset.source.notes),
+        settings=options.model_dump(exclude_defaults=True) | found,
+    )
+
+
+def _describe_files(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What the files of the data are, and the options that read the same without guessing."""
+    there = options.path is None or Path(options.path).exists()
+    if options.format != triples.NAME and holds_knowledge(options):
+        return (_files_with_knowledge(options) if there else []), {}
+    if options.format != triples.NAME and holds_features(options):
+        return (_files_with_features(options) if there else []), {}
+    if holds_triples(options):
+        return _files_of_graph(options) if there else ([], {})
+    if not there:
+        return [], {}
+    files = locate(options)
+    guesses = [(path, part, *_guess(path, options)) for path, part in files.parts]
+    settings = _settings(files, [(form, claim) for _, _, form, claim in guesses])
+    return [_describe(*guess) for guess in guesses], settings
+
+
+def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The files of triples or typed edges."""
+    if holds_typed(options):
+        files = [_describe(*found) for found in typed_files(options)]
+        forms = {str(file["format"]) for file in files}
+        return files, {"format": forms.pop() if len(forms) == 1 else None}
+    files = []
+    with located(options) as place:
+        for path, part in place.triples.parts:
+            claim = triples.claim(sample(path), options, named=True)
+            if isinstance(claim, Claim):
+                described = _describe(path, part, triples.NAME, claim)
+                if place.files:  # of an archive
+                    described["file"] = f"{place.triples.path}/{path.name}"
+                files.append(described)
+    return files, {"format": triples.NAME}
+
+
+def _files_with_knowledge(options: AnyDataOptions) -> list[dict[str, Any]]:
+    """The files of interactions, and that of the knowledge graph."""
+    found = locate_knowledge(options.path, options.kg, options.links)
+    files = _files_of_interactions(found.reading(options))
+    if found.kg is not None:
+        with unpacked(found.kg) as path:
+            claim = triples.claim(sample(path), DataOptions(columns=typed_columns(path)), True)
+            if isinstance(claim, Claim):
+                files.append({**_describe(path, None, "facts", claim), "file": str(found.kg)})
+    return files
+
+
+def _files_with_features(options: AnyDataOptions) -> list[dict[str, Any]]:
+    """The files of interactions, and those of the features."""
+    located_features = locate_features(options)
+    files = _files_of_interactions(located_features.interactions)
+    for name, path in located_features.files.items():
+        found = open_features(path)
+        rows, width = found.values.shape
+        whose = "row i is item i" if found.items is None else "items by name"
+        reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
+        said = {"file": str(path), "part": None, "format": "features", "reason": reason}
+        files.append({**said, "first_lines": []})
+    return files
+
+
+def _files_of_interactions(options: InteractionOptions) -> list[dict[str, Any]]:
+    return [_describe(path, part, *_guess(path, options)) for path, part in locate(options).parts]
+
+
+def _spread_of_interactions(dataset: Dataset) -> dict[str, dict[str, int]]:
     spread = {
         "events per user": _quantiles(dataset.interactions.user),
         "events per item": _quantiles(dataset.interactions.item),
@@ -100,96 +166,21 @@ def inspect(options: AnyDataOptions, seed: int = 0) -> Overview:
         known = dataset.facts.triples
         spread["facts per entity"] = _quantiles(np.concatenate([known.head, known.tail]))
         spread["facts per relation"] = _quantiles(known.relation)
-    return Overview(
-        name=dataset.name,
-        path=dataset.source.path,
-        files=files,
-        counts=dataset.source.counts,
-        spread=spread,
-        ratings=_ratings(dataset),
-        times=_times(dataset),
-        split=dataset.split,
-        notes=list(dataset.source.notes),
-        settings=settings,
-    )
+    return spread
 
 
-def _inspect_graph(options: AnyDataOptions, seed: int) -> Overview:
-    """The same of a knowledge graph."""
-    files: list[dict[str, Any]] = []
-    settings = options.model_dump(exclude_defaults=True)
-    there = options.path is None or Path(options.path).exists()
-    if there and holds_typed(options):
-        files = [_describe(*found) for found in typed_files(options)]
-        forms = {str(file["format"]) for file in files}
-        settings["format"] = forms.pop() if len(forms) == 1 else None
-    elif there:
-        with located(options) as place:
-            for path, part in place.triples.parts:
-                claim = triples.claim(sample(path), options, named=True)
-                if isinstance(claim, Claim):
-                    described = _describe(path, part, triples.NAME, claim)
-                    if place.files:  # of an archive
-                        described["file"] = f"{place.triples.path}/{path.name}"
-                    files.append(described)
-        settings["format"] = triples.NAME
-    graph = load_graph(options, seed)
-    facts = graph.triples
-    ends = np.concatenate([facts.head, facts.tail])
+def _spread_of_graph(graph: KnowledgeGraph) -> dict[str, dict[str, int]]:
+    ends = np.concatenate([graph.triples.head, graph.triples.tail])
     spread = {
         "triples per entity": _quantiles(ends),
-        "triples per relation": _quantiles(facts.relation),
+        "triples per relation": _quantiles(graph.triples.relation),
     }
     if graph.typed:
         types = NodeTypes.of(graph)
         degree = np.bincount(ends, minlength=len(graph.entities))
         for name, start, stop in zip(types.names, types.offsets, types.offsets[1:], strict=False):
             spread[f"edges per {name}"] = _spread(degree[start:stop])
-    return Overview(
-        name=graph.name,
-        path=graph.source.path,
-        files=files,
-        counts=graph.source.counts,
-        spread=spread,
-        ratings=None,
-        times=None,
-        split=graph.split,
-        notes=list(graph.source.notes),
-        settings=settings,
-    )
-
-
-def _files_of_facts(options: AnyDataOptions) -> list[dict[str, Any]]:
-    """The files of events, and that of the facts."""
-    if options.path is not None and not Path(options.path).exists():
-        return []
-    where = locate_facts(options.path, options.kg, options.links)
-    events = options
-    if where.kgat and options.format is None:
-        events = options.model_copy(update={"format": "sequences"})
-    files = [_describe(p, part, *_guess(p, events)) for p, part in locate(events).parts]
-    if where.kg is not None:
-        with unpacked(where.kg) as path:
-            claim = triples.claim(sample(path), DataOptions(columns=typed_columns(path)), True)
-            if isinstance(claim, Claim):
-                files.append({**_describe(path, None, "facts", claim), "file": str(where.kg)})
-    return files
-
-
-def _files_of_features(options: AnyDataOptions) -> list[dict[str, Any]]:
-    """The files of events, and those of the features."""
-    if options.path is not None and not Path(options.path).exists():
-        return []
-    where = locate_features(options)
-    files = [_describe(p, part, *_guess(p, where.events)) for p, part in locate(where.events).parts]
-    for name, path in where.files.items():
-        found = open_features(path)
-        rows, width = found.values.shape
-        whose = "row i is item i" if found.items is None else "items by name"
-        reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
-        said = {"file": str(path), "part": None, "format": "features", "reason": reason}
-        files.append({**said, "first_lines": []})
-    return files
+    return spread
 
 
 def _guess(path: Path, options: InteractionOptions) -> tuple[str, Claim]:
@@ -214,7 +205,7 @@ def _first_lines(path: Path) -> list[str]:
     return [line[:200] for _, line in islice(lines_of(path), _SHOWN)]
 
 
-def _settings(place: Place, guesses: list[tuple[str, Claim]]) -> dict[str, Any]:
+def _settings(place: Files, guesses: list[tuple[str, Claim]]) -> dict[str, Any]:
     """What was found out, as options; only what all files agree on."""
     settings: dict[str, Any] = {}
     if len(place.parts) == 1:

@@ -295,7 +295,7 @@ def test_options_of_events_are_refused(tmp_path):
         load(folder, format="sequences")
     with pytest.raises(DataError, match="holds events of users, not triples"):
         load_graph(TripleOptions(path="sequences"), 0)
-    with pytest.raises(DataError, match="holds triples, not events"):
+    with pytest.raises(DataError, match="holds triples, not interactions"):
         load_dataset(InteractionOptions(path="families"), 0)
 
 

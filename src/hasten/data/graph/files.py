@@ -15,7 +15,7 @@ from hasten.data.readers.interface import Claim
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.files import (
     ENDINGS,
-    Place,
+    Files,
     ending,
     named_files,
     part_files,
@@ -36,7 +36,7 @@ _ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 class GraphPlace:
     """The files of a knowledge graph: those of its triples, and what lies beside them."""
 
-    triples: Place
+    triples: Files
     entities: Path | None = None
     relations: Path | None = None
     names: Path | None = None
@@ -115,10 +115,10 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> Grap
     elif folder is not None:
         place = _folder(folder, beside, options)
     else:
-        place = Place(set_name(path), str(path), ((path, None),))
+        place = Files(set_name(path), str(path), ((path, None),))
     found = [p.name for p in sorted(beside) if str(p) not in _given(options)]
     notes = (f"taken from the same folder: {', '.join(found)}",) if found else ()
-    place = Place(name or place.name, place.path, place.parts, notes=(*place.notes, *notes))
+    place = Files(name or place.name, place.path, place.parts, notes=(*place.notes, *notes))
     return GraphPlace(place, entities, relations, names, relation_names)
 
 
@@ -158,7 +158,7 @@ def _dictionary(
     return found[0] if found else None
 
 
-def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Place:
+def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     candidates = [
         p for p in files
@@ -177,7 +177,7 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Place:
         parts = ((readable[0], None),)
     rest = [p.name for p in candidates if p not in dict(parts)]
     notes = (f"files not used: {', '.join(rest)}",) if rest else ()
-    return Place(set_name(folder), str(folder), parts, notes=notes)
+    return Files(set_name(folder), str(folder), parts, notes=notes)
 
 
 def _claimed(path: Path, options: TripleOptions) -> bool:

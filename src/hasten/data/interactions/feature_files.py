@@ -1,4 +1,4 @@
-"""Where the features of items lie: MMRec's layout, beside a file of events, or named."""
+"""Locate item features: MMRec's layout, files beside the interactions, or named files."""
 
 from __future__ import annotations
 
@@ -14,39 +14,38 @@ from hasten.errors import DataError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _FILE = re.compile(r"(?P<name>.+)_(feat|feats|features)\.(npy|parquet|pq)")
-#: what is seen comes first: models give the first modality a part of its own
+#: images come first: models give the first modality a part of its own
 _SEEN = ("image", "images", "vision", "visual", "v", "img")
 
 
 @dataclass(frozen=True)
-class FeaturesPlace:
-    """The files of features by modality, in the order of the models, and where the events are.
+class FeatureFiles:
+    """The feature files by modality, image first, and where the interactions are.
 
-    events: the options that read the events; note: what was found out about them, in words.
+    interactions: the options that read them; note: where they were found, if not in the folder.
     """
 
     files: dict[str, Path]
-    events: FeatureOptions
+    interactions: FeatureOptions
     note: str | None = None
 
 
-def locate_features(options: FeatureOptions) -> FeaturesPlace:
-    """The features beside the events that the options name; no files where there are none.
+def locate_features(options: FeatureOptions) -> FeatureFiles:
+    """Locate the features beside the interactions that the options name.
 
     Raises:
         DataError: a named file is missing, or a modality has two files.
     """
-    events = options.model_copy(update={"features": {}})
     path = None if options.path is None else Path(options.path)
     folder = path if path is not None and path.is_dir() else None
     if options.features:
         named = {n: resolve(f"features.{n}", t, folder) for n, t in options.features.items()}
-        return FeaturesPlace(_ordered(named), events)
+        return FeatureFiles(_ordered(named), options)
     if path is None or not path.exists():
-        return FeaturesPlace({}, events)
+        return FeatureFiles({}, options)
     if folder is not None or path.suffix == ".inter":
         home = folder or path.parent
-        stems = [_stem(p) for p in home.iterdir() if _may_hold_events(p)]
+        stems = [_stem(p) for p in home.iterdir() if _may_hold_interactions(p)]
         beside = sorted(p for p in home.iterdir() if is_features(p))
         found = _in_order((p, _without(stems, p.name)) for p in beside)
     else:
@@ -54,36 +53,39 @@ def locate_features(options: FeatureOptions) -> FeaturesPlace:
         beside = sorted(p for p in path.parent.iterdir() if is_features(p))
         found = _in_order((p, p.name.removeprefix(stem)) for p in beside if p.name.startswith(stem))
     if folder is None or not found or options.train is not None:
-        return FeaturesPlace(found, events)
-    return FeaturesPlace(found, *_events_of(folder, events))
+        return FeatureFiles(found, options)
+    return FeatureFiles(found, *_interactions_in(folder, options))
 
 
-def _events_of(folder: Path, events: FeatureOptions) -> tuple[FeatureOptions, str | None]:
-    """The folder's own events, or those of the one folder in it that holds parts of events."""
-    own = [p for p in folder.iterdir() if _may_hold_events(p)]
+def _interactions_in(folder: Path, options: FeatureOptions) -> tuple[FeatureOptions, str | None]:
+    """The folder's own interactions, or those of its only subfolder with train and test files."""
+    own = [p for p in folder.iterdir() if _may_hold_interactions(p)]
     if own:
-        return events, None
+        return options, None
     inner = [
         p
         for p in sorted(folder.iterdir())
-        if p.is_dir() and part_files(p, [f for f in sorted(p.iterdir()) if _may_hold_events(f)])
+        if p.is_dir()
+        and part_files(p, [f for f in sorted(p.iterdir()) if _may_hold_interactions(f)])
     ]
     if len(inner) != 1:
-        return events, None
-    note = f"events taken from {inner[0].name}, the only folder in {set_name(folder)} with parts"
-    return events.model_copy(update={"path": str(inner[0])}), note
+        return options, None
+    note = (
+        f"interactions taken from {inner[0].name}, the only folder in {set_name(folder)} with parts"
+    )
+    return options.model_copy(update={"path": str(inner[0])}), note
 
 
-def _stem(events: Path) -> str:
-    """What files that belong to a file of events begin with: its name, and a dot."""
-    return events.name.removesuffix(".gz").removesuffix(ending(events)) + "."
+def _stem(path: Path) -> str:
+    """The prefix of the files that belong to a file of interactions: its stem and a dot."""
+    return path.name.removesuffix(".gz").removesuffix(ending(path)) + "."
 
 
 def _without(stems: Iterable[str], name: str) -> str:
     return next((name.removeprefix(stem) for stem in stems if name.startswith(stem)), name)
 
 
-def _may_hold_events(path: Path) -> bool:
+def _may_hold_interactions(path: Path) -> bool:
     return (
         path.is_file()
         and ending(path) in ENDINGS
@@ -117,8 +119,8 @@ def _ordered(files: dict[str, Path]) -> dict[str, Path]:
 
 
 def holds_features(options: FeatureOptions) -> bool:
-    """Whether there are features beside the events that the options name."""
-    if options.path is not None and not Path(options.path).exists():
-        entry = catalogue.CATALOGUE.get(options.path)
-        return bool(options.features) or (entry is not None and entry.kind == "features")
+    """Whether there are item features: named, or beside the interactions."""
+    entry = catalogue.registered(options.path)
+    if entry is not None:
+        return bool(options.features) or entry.kind == "features"
     return bool(locate_features(options).files)

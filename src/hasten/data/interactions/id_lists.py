@@ -1,19 +1,23 @@
-"""Lists as KGAT publishes them (``org_id remap_id`` a line), and links of items to entities."""
+"""Id lists as KGAT publishes them (``org_id remap_id`` a line), and links of items to entities."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from hasten.arrays import Int64
+from hasten.config import InteractionOptions
 from hasten.data.columns import text
-from hasten.data.columns.checks import MAX_ID
+from hasten.data.columns.checks import MAX_ID, counted, printable
 from hasten.data.readers import cells
 from hasten.data.readers.columns import SYNONYMS, plain
 from hasten.data.readers.recbole import atomic_header
-from hasten.data.tables import Vocabulary
+from hasten.data.sources.files import locate
+from hasten.data.tables import Dataset, Vocabulary
 from hasten.errors import DataError
 
 _NUMBER = "remap_id"
@@ -25,7 +29,7 @@ _ENTITY = frozenset(("entity", "entityid", "freebaseid"))
 
 @dataclass(frozen=True, eq=False)
 class NumberedList:
-    """The names behind numbers. numbers: int64 [n] distinct, ascending; names: string [n]."""
+    """An id list. numbers: int64 [n] distinct, ascending; names: string [n]."""
 
     path: Path
     numbers: pa.Array
@@ -63,6 +67,63 @@ def read_list(path: Path) -> NumberedList:
     ordered = sorted(found)
     names = pa.array([found[n] or None for n in ordered], pa.string())
     return NumberedList(path, pa.array(ordered, pa.int64()), names)
+
+
+def read_id_lists(paths: Mapping[str, Path]) -> dict[str, NumberedList]:
+    """The id lists by role."""
+    return {role: read_list(path) for role, path in paths.items()}
+
+
+def add_id_lists(
+    dataset: Dataset, lists: dict[str, NumberedList], options: InteractionOptions
+) -> Dataset:
+    """The dataset with the names of the id lists, and with all items of the item list.
+
+    Raises:
+        DataError: a user or an item that its list lacks.
+    """
+    items, users = dataset.items, dataset.users
+    said = list(dataset.source.notes)
+    if (listed := lists.get("item")) is not None:
+        found = listed.place(items.labels)
+        _refuse_beyond(found, items.labels, listed, options, 1)
+        missing = np.setdiff1d(np.arange(len(listed)), found)
+        if len(missing):
+            more = listed.numbers.take(pa.array(missing)).cast(items.labels.type)
+            items = Vocabulary(pa.concat_arrays([items.labels, more]))
+            said.append(f"{counted(len(missing), 'item')} of the list without interactions")
+        places = pa.array(np.concatenate([found, missing]))
+        items = Vocabulary(items.labels, listed.names.take(places))
+    if (listed := lists.get("user")) is not None:
+        found = listed.place(users.labels)
+        _refuse_beyond(found, users.labels, listed, options, 0)
+        users = Vocabulary(users.labels, listed.names.take(pa.array(found)))
+    files = tuple(text.file_digest(listed.path) for listed in lists.values())
+    source = dataset.source
+    counts = {**source.counts, "items": len(items)}
+    source = replace(source, counts=counts, notes=tuple(said), files=(*source.files, *files))
+    return replace(dataset, items=items, users=users, source=source)
+
+
+def _refuse_beyond(
+    found: Int64, labels: pa.Array, listed: NumberedList, options: InteractionOptions, cell: int
+) -> None:
+    """Refuse ids that their list lacks, with the first line that holds one."""
+    strangers = set(labels.take(pa.array(np.flatnonzero(found < 0))).cast(pa.string()).to_pylist())
+    if not strangers:
+        return
+    what = ("user", "item")[cell]
+    for path, _ in locate(options).parts:
+        for number, line in text.lines_of(path):
+            row = line.split()
+            held = strangers & set(row[1:] if cell else row[:1])
+            if held:
+                raise DataError(
+                    f"{path}: line {number}: {what} {min(held)} is not in {listed.path.name}, "
+                    f"which has {len(listed):,} entries ({counted(len(strangers), what)} in all): "
+                    f"{printable(line)}"
+                )
+    raise DataError(f"{counted(len(strangers), what)} not in {listed.path}")
 
 
 def read_links(path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Options -> a checked, cleaned and split Dataset."""
+"""Load interactions: locate the files, read them, assemble a checked and split Dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hasten.data.readers.memory import read_table
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetched import fetched_options
-from hasten.data.sources.files import locate
+from hasten.data.sources.files import Files, locate
 from hasten.data.tables import Dataset
 from hasten.errors import DataError, UsageError
 
@@ -23,53 +23,59 @@ _OF_FILES = ("format", "train", "valid", "test", "times", "separator")
 def load_dataset(
     options: InteractionOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
 ) -> Dataset:
-    """The data that the options name: read, checked, cleaned, split.
+    """Load the interactions that the options name.
 
-    options.path: a file, a folder or a registered name; a path that exists comes first.
-    otherwise: the split of data that name no parts, where the options choose none.
+    options.path: a file, a folder or a registered name; an existing path takes precedence.
+    otherwise: the split of data without given parts, where ``data.split`` is ``auto``.
 
     Raises:
         DataError: what is wrong, with file, line and text.
     """
-    encoding, name = "utf-8", None
-    if options.path is not None and not Path(options.path).exists():
-        entry = catalogue.find(options.path)
-        if entry.kind == "triples":
-            raise DataError(f"{options.path} holds triples, not events of users")
-        if isinstance(entry, catalogue.Sample):
-            return _sample(entry, options, seed, otherwise)
-        options = fetched_options(entry, options)
-        encoding, name = entry.names_encoding, entry.name
-    place = locate(options)
-    notes = place.notes
-    if options.path in catalogue.CATALOGUE and name is None:
+    return assemble(_read(options), options, seed, otherwise)
+
+
+def _read(options: InteractionOptions) -> Read:
+    """Read the sample, the fetched set or the files that the options name."""
+    entry = catalogue.registered(options.path)
+    if entry is None:
+        return _read_files(locate(options), options)
+    if entry.kind in ("triples", "typed"):
+        raise DataError(f"{options.path} holds triples, not interactions of users")
+    if isinstance(entry, catalogue.Sample):
+        return _read_sample(entry, options)
+    options = fetched_options(entry, options)
+    read = _read_files(locate(options), options, entry.names_encoding)
+    read.name = entry.name
+    return read
+
+
+def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-8") -> Read:
+    """Read the located files; encoding: that of the file of names."""
+    notes = files.notes
+    if options.path in catalogue.CATALOGUE:
         notes = (f"read from the path {options.path}, not the registered set of that name", *notes)
-    if place.times is not None:
-        options = options.model_copy(update={"times": str(place.times)})
+    if files.times is not None:
+        options = options.model_copy(update={"times": str(files.times)})
     formats, events = set(), []
-    for path, part in place.parts:
+    for path, part in files.parts:
         form, found = read_file(path, options)
         formats.add(form)
         events.append((found, part))
-    if place.times is not None and formats != {"sequences"}:
+    if files.times is not None and formats != {"sequences"}:
         raise UsageError(f"data.times goes with sequences, not with {'+'.join(sorted(formats))}")
-    read = Read(name or place.name, place.path, "+".join(sorted(formats)), events, notes=notes)
-    del events, found  # what is read is let go of when it is joined
-    if place.names is not None:
-        read.names = read_names(place.names, encoding)
-        read.files = (file_digest(place.names),)
-    return assemble(read, options, seed, otherwise)
+    read = Read(files.name, files.path, "+".join(sorted(formats)), events, notes=notes)
+    if files.names is not None:
+        read.names = read_names(files.names, encoding)
+        read.files = (file_digest(files.names),)
+    return read
 
 
-def _sample(
-    entry: catalogue.Sample, options: InteractionOptions, seed: int, otherwise: Otherwise
-) -> Dataset:
+def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
     """A built-in sample: always the same data, whatever the seed of the run."""
     _refuse(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
     events = read_table(made.table, options, entry.name)
-    read = Read(entry.name, entry.name, "sample", [(events, None)], made.names)
-    return assemble(read, options, seed, otherwise)
+    return Read(entry.name, entry.name, "sample", [(events, None)], made.names)
 
 
 def load_table(
@@ -79,7 +85,7 @@ def load_table(
     name: str = "table",
     otherwise: Otherwise = "leave-last-two-out",
 ) -> Dataset:
-    """A table in memory (pandas, polars, pyarrow, dict of arrays): checked, cleaned, split.
+    """Load interactions from a table in memory: pandas, polars, pyarrow or a dict of arrays.
 
     Raises:
         DataError: what is wrong, with row and text.
@@ -93,7 +99,14 @@ def load_table(
 
 
 def _refuse(what: str, options: InteractionOptions, keys: tuple[str, ...]) -> None:
-    """Options that say how to read files have no effect on data that are in memory."""
+    """Refuse options for reading files where the data are in memory."""
     given = [f"data.{key}" for key in keys if getattr(options, key)]
     if given:
         raise UsageError(f"{', '.join(given)} has no effect on {what}")
+
+
+def load_by_ratio(options: InteractionOptions, seed: int, table: object | None) -> Dataset:
+    """Load a table or what the options name; without given parts, the split is a ratio."""
+    if table is None:
+        return load_dataset(options, seed, "ratio")
+    return load_table(table, options, seed, otherwise="ratio")

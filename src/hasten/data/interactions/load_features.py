@@ -1,4 +1,4 @@
-"""Options -> a Dataset for recommenders of users and items, with features of its items."""
+"""Load interactions with the features of their items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hasten.config import FeatureOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.feature_files import locate_features
-from hasten.data.interactions.load import load_dataset, load_table
+from hasten.data.interactions.load import load_by_ratio
 from hasten.data.modality import Modality
 from hasten.data.readers.features import FeatureFile, open_features, said_of
 from hasten.data.sources import catalogue
@@ -24,60 +24,46 @@ from hasten.errors import DataError
 _SHOWN = 5
 
 
-def load_multimodal(options: FeatureOptions, seed: int, *, features: bool) -> Dataset:
-    """The events that the options name, split at random where they name no parts.
-
-    features: with those of the items; without them the same users and items.
+def load_features(options: FeatureOptions, seed: int, table: object | None = None) -> Dataset:
+    """Load interactions (or take a table of them) with the features of their items.
 
     Raises:
         DataError: what is wrong, with file, row and column.
     """
-    if options.path is not None and not Path(options.path).exists():
-        entry = catalogue.find(options.path)
-        dataset = load_dataset(options.model_copy(update={"features": {}}), seed, "ratio")
-        if isinstance(entry, catalogue.Sample) and entry.kind == "features":
-            made = entry.make().features
-            opened = {n: FeatureFile(Path(n), values, None, True) for n, values in made.items()}
-            return _with_features(dataset, opened, features)
-        return _named(dataset, options, features)
-    place = locate_features(options)
-    dataset = load_dataset(place.events, seed, "ratio")
-    if place.note is not None:
-        notes = (*dataset.source.notes, place.note)
-        source = replace(dataset.source, path=options.path, notes=notes)
-        dataset = replace(dataset, name=set_name(Path(options.path or "")), source=source)
-    return _with_features(dataset, _opened(place.files), features)
-
-
-def load_multimodal_table(
-    table: Any, options: FeatureOptions, seed: int, *, features: bool
-) -> Dataset:
-    """Events in memory, with the features of the files that ``data.features`` names."""
-    events = options.model_copy(update={"features": {}})
-    return _named(load_table(table, events, seed, otherwise="ratio"), options, features)
-
-
-def _named(dataset: Dataset, options: FeatureOptions, features: bool) -> Dataset:
-    alone = FeatureOptions(features=options.features)
-    return _with_features(dataset, _opened(locate_features(alone).files), features)
-
-
-def _opened(files: dict[str, Path]) -> dict[str, FeatureFile]:
-    return {name: open_features(path) for name, path in files.items()}
-
-
-def _with_features(dataset: Dataset, opened: dict[str, FeatureFile], features: bool) -> Dataset:
+    dataset, opened = load_with_feature_files(options, seed, table)
     if not opened:
-        if not features:
-            return dataset
         raise DataError(
-            f"{dataset.source.path or dataset.name}: events, but no features of the items: "
+            f"{dataset.source.path or dataset.name}: interactions, but no item features: "
             "image_feat.npy and text_feat.npy in the folder, X.image_feat.npy beside X.csv, or "
             "--set data.features.image=FILE (from texts alone: hasten data features TEXTS)"
         )
-    dataset = _all_items(dataset, opened)
-    if not features:
-        return dataset
+    return _attach(dataset, opened)
+
+
+def load_with_feature_files(
+    options: FeatureOptions, seed: int, table: object | None = None
+) -> tuple[Dataset, dict[str, FeatureFile]]:
+    """The interactions with all items that have features, and the opened files by modality."""
+    entry = None if table is not None else catalogue.registered(options.path)
+    if table is None and entry is None:
+        files = locate_features(options)
+    else:  # only named files: there is no folder to look in
+        files = locate_features(FeatureOptions(features=options.features))
+        files = replace(files, interactions=options)
+    dataset = load_by_ratio(files.interactions, seed, table)
+    if files.note is not None:
+        notes = (*dataset.source.notes, files.note)
+        source = replace(dataset.source, path=options.path, notes=notes)
+        dataset = replace(dataset, name=set_name(Path(options.path or "")), source=source)
+    opened = {name: open_features(path) for name, path in files.files.items()}
+    if not opened and isinstance(entry, catalogue.Sample) and entry.kind == "features":
+        made = entry.make().features
+        opened = {n: FeatureFile(Path(n), values, None, True) for n, values in made.items()}
+    return (_all_items(dataset, opened) if opened else dataset), opened
+
+
+def _attach(dataset: Dataset, opened: dict[str, FeatureFile]) -> Dataset:
+    """The dataset with the features of its items."""
     said, found = list(dataset.source.notes), []
     for name, file in opened.items():
         found.append(aligned(name, file, dataset.items.labels))
@@ -98,7 +84,7 @@ def _with_features(dataset: Dataset, opened: dict[str, FeatureFile], features: b
 
 
 def _all_items(dataset: Dataset, files: dict[str, FeatureFile]) -> Dataset:
-    """The dataset with all items that have features; every modality must have them all."""
+    """The dataset with all items that have features; every modality must have every item."""
     numbered = {file.path.name: len(file.values) for file in files.values() if file.items is None}
     if len(set(numbered.values())) > 1:
         said = ", ".join(f"{name} {count:,} rows" for name, count in numbered.items())
@@ -124,20 +110,21 @@ def _all_items(dataset: Dataset, files: dict[str, FeatureFile]) -> Dataset:
     if names is not None:
         names = pa.concat_arrays([names, pa.nulls(more, names.type)])
     source = dataset.source
-    note = f"{counted(more, 'item')} with features and without events"
+    note = f"{counted(more, 'item')} with features and without interactions"
     counts = {**source.counts, "items": len(known)}
     source = replace(source, counts=counts, notes=(*source.notes, note))
     return replace(dataset, items=Vocabulary(known, names), source=source)
 
 
 def _labels(file: FeatureFile, rows: Any, kind: pa.DataType) -> pa.Array:
-    """What the items of these rows are called."""
+    """The labels of the items of these rows."""
     try:
         found = pa.array(rows) if file.items is None else file.items.take(pa.array(rows))
         return found.cast(kind)
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"{file.path}: items of the events are numbers, but not those of the features ({error})"
+            f"{file.path}: items of the interactions are numbers, those of the features are not "
+            f"({error})"
         ) from error
 
 

@@ -9,49 +9,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
+from hasten.data.samples.base import SampleSet
+from hasten.data.samples.features import make_gallery
+from hasten.data.samples.graph import make_families
+from hasten.data.samples.knowledge import make_library
+from hasten.data.samples.sequences import make_sequences, make_sittings
+from hasten.data.samples.typed_graph import make_medicine
 from hasten.data.sources.published import PUBLISHED, RemoteFolder
 from hasten.errors import DataError
-
-if TYPE_CHECKING:
-    from hasten.data.samples.base import SampleSet
-
-
-def _sequences() -> SampleSet:
-    from hasten.data.samples.sequences import make_sequences  # noqa: PLC0415
-
-    return make_sequences()
-
-
-def _sittings() -> SampleSet:
-    from hasten.data.samples.sequences import make_sittings  # noqa: PLC0415
-
-    return make_sittings()
-
-
-def _families() -> SampleSet:
-    from hasten.data.samples.graph import make_families  # noqa: PLC0415
-
-    return make_families()
-
-
-def _medicine() -> SampleSet:
-    from hasten.data.samples.typed_graph import make_medicine  # noqa: PLC0415
-
-    return make_medicine()
-
-
-def _library() -> SampleSet:
-    from hasten.data.samples.knowledge import make_library  # noqa: PLC0415
-
-    return make_library()
-
-
-def _gallery() -> SampleSet:
-    from hasten.data.samples.features import make_gallery  # noqa: PLC0415
-
-    return make_gallery()
 
 
 @dataclass(frozen=True)
@@ -60,7 +28,7 @@ class Sample:
 
     name: str
     summary: str
-    make: Callable[[], SampleSet]
+    make: Callable[[], SampleSet]  # at its usual size
     kind: Literal["interactions", "triples", "typed", "facts", "features"] = "interactions"
 
 
@@ -102,41 +70,43 @@ def _triples(name: str, file: str, summary: str, sha256: str, size: int) -> Remo
 #: what ``hasten data fetch`` brings
 Fetched = Remote | RemoteFolder
 
-CATALOGUE: dict[str, Sample | Remote | RemoteFolder] = {
+Entry = Sample | Remote | RemoteFolder
+
+CATALOGUE: dict[str, Entry] = {
     entry.name: entry
     for entry in (
         Sample(
             "sequences",
             "1,200 made listeners, 400 records, 24,000 events; the next record can be predicted",
-            _sequences,
+            make_sequences,
         ),
         Sample(
             "sittings",
             "as sequences, but the pauses between records tell which one is next",
-            _sittings,
+            make_sittings,
         ),
         Sample(
             "families",
             "a made knowledge graph: 360 entities, 10 relations that follow from each other",
-            _families,
+            make_families,
             kind="triples",
         ),
         Sample(
             "library",
             "600 made readers, 3,200 books, 6,000 events, and facts that tell what they read next",
-            _library,
+            make_library,
             kind="facts",
         ),
         Sample(
             "gallery",
             "600 made visitors, 2,400 pictures, 6,000 events, and features of image and text",
-            _gallery,
+            make_gallery,
             kind="features",
         ),
         Sample(
             "medicine",
             "a made typed graph: 1,180 genes, pathways, diseases and drugs around mechanisms",
-            _medicine,
+            make_medicine,
             kind="typed",
         ),
         Remote(
@@ -196,7 +166,7 @@ CATALOGUE: dict[str, Sample | Remote | RemoteFolder] = {
 }
 
 
-def find(name: str) -> Sample | Remote | RemoteFolder:
+def find(name: str) -> Entry:
     """The entry of that name.
 
     Raises:
@@ -210,3 +180,12 @@ def find(name: str) -> Sample | Remote | RemoteFolder:
         f"{name}: no such file or folder, and no registered data set{hint} "
         f"(registered: {', '.join(CATALOGUE)})"
     )
+
+
+def registered(path: str | None) -> Entry | None:
+    """The entry that a path names; None where there is a file or folder of that name, or no path.
+
+    Raises:
+        DataError: there is neither; with the nearest name.
+    """
+    return None if path is None or Path(path).exists() else find(path)

@@ -25,8 +25,8 @@ _PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
-class Place:
-    """The files of a data set. parts: (file, TRAIN, VALID or TEST; None where not said)."""
+class Files:
+    """The files of a data set. parts: (file, TRAIN, VALID or TEST; None where not given)."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ def set_name(path: Path) -> str:
     return plain or "data"
 
 
-def locate(options: InteractionOptions) -> Place:
+def locate(options: InteractionOptions) -> Files:
     """The files that the options name.
 
     Raises:
@@ -66,7 +66,7 @@ def locate(options: InteractionOptions) -> Place:
     elif path.is_dir():
         place = _folder(path, options)
     else:
-        place = Place(set_name(path), str(path), ((path, None),))
+        place = Files(set_name(path), str(path), ((path, None),))
     base = path if path is not None and path.is_dir() else None
     if options.times is not None:
         if len(place.parts) > 1:
@@ -93,7 +93,7 @@ def _existing(key: str, path: Path) -> Path:
         raise DataError(f"data.{key}: {error}") from error
 
 
-def named_files(options: DataOptions, folder: Path | None) -> Place:
+def named_files(options: DataOptions, folder: Path | None) -> Files:
     """The files that data.train, data.valid and data.test name."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"data.path names {folder} and data.train names a file: give one of them")
@@ -109,17 +109,17 @@ def named_files(options: DataOptions, folder: Path | None) -> Place:
         raise UsageError("data.train, data.valid and data.test name the same file twice")
     first = parts[0][0]
     if len(parts) == 1:
-        return Place(set_name(first), str(first), ((first, None),))
+        return Files(set_name(first), str(first), ((first, None),))
     home = first.resolve().parent if folder is None else folder
-    return Place(set_name(home), str(home), tuple(parts))
+    return Files(set_name(home), str(home), tuple(parts))
 
 
-def _folder(folder: Path, options: InteractionOptions) -> Place:
+def _folder(folder: Path, options: InteractionOptions) -> Files:
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     candidates = [
         p for p in files if ending(p) in ENDINGS and not _is_names(p) and not is_features(p)
     ]
-    base = Place(set_name(folder), str(folder), ())
+    base = Files(set_name(folder), str(folder), ())
     parts = part_files(folder, candidates)
     if parts:
         rest = [p.name for p in candidates if p not in dict(parts)]
@@ -216,7 +216,7 @@ def _readable(path: Path, options: InteractionOptions) -> bool:
     return True
 
 
-def _find_names(place: Place) -> Place:
+def _find_names(place: Files) -> Files:
     """Names that lie beside the data by convention: X.item for X.inter, X.names.csv for X.csv."""
     if len(place.parts) != 1:
         return place

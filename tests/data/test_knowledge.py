@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hasten.config import AnyDataOptions, KnowledgeOptions
+from hasten.config import AnyDataOptions, KnowledgeOptions, PairOptions
 from hasten.data.detect import load_any
-from hasten.data.interactions.load_knowledge import load_recommendation, load_recommendation_table
+from hasten.data.interactions.load_knowledge import load_knowledge
+from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.interactions.splits import carve_valid
 from hasten.data.overview import inspect
 from hasten.data.samples.knowledge import make_library
@@ -41,7 +42,9 @@ def layout(tmp_path):
 
 
 def load(folder, facts=True, **options):
-    return load_recommendation(KnowledgeOptions(path=str(folder), **options), 0, facts=facts)
+    if not facts:
+        return load_pairs(PairOptions(path=str(folder), **options), 0)
+    return load_knowledge(KnowledgeOptions(path=str(folder), **options), 0)
 
 
 def test_reads_the_layout_of_kgat(layout):
@@ -63,10 +66,10 @@ def test_reads_the_layout_of_kgat(layout):
     said = "\n".join(dataset.source.notes)
     for words in (
         "1 duplicate triple left out",
-        "1 item of which nothing is known",
+        "1 item without triples",
         "1 relation of the list without triples",
-        "1 item of the list without events",
-        "facts about the items from kg_final.txt",
+        "1 item of the list without interactions",
+        "knowledge graph from kg_final.txt",
     ):
         assert words in said
     assert len(dataset.source.files) == 7
@@ -93,7 +96,7 @@ def test_validation_is_carved_out_of_train_for_users_with_five_items(layout):
     for part, per_user in ((TRAIN, [5, 3, 4, 1]), (VALID, [1, 0, 1, 0]), (TEST, [2, 1, 2, 1])):
         assert np.bincount(user[dataset.part == part], minlength=4).tolist() == per_user
     assert "validation 0.1 of the train items" in dataset.split
-    again = load_recommendation(KnowledgeOptions(path=str(layout), valid_share=0.1), 1, facts=True)
+    again = load_knowledge(KnowledgeOptions(path=str(layout), valid_share=0.1), 1)
     assert not np.array_equal(dataset.part, again.part) or dataset.split != again.split
 
 
@@ -161,7 +164,7 @@ def test_plain_events_with_facts_beside_or_named(tmp_path):
     assert len(beside.facts.triples) == 2
     for old, new in (("e.kg.csv", "facts.csv"), ("e.links.csv", "map.csv")):
         (tmp_path / old).rename(tmp_path / new)
-    with pytest.raises(DataError, match="events, but no facts about the items"):
+    with pytest.raises(DataError, match="interactions, but no knowledge graph about the items"):
         load(tmp_path / "e.csv")
     named = load(
         tmp_path / "e.csv", kg=str(tmp_path / "facts.csv"), links=str(tmp_path / "map.csv")
@@ -169,7 +172,7 @@ def test_plain_events_with_facts_beside_or_named(tmp_path):
     assert fingerprint(named) == fingerprint(beside)
     table = {"user_id": np.repeat(np.arange(4), 5), "item_id": np.tile(np.arange(5), 4)}
     options = KnowledgeOptions(kg=str(tmp_path / "facts.csv"), links=str(tmp_path / "map.csv"))
-    in_memory = load_recommendation_table(table, options, 0, facts=True)
+    in_memory = load_knowledge(options, 0, table)
     assert fingerprint(in_memory) == fingerprint(beside)
 
 
@@ -181,7 +184,7 @@ def test_plain_events_with_facts_beside_or_named(tmp_path):
         ("kg_final.txt", "0 0 10\n1 0 16\n", r"entity numbers that entity_list.txt lacks.*line 2"),
         ("kg_final.txt", "0 0 10\n1 4 11\n", r"relation numbers that relation_list.*line 2"),
         ("kg_final.txt", "0 0 10\n1 0\n", r"line 2: 2 columns instead of 3"),
-        ("kg_final.txt", "12 0 13\n13 0 14\n", r"no entity is an item of the events"),
+        ("kg_final.txt", "12 0 13\n13 0 14\n", r"no entity is an item of the interactions"),
         ("item_list.txt", "org_id remap_id\nx 0\ny 0\n", r"line 3: the number 0 again"),
         ("item_list.txt", "org_id remap_id\nx 0\nyyy\n", r"line 3: no number: 'yyy'"),
         ("item_list.txt", "x 0\ny 1\n", r"line 1: no header"),

@@ -1,0 +1,157 @@
+"""Attach a knowledge graph to a Dataset: its items are the first entities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hasten.arrays import Int64
+from hasten.data.columns.checks import counted
+from hasten.data.graph.vocabularies import unite_roles
+from hasten.data.interactions.clean import distinct
+from hasten.data.interactions.id_lists import NumberedList
+from hasten.data.readers.interface import TripleColumns
+from hasten.data.tables import Dataset, Facts, Triples, Vocabulary
+from hasten.errors import DataError
+
+_SHOWN = 5
+
+
+def attach_knowledge(
+    dataset: Dataset,
+    columns: TripleColumns,
+    links: dict[str, str] | None,
+    lists: dict[str, NumberedList],
+) -> Dataset:
+    """The dataset with distinct triples, whose first entities are its items.
+
+    links: item -> entity, where the triples use other labels than the interactions. lists: role
+    -> id list, which must hold every entity and relation.
+
+    Raises:
+        DataError: an id that its list lacks, or no triple about any item.
+    """
+    entities = unite_roles("entity", ("head", "tail"), [columns])
+    relations = unite_roles("relation", ("relation",), [columns])
+    said = list(columns.notes)
+    for role, found in (("entity", entities), ("relation", relations)):
+        if role in lists:
+            _refuse_unlisted(columns, role, found.labels, lists[role])
+    labels, index, linked = _numbered(dataset, entities.labels.cast(pa.string()), links, said)
+    head, tail = (index[codes] for codes in entities.codes)
+    relation = relations.codes[0].astype(np.int64)
+    triples, again = _distinct(head, relation, tail, len(labels), len(relations.labels))
+    if again:
+        said.append(f"{counted(again, 'duplicate triple')} left out")
+    used = np.zeros(len(labels), bool)
+    used[triples.head] = used[triples.tail] = True
+    known = int(used[: len(dataset.items)].sum())
+    if not known:
+        raise DataError(
+            f"{columns.source}: no entity is an item of the interactions (items are called "
+            f"{dataset.items.labels[0].as_py()!r}, ..., entities {entities.labels[0].as_py()!r}, "
+            "...): name a file of item and entity by --set data.links=FILE"
+        )
+    if known < len(dataset.items):
+        said.append(f"{counted(len(dataset.items) - known, 'item')} without triples")
+    names = {role: _names(lists.get(role), found.labels) for role, found in
+             (("entity", entities), ("relation", relations))}  # fmt: skip
+    if (listed := lists.get("relation")) is not None and len(listed) > len(relations.labels):
+        idle = len(listed) - len(relations.labels)
+        said.append(f"{counted(idle, 'relation')} of the list without triples")
+    entity_names = None
+    if names["entity"] is not None:
+        place = np.full(len(labels), -1, np.int64)
+        place[index] = np.arange(len(index))
+        entity_names = names["entity"].take(pa.array(place, mask=place < 0))
+    facts = Facts(
+        Vocabulary(labels, entity_names), Vocabulary(relations.labels, names["relation"]), triples
+    )
+    counts = {
+        "entities": len(labels),
+        "relations": len(facts.relations),
+        "facts": len(triples),
+        "duplicate_facts": again,
+        "items_linked": linked,
+        "items_with_facts": known,
+    }
+    source = dataset.source
+    source = replace(
+        source,
+        format=source.format if source.format == "sample" else f"{source.format}+facts",
+        counts={**source.counts, **counts},
+        notes=tuple(dict.fromkeys((*source.notes, *said))),
+    )
+    return replace(dataset, facts=facts, source=source)
+
+
+def _numbered(
+    dataset: Dataset, entities: pa.Array, links: dict[str, str] | None, said: list[str]
+) -> tuple[pa.Array, Int64, int]:
+    """Labels of all entities, items first; each entity's new index; the number of linked items."""
+    items = dataset.items.labels.cast(pa.string())
+    own = items
+    if links is not None:
+        linked = pa.array([links.get(label) for label in items.to_pylist()], pa.string())
+        first = np.unique(np.asarray(linked.drop_null().dictionary_encode().indices))
+        shared = len(linked) - linked.null_count - len(first)
+        if shared:
+            said.append(f"{counted(shared, 'item')} with the entity of another: no triples")
+        absent = int(
+            pc.sum(pc.invert(pc.is_in(linked.drop_null(), value_set=entities))).as_py() or 0
+        )
+        if absent:
+            said.append(f"{counted(absent, 'link')} to an entity without triples")
+        seen: set[str] = set()
+        named = []
+        for item, entity in zip(items.to_pylist(), linked.to_pylist(), strict=True):
+            fresh = entity is not None and entity not in seen
+            named.append(entity if fresh else f"item:{item}")
+            seen.add(named[-1])
+        own = pa.array(named, pa.string())
+    owner = np.asarray(pc.fill_null(pc.index_in(entities, value_set=own), -1), np.int64)
+    others = owner < 0
+    index = owner.copy()
+    index[others] = len(items) + np.arange(int(others.sum()))
+    labels = pa.concat_arrays([own, entities.take(pa.array(np.flatnonzero(others)))])
+    return labels, index, int((~others).sum())
+
+
+def _distinct(
+    head: Int64, relation: Int64, tail: Int64, entities: int, relations: int
+) -> tuple[Triples, int]:
+    """The triples in order, without repetitions, and how many those were."""
+    key = (head.astype(np.int64) * relations + relation) * entities + tail
+    found = distinct(key)
+    rest, tails = np.divmod(found, entities)
+    heads, kinds = np.divmod(rest, relations)
+    return Triples(heads, kinds, tails), len(key) - len(found)
+
+
+def _names(listed: NumberedList | None, labels: pa.Array) -> pa.Array | None:
+    return None if listed is None else listed.names.take(pa.array(listed.place(labels)))
+
+
+def _refuse_unlisted(
+    columns: TripleColumns, role: str, labels: pa.Array, listed: NumberedList
+) -> None:
+    """Refuse triples with a number that the list of entities or of relations lacks."""
+    stranger = listed.place(labels) < 0
+    if not stranger.any():
+        return
+    texts = set(labels.take(pa.array(np.flatnonzero(stranger))).cast(pa.string()).to_pylist())
+    roles = ("head", "tail") if role == "entity" else ("relation",)
+    bad = np.zeros(len(columns), bool)
+    for name in roles:
+        column = getattr(columns, name)
+        values = pc.utf8_trim_whitespace(column.values.cast(pa.string()))
+        bad |= np.asarray(pc.is_in(values, value_set=pa.array(sorted(texts))))[column.codes]
+    rows = np.flatnonzero(bad)
+    shown = "\n".join(f"  {where}: {line!r}" for where, line in columns.places(rows[:_SHOWN]))
+    raise DataError(
+        f"{columns.source}: {counted(len(rows), 'triple')} with {role} numbers that "
+        f"{listed.path.name} lacks (it has {len(listed):,} entries):\n{shown}"
+    )
