@@ -27,10 +27,11 @@ from hasten.config import TripleOptions
 from hasten.data.graph.load import load_graph
 from hasten.data.tables import TEST, TRAIN, KnowledgeGraph, Triples
 from hasten.distributed.processes import Processes
-from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
+from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic
-from hasten.influence.support import body_of
-from hasten.influence.trace import Limits, Weighted, trace
+from hasten.influence.support import encoder_of
+from hasten.influence.trace import Checkpoint, Limits, trace
+from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
 
@@ -80,19 +81,17 @@ def factors_side(
 ) -> Callable[[], float]:
     model = ConvE(ConvEOptions(), Sizes.of(graph)).eval()
     arithmetic = Arithmetic()
-    body = body_of(model, arithmetic)
-    assert body is not None
+    encoder = encoder_of(model, arithmetic)
+    assert encoder is not None
 
     def work() -> float:
-        answers = training_answers(graph)
-        factors = CompletionFactors(model, body, answers, options.loss, options.layers, arithmetic)
-        source = TripleSource(graph, factors, tests, kept)
+        answers = Answers.build(graph)
+        factors = TripleFactors(model, encoder, answers, options.loss, options.layers, arithmetic)
         proponents, _ = trace(
-            source,
-            [Weighted("untrained", 1.0, lambda: None)],
+            FactoredSource(FactoredTriples(graph, factors, tests, kept), arithmetic),
+            [Checkpoint("untrained", 1.0, lambda: None)],
             topk=20,
             limits=Limits(options.memory, options.block_size),
-            arithmetic=arithmetic,
             processes=Processes(torch.device("cpu")),
         )
         return float(proponents.scores.max())

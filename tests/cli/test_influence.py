@@ -160,8 +160,8 @@ def test_events(folder, capfd, tmp_path):
 
 
 REFUSED = [
-    ("ring", [], ["what is to be explained?", "--triple"]),
-    ("ring", ["--self", "--part", "test"], ["what is to be explained?"]),
+    ("ring", [], ["nothing to explain", "--triple"]),
+    ("ring", ["--self", "--part", "test"], ["more than one kind"]),
     ("ring", ["--triple", "e0,next,e99"], ["unknown", "'e99'", "nearest", "'e9'"]),
     ("ring", ["--triple", "e0,nexx,e1"], ["1 of 1 relations are unknown", "'next'"]),
     ("ring", ["--triple", "e0,next"], ["expected head,relation,tail"]),
@@ -173,7 +173,7 @@ REFUSED = [
     ("ring", ["--part", "test", "--memory-budget", "lots"], ["2GB"]),
     ("ring", ["--part", "test", "--memory-budget", "1KB"], ["too few", "take about"]),
     ("ring", ["--part", "test", "--checkpoints", "7"], ["'epoch-0007'", "epoch-0002"]),
-    ("ring", ["--part", "test", "--checkpoints", ","], ["no checkpoint is meant"]),
+    ("ring", ["--part", "test", "--checkpoints", ","], ["names no checkpoint"]),
     ("ring", ["--part", "test", "--format", "csv"], ["--out"]),
     ("ring", ["--part", "test", "--out", "rows.xml"], ["ending"]),
     ("ring", ["--self", "--projection", "8"], ["--projection"]),
@@ -185,7 +185,7 @@ REFUSED = [
     ("events", ["--part", "test", "--layers", "all"], ["--layers last"]),
     ("events", ["--event", "1,2,3"], ["expected user,item"]),
     ("events", ["--event", "77,2"], ["users", "'77'", "0 to 11"]),
-    ("events", ["--triple", "1,2,3"], ["this run is of events"]),
+    ("events", ["--triple", "1,2,3"], ["this run is of interactions"]),
     ("events", ["--test", "short.tsv"], ["user_id"]),
     ("absent", ["--self"], ["no such run folder"]),
 ]
@@ -217,4 +217,4 @@ def test_a_model_that_cannot_be_traced_is_refused(folder, capfd):
     capfd.readouterr()
     assert main(["influence", str(out), "--part", "test", "--json"]) == 2
     message = json.loads(capfd.readouterr().out)["error"]["message"]
-    assert "pop cannot be traced" in message
+    assert "pop does not support influence" in message

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hasten.data.tables import TRAIN
-from hasten.influence.trace import Limits, Weighted, trace_self
+from hasten.influence.trace import Checkpoint, Limits, trace_self
 from tests.influence.test_influence_triples import (  # noqa: F401 - a fixture
     alone,
     as_list,
@@ -124,7 +124,7 @@ def test_the_same_as_captum(loss, graph):  # noqa: F811
     wanted = traced.influence(data[1])
     source = source_of(model, graph, loss, "all", tests)
     ours = [
-        Weighted(name, rates[name], lambda w=weights: model.load_state_dict(w))
+        Checkpoint(name, rates[name], lambda w=weights: model.load_state_dict(w))
         for name, weights in (("first", first), ("second", second))
     ]
     limits = Limits(1 << 30, 16)

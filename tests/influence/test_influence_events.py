@@ -10,10 +10,11 @@ from torch.nn import functional as F
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.data.tables import TRAIN, VALID
+from hasten.influence.events import FactoredEvents
+from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic
-from hasten.influence.next_item import EventSource, without_draws
 from hasten.influence.queries import part_of_events
-from hasten.influence.trace import Limits, Weighted, trace_self
+from hasten.influence.trace import Checkpoint, Limits, trace_self
 from hasten.models.interface import Sizes
 from hasten.objectives.base import Batch
 from hasten.registry import load_model
@@ -21,7 +22,7 @@ from hasten.scoring import RecommenderQueries
 from tests.contract.cases import sequences
 from tests.influence.test_influence_triples import alone, found_matrix
 
-ONCE = [Weighted("only", 0.5, lambda: None)]
+ONCE = [Checkpoint("only", 0.5, lambda: None)]
 
 
 def prepared(name: str, trained: str = "ce"):
@@ -39,8 +40,9 @@ def prepared(name: str, trained: str = "ce"):
 def source_of(model, dataset, config, loss, kept=None):
     users, items = part_of_events(dataset, "test")
     queries = RecommenderQueries(users, dataset.histories(TRAIN, VALID).take(users))
-    phase = without_draws(model.phases(dataset, config.training)[0])
-    return EventSource(model, phase, queries, items, loss, Arithmetic(), kept)
+    phase = model.phases(dataset, config.training)[0]
+    examples = FactoredEvents(model, phase, queries, items, loss, Arithmetic(), kept)
+    return FactoredSource(examples, Arithmetic())
 
 
 @pytest.mark.parametrize("loss", ["training", "positive"])
@@ -78,6 +80,7 @@ def expected(model, dataset, source, loss):
         )
         return torch.autograd.grad(value, table)[0].flatten()
 
+    source = source.examples
     phase, rows = source.phase, {}
     for number in range(len(phase.users)):
         batch = phase.lay_out(Batch(torch.tensor([number]), 0, 0, 0), np.array([number]))
@@ -108,11 +111,11 @@ def expected(model, dataset, source, loss):
 def test_a_sample_of_events_has_the_same_influences():
     model, dataset, config = prepared("sasrec")
     whole = source_of(model, dataset, config, "training")
-    kept = np.flatnonzero(np.arange(whole.terms) % 3 == 1)
+    kept = np.flatnonzero(np.arange(whole.examples.terms) % 3 == 1)
     some = source_of(model, dataset, config, "training", kept)
     limits = Limits(1 << 30, 5)
     matrix = found_matrix(whole, ONCE, limits)
     torch.testing.assert_close(found_matrix(some, ONCE, limits), matrix[:, kept])
-    assert [e.tolist() for e in some.events(np.arange(3))] == [
-        e.tolist() for e in whole.events(kept[:3])
+    assert [e.tolist() for e in some.examples.events(np.arange(3))] == [
+        e.tolist() for e in whole.examples.events(kept[:3])
     ]

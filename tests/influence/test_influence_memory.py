@@ -14,10 +14,11 @@ import numpy as np, torch
 from hasten.configuration.build import build_config
 from hasten.data.tables import Triples
 from hasten.data.graph.load import load_graph_table
-from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
+from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic
-from hasten.influence.support import body_of
-from hasten.influence.trace import Limits, Weighted, trace
+from hasten.influence.support import encoder_of
+from hasten.influence.trace import Checkpoint, Limits, trace
+from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
 from hasten.models.interface import Sizes
 from hasten.runs.environment import peak_memory_bytes as peak
@@ -31,13 +32,14 @@ graph = load_graph_table(columns, build_config("conve", None, flags=settings).da
 model = ConvE(ConvEOptions(), Sizes.of(graph)).eval()
 tests = Triples(*(generator.integers(0, m, 1200) for m in (55, 3, 55)))
 arithmetic = Arithmetic()
-factors = CompletionFactors(model, body_of(model, arithmetic), training_answers(graph), "training",
-                            "all", arithmetic)
+factors = TripleFactors(model, encoder_of(model, arithmetic), Answers.build(graph), "training",
+                        "all", arithmetic)
 kept = np.arange(int((graph.part == 0).sum()))
 def run(memory, count):
     some = tests.take(np.arange(count))
-    found = trace(TripleSource(graph, factors, some, kept), [Weighted("w", 1.0, lambda: None)],
-                  topk=3, limits=Limits(memory, 256), arithmetic=arithmetic,
+    source = FactoredSource(FactoredTriples(graph, factors, some, kept), arithmetic)
+    found = trace(source, [Checkpoint("w", 1.0, lambda: None)],
+                  topk=3, limits=Limits(memory, 256),
                   processes=Processes(torch.device("cpu")))
     return found[0].scores
 run(8 << 20, 2)

@@ -9,10 +9,10 @@ import torch
 from hasten.data.tables import TRAIN, Triples
 from hasten.errors import HastenError, UsageError
 from hasten.influence.factors import Arithmetic
-from hasten.influence.flow import Options, sampled
 from hasten.influence.products import products
+from hasten.influence.run import Options, sampled
 from hasten.influence.sketch import Sketch
-from hasten.influence.trace import Limits, Plan, Weighted, best_of, trace
+from hasten.influence.trace import Checkpoint, Limits, Plan, best_of, trace
 from tests.influence.test_influence_triples import (  # noqa: F401 - a fixture
     alone,
     expected,
@@ -38,16 +38,16 @@ def test_checkpoints_are_added_up_by_their_learning_rates(loss, name, graph):  #
         model.load_state_dict(weights)
         wanted = wanted + lr * expected(model, graph, tests, loss, "all")[0]
     both = [
-        Weighted("first", 0.1, lambda: model.load_state_dict(first)),
-        Weighted("second", 0.03, lambda: model.load_state_dict(second)),
+        Checkpoint("first", 0.1, lambda: model.load_state_dict(first)),
+        Checkpoint("second", 0.03, lambda: model.load_state_dict(second)),
     ]
     found = found_matrix(source, both, LIMITS)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
     # as many passes as memory makes of it change nothing
     sizes = source.sizes()
     least = 2 * 8 * (sizes.term + sizes.test + 40 * sizes.pair)
-    plan = Plan.within(Limits(least, 5), source, 8, None)
-    assert 1 <= plan.tests < source.tests
+    plan = Plan.within(Limits(least, 5), source)
+    assert 1 <= plan.tests < source.examples.tests
     found = found_matrix(source, both, Limits(least, 5))
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
@@ -55,7 +55,7 @@ def test_checkpoints_are_added_up_by_their_learning_rates(loss, name, graph):  #
 def test_a_budget_that_holds_nothing_is_refused(graph):  # noqa: F811
     source = source_of(make("conve", "1-n"), graph, "positive", "all", some_tests(graph))
     with pytest.raises(UsageError, match="--memory-budget: 100 bytes are too few"):
-        found_matrix(source, [Weighted("only", 1.0, lambda: None)], Limits(100, 16))
+        found_matrix(source, [Checkpoint("only", 1.0, lambda: None)], Limits(100, 16))
 
 
 def test_equal_scores_come_in_the_order_of_the_training_part():
@@ -74,7 +74,7 @@ def test_influences_that_are_not_finite_are_refused(graph):  # noqa: F811
     with torch.no_grad():
         model.entities.weight[0] = torch.inf
     with pytest.raises(HastenError, match="not finite"):
-        found_matrix(source, [Weighted("only", 1.0, lambda: None)], LIMITS)
+        found_matrix(source, [Checkpoint("only", 1.0, lambda: None)], LIMITS)
 
 
 @pytest.mark.parametrize("loss", ["training", "positive"])
@@ -85,7 +85,7 @@ def test_a_sample_has_the_influences_of_the_whole(loss, graph):  # noqa: F811
     assert 0 < len(kept) < count
     assert np.array_equal(kept, sampled(count, Options(sample_rate=0.4, seed=3)))
     assert not np.array_equal(kept, sampled(count, Options(sample_rate=0.4, seed=4)))
-    once = [Weighted("only", 1.0, lambda: None)]
+    once = [Checkpoint("only", 1.0, lambda: None)]
     whole = found_matrix(source_of(model, graph, loss, "all", tests), once, LIMITS)
     some = found_matrix(source_of(model, graph, loss, "all", tests, kept), once, LIMITS)
     torch.testing.assert_close(some, whole[:, kept], rtol=1e-9, atol=1e-12)
@@ -98,9 +98,9 @@ def test_a_sample_has_the_influences_of_the_whole(loss, graph):  # noqa: F811
 def test_a_projection_is_right_on_average(name, layers, loss, graph):  # noqa: F811
     """The mean over seeds comes near as one over the root of their number."""
     tests = some_tests(graph)
-    source = source_of(make(name, "1-n"), graph, loss, layers, tests)
+    source = source_of(make(name, "1-n"), graph, loss, layers, tests).examples
     test, block = source.test(0, source.tests), source.block(0, source.terms, None)
-    exact = products(test.single(), block, Arithmetic())
+    exact = products(test, block, Arithmetic())
     scale = float(exact.norm(dim=1).max())
     size = 64
     errors = []
@@ -119,24 +119,25 @@ def test_a_projection_is_right_on_average(name, layers, loss, graph):  # noqa: F
 
 def test_projected_influences_are_products_of_sketches(graph):  # noqa: F811
     tests = some_tests(graph)
-    source = source_of(make("conve", "1-n"), graph, "positive", "all", tests)
-    once, sketch = [Weighted("only", 1.0, lambda: None)], Sketch(16, 0, 9, 4)
+    once, sketch = [Checkpoint("only", 1.0, lambda: None)], Sketch(16, 0, 9, 4)
+    projected = source_of(make("conve", "1-n"), graph, "positive", "all", tests, sketch=sketch)
+    source = projected.examples
     terms = sketch(source.test(0, source.tests)).view(2, -1, 16).sum(0)
     each = sketch(source.block(0, source.terms, None))
-    wanted = (terms @ each.T)[:, source.members].sum(1)
-    torch.testing.assert_close(found_matrix(source, once, LIMITS, sketch=sketch), wanted)
+    wanted = (terms @ each.T)[:, source.terms_of].sum(1)
+    torch.testing.assert_close(found_matrix(projected, once, LIMITS), wanted)
 
 
 def test_low_precision_is_near(graph):  # noqa: F811
     source = source_of(make("conve", "1-n", torch.float32), graph, "training", "all",
                        some_tests(graph))  # fmt: skip
-    once = [Weighted("only", 1.0, lambda: None)]
+    once = [Checkpoint("only", 1.0, lambda: None)]
     exact = found_matrix(source, once, LIMITS)
     low = Arithmetic(torch.bfloat16)
-    source.make.arithmetic = low
-    source.make.body.mm = low.product
-    count = source.members.shape[1]
-    pro, _ = trace(source, once, topk=count, limits=LIMITS, arithmetic=low, **alone())
+    factors = source.examples.factors
+    source.arithmetic = factors.arithmetic = factors.encoder.arithmetic = low
+    count = source.examples.terms_of.shape[1]
+    pro, _ = trace(source, once, topk=count, limits=LIMITS, **alone())
     for row, (ids, scores) in enumerate(zip(pro.ids, pro.scores, strict=True)):
         wanted = exact[row, ids[ids >= 0]]
         scale = float(exact[row].abs().max())
@@ -147,7 +148,7 @@ def test_low_precision_is_near(graph):  # noqa: F811
 def test_tests_are_summed_over_both_directions(graph):  # noqa: F811
     """A single triple asked alone has the row that it has among others."""
     model, tests = make("conve", "1-n"), some_tests(graph)
-    once = [Weighted("only", 1.0, lambda: None)]
+    once = [Checkpoint("only", 1.0, lambda: None)]
     whole = found_matrix(source_of(model, graph, "training", "all", tests), once, LIMITS)
     one = Triples(tests.head[2:3], tests.relation[2:3], tests.tail[2:3])
     alone_row = found_matrix(source_of(model, graph, "training", "all", one), once, LIMITS)

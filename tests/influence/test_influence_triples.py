@@ -10,10 +10,11 @@ from hasten.configuration.build import build_config
 from hasten.data.graph.load import load_graph_table
 from hasten.data.tables import TEST, TRAIN, KnowledgeGraph, Triples
 from hasten.distributed.processes import Processes
-from hasten.influence.completion import CompletionFactors, TripleSource, training_answers
+from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic
-from hasten.influence.support import body_of
-from hasten.influence.trace import Limits, Weighted, trace, trace_self
+from hasten.influence.support import encoder_of
+from hasten.influence.trace import Checkpoint, Limits, trace, trace_self
+from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.complex import ComplEx, ComplExOptions
 from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
@@ -45,14 +46,12 @@ def make(name: str, loss: str, kind: torch.dtype = torch.float64):
     return randomise(model(options(**settings, loss=loss), SIZES).to(kind), 3)
 
 
-def source_of(model, graph, loss, layers, tests, kept=None) -> TripleSource:
+def source_of(model, graph, loss, layers, tests, kept=None, sketch=None) -> FactoredSource:
     arithmetic = Arithmetic()
-    answers = training_answers(graph)
-    factors = CompletionFactors(
-        model, body_of(model, arithmetic), answers, loss, layers, arithmetic
-    )
-    count = len(graph.of(TRAIN))
-    return TripleSource(graph, factors, tests, np.arange(count) if kept is None else kept)
+    encoder = encoder_of(model, arithmetic)
+    factors = TripleFactors(model, encoder, Answers.build(graph), loss, layers, arithmetic)
+    kept = np.arange(len(graph.of(TRAIN))) if kept is None else kept
+    return FactoredSource(FactoredTriples(graph, factors, tests, kept), arithmetic, sketch)
 
 
 def alone() -> dict:
@@ -87,11 +86,10 @@ def expected(model, graph, tests, loss, layers) -> tuple[torch.Tensor, torch.Ten
     return rows(as_list(tests)) @ train.T, (train * train).sum(1)
 
 
-def found_matrix(source, checkpoints, limits, **more) -> torch.Tensor:
+def found_matrix(source, checkpoints, limits) -> torch.Tensor:
     """[T, n] from proponents and opponents, so that both are tested too."""
-    count = source.members.shape[1]
-    pro, con = trace(source, checkpoints, topk=count, limits=limits, arithmetic=Arithmetic(),
-                     **{**alone(), **more})  # fmt: skip
+    count = source.examples.terms_of.shape[1]
+    pro, con = trace(source, checkpoints, topk=count, limits=limits, **alone())
     matrix = pro.scores.new_zeros(len(pro.ids), count)
     for best in (pro, con):
         for row, (ids, scores) in enumerate(zip(best.ids, best.scores, strict=True)):
@@ -114,7 +112,7 @@ def test_influences_are_products_of_gradients(name, trained, loss, layers, graph
     model, tests = make(name, trained), some_tests(graph)
     source = source_of(model, graph, loss, layers, tests)
     wanted, norms = expected(model, graph, tests, loss, layers)
-    once = [Weighted("only", 0.5, lambda: None)]
+    once = [Checkpoint("only", 0.5, lambda: None)]
     for rows in (3, 7, 500):
         limits = Limits(1 << 30, rows)
         torch.testing.assert_close(
@@ -130,7 +128,7 @@ def test_float32_is_as_good_as_it_can_be(name, loss, graph):
     tests = some_tests(graph)
     source = source_of(make(name, "1-n", torch.float32), graph, loss, "all", tests)
     wanted, norms = expected(make(name, "1-n"), graph, tests, loss, "all")
-    limits, once = Limits(1 << 30, 16), [Weighted("only", 1.0, lambda: None)]
+    limits, once = Limits(1 << 30, 16), [Checkpoint("only", 1.0, lambda: None)]
     found = found_matrix(source, once, limits).double()
     assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-5
     own = trace_self(source, once, limits=limits, **alone()).double()

@@ -1,4 +1,4 @@
-"""``hasten influence``: which training examples speak for a prediction, and which against it."""
+"""``hasten influence``: the training examples that support or oppose a prediction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COLUMNS = (
 )  # fmt: skip
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _SHOWN = 20
-_TIER = "Approximations"
+_APPROXIMATE = "Approximations"
 _COST = "Speed and memory"
 
 
@@ -44,52 +44,65 @@ def influence(
     run: RunArgument,
     test: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What to explain: triples, or user_id[,item_id]."),
+        typer.Option(metavar="FILE", help="Explain the triples or user_id[,item_id] of a file."),
     ] = None,
     triple: Annotated[
-        list[str] | None, typer.Option(metavar="h,r,t", help="A triple to explain; repeatable.")
+        list[str] | None, typer.Option(metavar="h,r,t", help="Explain a triple; repeatable.")
     ] = None,
     event: Annotated[
-        list[str] | None, typer.Option(metavar="USER,ITEM", help="An event; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="USER,ITEM", help="Explain an item for a user; repeatable."),
     ] = None,
     part: Annotated[
-        str | None, typer.Option(metavar="PART", help="A part of the data: valid or test.")
+        str | None, typer.Option(metavar="PART", help="Explain a part of the data: valid or test.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="At most so many tests.", min=1)
+        int | None, typer.Option(metavar="N", help="Explain at most N examples.", min=1)
     ] = None,
     itself: Annotated[
         bool,
-        typer.Option("--self", help="Every training example on itself: finds mislabelled ones."),
+        typer.Option("--self", help="Self-influence of training examples; finds mislabeled ones."),
     ] = False,
     topk: Annotated[
         int | None,
-        typer.Option(help="Proponents and opponents of each (20); of --self rows (all).", min=1),
+        typer.Option(help="Proponents and opponents per test (20); rows of --self (all).", min=1),
     ] = None,
     loss: Annotated[
-        str, typer.Option(metavar="NAME", help="positive: the example alone; training: as trained.")
-    ] = "positive",
+        str | None,
+        typer.Option(metavar="NAME", help="positive: of the answer alone; training: as trained."),
+    ] = None,
     layers: Annotated[
-        str | None, typer.Option(metavar="NAME", help="all, or the last: the scores' own layer.")
+        str | None, typer.Option(metavar="NAME", help="all parameters, or the last layer only.")
     ] = None,
     checkpoints: Annotated[
         str, typer.Option(metavar="NAMES", help="all, best, final, last, or epochs: 5,10.")
     ] = "best",
     sample_rate: Annotated[
         float,
-        typer.Option(metavar="P", help="Look at this share of the data.", rich_help_panel=_TIER),
+        typer.Option(
+            metavar="P",
+            help="Evaluate this fraction of the training examples.",
+            rich_help_panel=_APPROXIMATE,
+        ),
     ] = 1.0,
     projection: Annotated[
         int | None,
-        typer.Option(metavar="K", help="Gradients as K numbers.", min=2, rich_help_panel=_TIER),
+        typer.Option(
+            metavar="K",
+            help="Project gradients to K numbers.",
+            min=2,
+            rich_help_panel=_APPROXIMATE,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of both.", min=0, rich_help_panel=_TIER)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of both.", min=0, rich_help_panel=_APPROXIMATE)
+    ] = 0,
     block_size: Annotated[
-        int, typer.Option(help="Training terms at a time.", min=1, rich_help_panel=_COST)
+        int, typer.Option(help="Training terms per block.", min=1, rich_help_panel=_COST)
     ] = 512,
     memory_budget: Annotated[
         str,
-        typer.Option(metavar="SIZE", help="Beside weights and data.", rich_help_panel=_COST),
+        typer.Option(metavar="SIZE", help="Memory beside weights and data.", rich_help_panel=_COST),
     ] = "2GB",
     precision: Annotated[
         str, typer.Option(metavar="NAME", help="fp32, bf16 or fp64.", rich_help_panel=_COST)
@@ -101,74 +114,68 @@ def influence(
     master_port: MasterPortOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    debug: DebugOption = False,  # noqa: ARG001 - read by main()
 ) -> None:
-    """Trace predictions of RUN to its training data (TracIn).
+    """Find the training examples of RUN that influence its predictions (TracIn).
 
-    For each test its proponents, which training on lowered its loss, and its
-    opponents, which raised it. Exact unless an approximation is asked for.
+    Training on a proponent lowered the loss of the test example, training on an
+    opponent raised it. The scores are exact unless you choose an approximation.
     """
-    given = [test is not None, bool(triple), bool(event), part is not None, itself]
-    if sum(given) != 1:
+    if sum([test is not None, bool(triple), bool(event), part is not None, itself]) != 1:
         raise UsageError(
-            "what is to be explained? give one of --test FILE, --triple h,r,t, --event user,item, "
-            "--part test and --self"
+            "nothing to explain, or more than one kind: give one of --test FILE, --triple h,r,t, "
+            "--event user,item, --part test and --self"
         )
     _one_of("loss", loss, ("training", "positive"))
     _one_of("precision", precision, ("fp32", "bf16", "fp64"))
-    if layers is not None:
-        _one_of("layers", layers, ("all", "last"))
-    if part is not None:
-        _one_of("part", part, ("valid", "test"))
+    _one_of("layers", layers, ("all", "last"))
+    _one_of("part", part, ("valid", "test"))
     if not 0 < sample_rate <= 1:
-        raise UsageError(f"--sample-rate {sample_rate:g}: a share above 0, at most 1")
+        raise UsageError(f"--sample-rate {sample_rate:g}: expected a number above 0 and up to 1")
     if itself and projection is not None:
-        raise UsageError(
-            "--projection has no use with --self, which is exact without products of pairs: leave "
-            "it out"
-        )
+        raise UsageError("--projection has no effect with --self, which needs no pairs: remove it")
     if itself and limit is not None:
-        raise UsageError("--limit is of tests, and --self has none: --topk shows the first rows")
+        raise UsageError("--limit has no effect with --self; --topk limits its rows")
     if format is not None and out is None:
-        raise UsageError("--format is the format of --out FILE, which is not given")
+        raise UsageError("--format is the format of --out FILE: give --out too")
     memory = _bytes(memory_budget)
     prepare_process(several=True)
-    from hasten.inference import export  # noqa: PLC0415 - brings pyarrow
+    from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
 
     if out is not None:
         export.check_target(out, format)
     count = whole_number("devices", devices)
     port = whole_number("master-port", master_port) or 0
     start_if_several(context, count or 1, count is not None, port)
-    from hasten.influence import flow  # noqa: PLC0415 - brings torch
+    from hasten.inference.inputs import TRIPLE  # noqa: PLC0415 - imports torch
+    from hasten.influence.queries import TestSelection, split_cells  # noqa: PLC0415
+    from hasten.influence.run import Options, compute_influence  # noqa: PLC0415
 
+    labels = [split_cells(text, TRIPLE, "triple") for text in triple or ()]
+    labels += [split_cells(text, ("user", "item"), "event") for text in event or ()]
     if topk is None and not (itself and (out is not None or json)):
         topk = _SHOWN
-    found = flow.influence(
-        run,
-        _asked(run, test, triple, event, part, limit),
-        flow.Options(
-            loss=cast(Any, loss),
-            layers=cast(Any, layers or _widest(run)),
-            checkpoints=checkpoints,
-            topk=topk,
-            sample_rate=sample_rate,
-            projection=projection,
-            seed=seed,
-            memory=memory,
-            block=block_size,
-            precision=cast(Any, precision),
-        ),
-        device=device,
-        quiet=quiet,
+    options = Options(
+        loss=cast(Any, loss),
+        layers=cast(Any, layers),
+        checkpoints=checkpoints,
+        topk=topk,
+        sample_rate=sample_rate,
+        projection=projection,
+        seed=seed,
+        memory=memory,
+        block=block_size,
+        precision=cast(Any, precision),
     )
+    selection = TestSelection(labels or None, test, part, limit)
+    found = compute_influence(run, selection, options, device=device, quiet=quiet)
     if output.speaks():
-        _tell(found, out, format, json)
+        _report(found, out, format, json)
 
 
-def _tell(found: Influences, out: Path | None, format: str | None, json: bool) -> None:
-    """Write, print, and say how it was made."""
-    from hasten.inference import export  # noqa: PLC0415 - brings pyarrow
+def _report(found: Influences, out: Path | None, format: str | None, json: bool) -> None:
+    """Write or print the rows, with one line on how they were computed."""
+    from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
 
     about = found.about
     if out is not None:
@@ -188,53 +195,8 @@ def _tell(found: Influences, out: Path | None, format: str | None, json: bool) -
         show_rows(found.table.to_pylist(), _COLUMNS)
 
 
-def _asked(
-    run: Path,
-    test: Path | None,
-    triple: list[str] | None,
-    event: list[str] | None,
-    part: str | None,
-    limit: int | None,
-) -> Any:
-    from hasten.inference.inputs import TRIPLE, read_events  # noqa: PLC0415 - only when needed
-    from hasten.influence import flow  # noqa: PLC0415
-    from hasten.influence import queries as asked  # noqa: PLC0415
-
-    labels: list[tuple[str, ...]] | None = None
-    if triple:
-        labels = [asked.split_cells(text, TRIPLE, "triple") for text in triple]
-    elif event:
-        labels = [asked.split_cells(text, ("user", "item"), "event") for text in event]
-    elif test is not None:
-        config = _config(run)
-        if _reads_triples(config):
-            labels = list(asked.read_test_triples(test, config.data))
-        else:
-            labels = read_events(test)
-    return flow.Asked(labels, part, limit)
-
-
-def _widest(run: Path) -> str:
-    """The layers that are traced where nothing is said: all where that has an exact form."""
-    return "all" if _reads_triples(_config(run)) else "last"
-
-
-def _config(run: Path) -> Any:
-    from hasten.configuration.build import load_config  # noqa: PLC0415 - only when needed
-    from hasten.runs.run_folder import RunFolder  # noqa: PLC0415
-
-    RunFolder.open(run, lock=False)
-    return load_config(run / "config.yaml")
-
-
-def _reads_triples(config: Any) -> bool:
-    from hasten.config import TripleOptions  # noqa: PLC0415 - only when needed
-
-    return isinstance(config.data, TripleOptions)
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
+def _one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
         raise UsageError(f"--{name} {value}: must be one of {', '.join(known)}")
 
 

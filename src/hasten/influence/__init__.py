@@ -1,1 +1,1 @@
-"""Which training examples speak for a prediction, and which against it: TracIn."""
+"""Training-data influence (TracIn): which training examples support or oppose a prediction."""

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are traced, each with the learning rate at which it was reached."""
+"""The checkpoints of ``--checkpoints``, each with the learning rate of its last step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hasten.runs.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A checkpoint: its name, how far the run was, and the learning rate of its last step."""
+class CheckpointFile:
+    """A checkpoint: its name, its position in the run, and the learning rate of its last step."""
 
     name: str
     path: Path
@@ -24,12 +24,14 @@ class Traced:
     lr: float
 
 
-def choose(folder: RunFolder, text: str, lr_at: Callable[[int], float]) -> list[Traced]:
-    """The checkpoints of ``all``, ``last``, or names and numbers of epochs divided by commas.
+def choose_checkpoints(
+    folder: RunFolder, text: str, lr_at: Callable[[int], float]
+) -> list[CheckpointFile]:
+    """The checkpoints that a comma-separated list names, in the order of their steps, each once.
 
-    all: those kept under ``checkpoints``; last: the newest of them; ``best`` and ``final`` are
-    names too. lr_at: the schedule by step, for checkpoints that do not record it. In the order of
-    their steps, each once. Raises UsageError, RunFolderError or CheckpointError.
+    text: ``all`` (those under ``checkpoints``), ``last`` (the newest of them), ``best``, ``final``,
+    other names, and epochs. lr_at: the learning rate by step, for checkpoints that do not record
+    it. Raises UsageError, RunFolderError or CheckpointError.
     """
     names = _names(folder)
     wanted: list[str] = []
@@ -44,22 +46,22 @@ def choose(folder: RunFolder, text: str, lr_at: Callable[[int], float]) -> list[
             wanted.append(part)
     if not wanted:
         raise UsageError(
-            f"--checkpoints {text}: no checkpoint is meant; give all, best, final, last, or epochs "
+            f"--checkpoints {text}: names no checkpoint; give all, best, final, last, or epochs "
             f"such as 5,10 (the run keeps best, final, {', '.join(names)})"
         )
-    found: dict[int, Traced] = {}
+    found: dict[int, CheckpointFile] = {}
     for name in wanted:
         path = named_checkpoint(folder, name)
         state = read_checkpoint(path, groups=()).state
         position = state["position"]
         step = int(position["step"])
         lr = float(state["lr"]) if "lr" in state else lr_at(max(0, step - 1))
-        found.setdefault(step, Traced(name, path, int(position["epoch"]), step, lr))
+        found.setdefault(step, CheckpointFile(name, path, int(position["epoch"]), step, lr))
     return [found[step] for step in sorted(found)]
 
 
 def _names(folder: RunFolder) -> list[str]:
-    """Checkpoints that are kept, oldest first."""
+    """The checkpoints under ``checkpoints``, oldest first."""
     if not folder.checkpoints.is_dir():
         return []
     named = [p.name for p in folder.checkpoints.iterdir() if p.name.startswith("epoch-")]

@@ -1,18 +1,18 @@
-"""Gradients of single loss terms, kept in the factors that their inner products need.
+"""Gradients of single loss terms, stored as the factors that their inner products need.
 
-A loss term belongs to a question with the vector x [D], whose score for catalogue row j is
-``x · E_j + b_j``. With the residuals ρ = ∂ℓ/∂s over the catalogue its gradient is
+A loss term belongs to a query with the vector x [D], which scores catalogue row j as
+``x · E_j + b_j``. With the residuals ρ = ∂ℓ/∂s over the catalogue, its gradient is
 
-- of the table E: ρ xᵀ, and a [D] more at row e where the question reads the row e of the same
-  table; of the bias: ρ;
+- of the table E: ρ xᵀ, plus a [D] at row e if the query reads row e of the same table;
+- of the bias: ρ;
 - of the relations: c [D] at row r;
-- of a linear layer: δ fᵀ, its output's gradient by its input;
-- of everything small (filters, gains, shifts): one vector, written out.
+- of a linear layer: δ fᵀ, its output gradient times its input;
+- of all small parameters (filters, gains, shifts): one dense vector.
 
-Residuals are a row shared by all terms of a question (``dense``) and one number at a target:
+Residuals are a row that all terms of a query share (``dense``) plus one value at a target:
 ρ = dense + value · 1[target]. Either may be absent.
 
-Shapes: n terms of m questions, D width, N catalogue rows, k terms with input gradients.
+Shapes: n terms of m queries, D width, N catalogue rows, k terms with row gradients.
 """
 
 from __future__ import annotations
@@ -32,105 +32,61 @@ Layers = Literal["all", "last"]
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer: what went in, [m, F], and the gradient of what came out, [n, G]."""
+    """A linear layer: its inputs [m, F] and the gradients of its outputs [n, G]."""
 
     inputs: Tensor
-    slopes: Tensor
+    output_grads: Tensor
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Gradients of the rows that questions read.
+class RowGradients:
+    """Gradients of the rows that queries read.
 
-    at: int64 [k] the terms they belong to, None for all; entity, relation: int64 [k] the rows;
-    heads, relations: [k, D] their gradients.
+    terms: int64 [k] the terms that they belong to, None for all; entity, relation: int64 [k] the
+    rows; head_grads, relation_grads: [k, D].
     """
 
-    at: Tensor | None
+    terms: Tensor | None
     entity: Tensor
     relation: Tensor
-    heads: Tensor
-    relations: Tensor
+    head_grads: Tensor
+    relation_grads: Tensor
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The gradients of n loss terms of m questions.
+    """The gradients of n loss terms of m queries.
 
-    of: int64 [n] the question of each term, None: each has its own, in order. vectors: [m, D];
-    dense: [m, N] or None; target: int64 [n], value: [n], or both None; bias: whether the catalogue
-    has one. entity: int64 [m], inputs: None where only the scores' own layer counts.
+    query: int64 [n] the query of each term, None if every term has its own, in order. vectors:
+    [m, D]; dense: [m, N] or None; target: int64 [n] and value: [n], or both None; bias: whether the
+    catalogue has one. entity: int64 [m] and rows: None if only the output layer counts.
     """
 
-    of: Tensor | None
+    query: Tensor | None
     vectors: Tensor
     dense: Tensor | None
     target: Tensor | None
     value: Tensor | None
     bias: bool
     entity: Tensor | None = None
-    inputs: Inputs | None = None
+    rows: RowGradients | None = None
     linears: Sequence[Linear] = ()
     small: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.vectors if self.of is None else self.of)
+        return len(self.vectors if self.query is None else self.query)
 
     @property
-    def question(self) -> Tensor:
-        """int64 [n] the question of each term."""
-        if self.of is not None:
-            return self.of
+    def query_of_term(self) -> Tensor:
+        """int64 [n] the query of each term."""
+        if self.query is not None:
+            return self.query
         return torch.arange(len(self.vectors), device=self.vectors.device)
-
-    def take(self, terms: Tensor) -> Factors:
-        """These terms (int64 [p]), each with a question of its own; inputs must be of all terms."""
-        question = self.question[terms]
-
-        def rows(held: Tensor | None) -> Tensor | None:
-            return None if held is None else held.index_select(0, question)
-
-        def each(held: Tensor | None) -> Tensor | None:
-            return None if held is None else held.index_select(0, terms)
-
-        inputs = self.inputs
-        if inputs is not None:
-            assert inputs.at is None
-            inputs = Inputs(
-                None,
-                inputs.entity[terms],
-                inputs.relation[terms],
-                inputs.heads.index_select(0, terms),
-                inputs.relations.index_select(0, terms),
-            )
-        return Factors(
-            of=None,
-            vectors=self.vectors.index_select(0, question),
-            dense=rows(self.dense),
-            target=each(self.target),
-            value=each(self.value),
-            bias=self.bias,
-            entity=rows(self.entity),
-            inputs=inputs,
-            linears=[
-                Linear(
-                    linear.inputs.index_select(0, question), linear.slopes.index_select(0, terms)
-                )
-                for linear in self.linears
-            ],
-            small=each(self.small),
-        )
-
-    def single(self) -> Factors:
-        """The same with a question for each term."""
-        return (
-            self if self.of is None else self.take(torch.arange(len(self), device=self.of.device))
-        )
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The precision of matrix products: ``low`` (or None for that of the operands).
+    """The precision of matrix products: ``low``, or None for that of the operands.
 
     Everything else, sums of products included, stays in the precision of the model.
     """
@@ -143,6 +99,11 @@ class Arithmetic:
             return a @ b
         return (a.to(self.low) @ b.to(self.low)).to(a.dtype)
 
-    def again(self, a: Tensor, b: Tensor) -> Tensor:
-        """``a @ b`` of shapes that come again and again, b [K, N] without gaps."""
+    def cached_product(self, a: Tensor, b: Tensor) -> Tensor:
+        """``a @ b`` for shapes that repeat, b [K, N] contiguous."""
         return product(a, b) if self.low is None else self.product(a, b)
+
+
+def per_term(rows: Tensor, query: Tensor | None) -> Tensor:
+    """Rows of queries [m, ...] as rows of their terms [n, ...]."""
+    return rows if query is None else rows.index_select(0, query)

@@ -1,9 +1,12 @@
-"""What is to be explained: triples or events, of a file, of the command line or of the data."""
+"""Test examples: triples or interactions from a file, the command line or a part of the data."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -13,18 +16,35 @@ from hasten.data.graph.vocabularies import unite_roles
 from hasten.data.readers.triples import read_triples
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, KnowledgeGraph, Triples
 from hasten.errors import DataError, UsageError
-from hasten.inference.inputs import TRIPLE
+from hasten.inference.inputs import TRIPLE, read_events
 from hasten.inference.labels import indices_of
 
-REMEDY = "only what stands in the run's data can be traced"
+REMEDY = "test examples must be in the run's data"
 _PARTS = {"valid": VALID, "test": TEST}
 
 
-def read_test_triples(path: Path, data: DataOptions) -> list[tuple[str, str, str]]:
-    """Triples of a file, as those of training are read: a header, or three cells a line.
+@dataclass(frozen=True)
+class TestSelection:
+    """The test examples to explain: by label, from a file, or a part; if none, self-influence.
 
-    data: the options of the run, whose columns and separator hold for this file too. Raises
-    DataError with file and line.
+    labels: triples (h, r, t), or interactions (user, item) or (user,); part: valid or test; limit:
+    at most so many tests.
+    """
+
+    labels: Sequence[tuple[str, ...]] | None = None
+    file: Path | None = None
+    part: str | None = None
+    limit: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.labels is None and self.file is None and self.part is None
+
+
+def read_test_triples(path: Path, data: DataOptions) -> list[tuple[str, str, str]]:
+    """The triples of a file in the format of the training data.
+
+    data: the run's options, for its columns and separator. Raises DataError with file and line.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected head, relation and tail a line")
@@ -38,7 +58,7 @@ def read_test_triples(path: Path, data: DataOptions) -> list[tuple[str, str, str
 
 
 def split_cells(text: str, names: tuple[str, ...], flag: str) -> tuple[str, ...]:
-    """``a,b,c`` as cells with these names; quotes keep a comma within one."""
+    """The cells of ``a,b,c``; quotes allow a comma in a cell. Raises UsageError."""
     try:
         cells = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True), [])]
     except csv.Error:
@@ -50,47 +70,69 @@ def split_cells(text: str, names: tuple[str, ...], flag: str) -> tuple[str, ...]
     return tuple(cells)
 
 
-def triples_of(graph: KnowledgeGraph, labels: list[tuple[str, str, str]]) -> Triples:
-    """Indices of labels. Raises DataError with the unknown ones and the nearest known."""
+def triples_of(graph: KnowledgeGraph, labels: Sequence[tuple[str, str, str]]) -> Triples:
+    """The indices of these triples. Raises DataError with unknown labels and the nearest known."""
     heads, relations, tails = zip(*labels, strict=True)
     entity = indices_of(graph.entities, [*heads, *tails], "entity", REMEDY)
     relation = indices_of(graph.relations, list(relations), "relation", REMEDY)
     return Triples(entity[: len(heads)], relation, entity[len(heads) :])
 
 
-def part_of_graph(graph: KnowledgeGraph, part: str) -> Triples:
-    """The triples of the validation or test part. Raises UsageError where there are none."""
-    found = graph.of(_PARTS[part])
-    if not len(found):
-        raise UsageError(f"--part {part}: the data of the run have no such triples")
-    return found
+def test_triples(graph: KnowledgeGraph, selection: TestSelection, options: DataOptions) -> Triples:
+    """The selected triples. Raises UsageError or DataError."""
+    if selection.empty:
+        return Triples(*(np.empty(0, np.int64) for _ in range(3)))
+    labels = selection.labels
+    if selection.file is not None:
+        labels = read_test_triples(selection.file, options)
+    if labels is None:
+        assert selection.part is not None
+        found = graph.of(_PARTS[selection.part])
+        if not len(found):
+            raise UsageError(f"--part {selection.part}: the run's data have no such triples")
+    elif any(len(row) != 3 for row in labels):
+        raise UsageError("this run is of triples: give --triple h,r,t, --test FILE or --part")
+    else:
+        found = triples_of(graph, cast(Sequence[tuple[str, str, str]], labels))
+    return found.take(np.arange(len(found))[: selection.limit])
 
 
-def events_of(dataset: Dataset, labels: list[tuple[str, ...]]) -> tuple[Int64, Int64]:
-    """Users and items of events; of a user alone, the events of the test part."""
-    users = indices_of(dataset.users, [row[0] for row in labels], "user", REMEDY)
-    if all(len(row) == 2 for row in labels):
-        items = indices_of(dataset.items, [row[1] for row in labels], "item", REMEDY)
-        return users, items
-    return part_of_events(dataset, "test", users)
+def test_events(dataset: Dataset, selection: TestSelection) -> tuple[Int64, Int64]:
+    """Users and items of the selected interactions. Raises UsageError or DataError.
 
-
-def part_of_events(dataset: Dataset, part: str, users: Int64 | None = None) -> tuple[Int64, Int64]:
-    """Users and items of the events of a part, those of the given users in their order."""
-    held = dataset.histories(_PARTS[part])
-    if users is None:
-        users = np.arange(len(dataset.users))
-    chosen = held.take(users)
-    if not len(chosen.items):
-        raise UsageError(f"--part {part}: there are no such events of these users")
-    return np.repeat(users, chosen.lengths), chosen.items
-
-
-def require_history(dataset: Dataset, users: Int64) -> None:
-    """Refuse users of whom nothing is known before the test part."""
+    Of a user without an item, the interactions of the test part.
+    """
+    if selection.empty:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    labels = selection.labels
+    if selection.file is not None:
+        labels = read_events(selection.file)
+    if labels is None:
+        assert selection.part is not None
+        users, items = part_of_events(dataset, selection.part)
+    elif any(len(row) == 3 for row in labels):
+        raise UsageError("this run is of interactions: give --event user,item, --test or --part")
+    else:
+        users = indices_of(dataset.users, [row[0] for row in labels], "user", REMEDY)
+        if all(len(row) == 2 for row in labels):
+            items = indices_of(dataset.items, [row[1] for row in labels], "item", REMEDY)
+        else:
+            users, items = part_of_events(dataset, "test", users)
+    users, items = users[: selection.limit], items[: selection.limit]
     lengths = dataset.histories(TRAIN, VALID).lengths[users]
     if not lengths.all():
         label = dataset.users.take(users[lengths == 0][:1])[0].as_py()
         raise DataError(
-            f"user {label!r} has no events before the test part, so that nothing predicts the event"
+            f"user {label!r} has no interactions before the test part, so nothing predicts this one"
         )
+    return users, items
+
+
+def part_of_events(dataset: Dataset, part: str, users: Int64 | None = None) -> tuple[Int64, Int64]:
+    """Users and items of the interactions of a part, in the order of these users."""
+    if users is None:
+        users = np.arange(len(dataset.users))
+    chosen = dataset.histories(_PARTS[part]).take(users)
+    if not len(chosen.items):
+        raise UsageError(f"--part {part}: these users have no such interactions")
+    return np.repeat(users, chosen.lengths), chosen.items

@@ -1,9 +1,9 @@
 """Residuals ρ = ∂ℓ/∂s of losses over a catalogue, with s = x · E + b.
 
-- ``1-n`` (row): binary cross-entropy over all rows, labels y' = (1 - ε) y + ε / N: σ(s) - y'.
+- ``1-n`` (KvsAll): binary cross-entropy over all rows, labels y' = (1 - ε) y + ε / N: σ(s) - y'.
 - ``softmax``: cross-entropy of one target j: softmax(s) - 1[j].
-- positive: the one cell j of the binary cross-entropy: (σ(s_j) - y') 1[j]; y' is 1 but for the
-  smoothing of ``1-n``.
+- positive: the binary cross-entropy of entry j alone: (σ(s_j) - y') 1[j]; y' is 1 except for the
+  label smoothing of ``1-n``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hasten.ops.graph.csr import CSR
 
 
 def scores_of(vectors: Tensor, table: Tensor, bias: Tensor | None, mm: Arithmetic) -> Tensor:
-    """[m, N] the scores of all rows, a tensor of the caller's own."""
+    """[m, N] the scores of all rows, a new tensor."""
     scores = mm.product(vectors, table.T)
     return scores if bias is None else scores.add_(bias)
 
 
 def row_residuals(scores: Tensor, answers: CSR, smoothing: float) -> Tensor:
-    """[m, N] of ``1-n``, in place of the scores. answers: distinct ones of each question."""
+    """[m, N] of ``1-n``, in place of the scores. answers: the distinct ones of each query."""
     residuals = scores.sigmoid_()
     if smoothing:
         residuals.sub_(smoothing / residuals.shape[1])
@@ -33,14 +33,14 @@ def row_residuals(scores: Tensor, answers: CSR, smoothing: float) -> Tensor:
 
 
 def softmax_residuals(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The part [m, N] that all terms of a question share, and the value [n] at each target."""
+    """The part [m, N] that all terms of a query share, and the value [n] at each target."""
     return torch.softmax(scores, 1), scores.new_full((len(target),), -1.0)
 
 
 def positive_residuals(
     vectors: Tensor, table: Tensor, bias: Tensor | None, target: Tensor, label: float
 ) -> Tensor:
-    """[n] of the targets' cells. vectors: [n, D]."""
+    """[n] at the targets. vectors: [n, D]."""
     scores = torch.linalg.vecdot(vectors, table.index_select(0, target))
     if bias is not None:
         scores = scores + bias[target]

@@ -1,8 +1,8 @@
-"""Influences as rows: who speaks for each test and who against it, by name."""
+"""Influences as rows: the proponents and opponents of each test, with labels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ KINDS = ("proponent", "opponent")
 
 @dataclass(frozen=True, eq=False)
 class Influences:
-    """The rows, and what was traced (the keys of the command's JSON object but for the rows)."""
+    """The rows, and how they were computed (the other keys of the command's JSON object)."""
 
     table: pa.Table
     about: Mapping[str, Any]
@@ -31,8 +31,8 @@ class Influences:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """n rows: int64 test (-1: itself) and example, kind, rank from 1, influence."""
+class InfluenceRows:
+    """n rows: int64 test (-1: self-influence) and example, kind, rank from 1, influence."""
 
     test: Int64
     example: Int64
@@ -41,8 +41,11 @@ class Found:
     influence: NDArray[np.float64]
 
 
-def of_tests(proponents: Best, opponents: Best) -> Found:
-    """Rows of every test: its proponents, strongest first, then its opponents."""
+Table = Callable[[InfluenceRows], pa.Table]
+
+
+def test_rows(proponents: Best, opponents: Best) -> InfluenceRows:
+    """For every test its proponents, strongest first, then its opponents."""
     tests, examples, kinds, ranks, influences = [], [], [], [], []
     for number, best in enumerate((proponents, opponents)):
         ids = best.ids.cpu().numpy()
@@ -54,62 +57,67 @@ def of_tests(proponents: Best, opponents: Best) -> Found:
         influences.append(best.scores.cpu().numpy()[row, column])
     test, kind, rank = np.concatenate(tests), np.concatenate(kinds), np.concatenate(ranks)
     order = np.lexsort((rank, kind, test))
-    return Found(
+    return InfluenceRows(
         test[order],
         np.concatenate(examples)[order],
         [KINDS[number] for number in kind[order]],
         rank[order].astype(np.int32),
-        _shortest(np.concatenate(influences)[order]),
+        _shortest_decimals(np.concatenate(influences)[order]),
     )
 
 
-def of_examples(own: Tensor, topk: int | None) -> Found:
-    """Rows of the training examples by their influence on themselves, largest first."""
-    scores = own.cpu().numpy()
+def self_rows(norms: Tensor, topk: int | None) -> InfluenceRows:
+    """The training examples by their self-influence, largest first."""
+    scores = norms.cpu().numpy()
     order = np.argsort(-scores, kind="stable")[:topk]
     rank = np.arange(1, len(order) + 1, dtype=np.int32)
-    nobody = np.full(len(order), -1, np.int64)
-    return Found(nobody, order, ["self"] * len(order), rank, _shortest(scores[order]))
+    no_test = np.full(len(order), -1, np.int64)
+    return InfluenceRows(
+        no_test, order, ["self"] * len(order), rank, _shortest_decimals(scores[order])
+    )
 
 
-def _shortest(scores: NDArray[Any]) -> NDArray[np.float64]:
-    """The numbers with the digits that tell them apart, so that all formats hold the same."""
+def _shortest_decimals(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """The shortest decimals that identify the numbers, so that all formats hold the same."""
     return scores.astype(str).astype(np.float64)
 
 
 def triple_table(
-    found: Found, graph: KnowledgeGraph, train: Triples, tests: Triples, method: str
+    rows: InfluenceRows, graph: KnowledgeGraph, train: Triples, tests: Triples, method: str
 ) -> pa.Table:
-    """Columns: the test (if there is one), kind, rank, influence, the training triple, method."""
+    """Columns: the test (if any), kind, rank, influence, the training triple, method."""
     columns: Columns = {}
-    if tests is not None and len(tests):
-        columns["test"] = found.test + 1
-        columns |= _triples(graph, tests.take(found.test), "test_")
-    columns |= _middle(found)
-    columns |= _triples(graph, train.take(found.example), "")
-    return pa.table({**columns, "method": [method] * len(found.rank)})
+    if len(tests):
+        columns["test"] = rows.test + 1
+        columns |= _triples(graph, tests.take(rows.test), "test_")
+    columns |= _scores(rows)
+    columns |= _triples(graph, train.take(rows.example), "")
+    return pa.table({**columns, "method": [method] * len(rows.rank)})
 
 
 def event_table(
-    found: Found,
+    rows: InfluenceRows,
     dataset: Dataset,
     events: tuple[Int64, Int64, Int64],
     tests: tuple[Int64, Int64] | None,
     method: str,
 ) -> pa.Table:
-    """The same of events. events: user, item and place (from 0) of each row's training event."""
+    """The same for interactions.
+
+    events: user, item and position (from 0) of each row's training interaction.
+    """
     columns: Columns = {}
     if tests is not None:
-        columns["test"] = found.test + 1
-        columns |= _events(dataset, tests[0][found.test], tests[1][found.test], "test_")
-    columns |= _middle(found)
+        columns["test"] = rows.test + 1
+        columns |= _events(dataset, tests[0][rows.test], tests[1][rows.test], "test_")
+    columns |= _scores(rows)
     columns |= _events(dataset, events[0], events[1], "")
     columns["position"] = events[2] + 1
-    return pa.table({**columns, "method": [method] * len(found.rank)})
+    return pa.table({**columns, "method": [method] * len(rows.rank)})
 
 
-def _middle(found: Found) -> Columns:
-    return {"kind": found.kind, "rank": found.rank, "influence": found.influence}
+def _scores(rows: InfluenceRows) -> Columns:
+    return {"kind": rows.kind, "rank": rows.rank, "influence": rows.influence}
 
 
 def _triples(graph: KnowledgeGraph, triples: Triples, prefix: str) -> Columns:

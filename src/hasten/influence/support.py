@@ -1,14 +1,16 @@
-"""Which models can be traced, and how far."""
+"""The choice between factored gradients and automatic differentiation, by model and options."""
 
 from __future__ import annotations
 
-from torch import nn
+from dataclasses import dataclass
+
+import torch
 
 from hasten.errors import UsageError
-from hasten.influence.bilinear import ComplExBody, DistMultBody
-from hasten.influence.body import Body
-from hasten.influence.convolution import ConvEBody
+from hasten.influence.convolution import ConvEEncoder
+from hasten.influence.encoders import BilinearEncoder, Encoder, complex_product
 from hasten.influence.factors import Arithmetic, Layers, Loss
+from hasten.models.interface import ExampleLosses, Model
 from hasten.models.knowledge_graph.complex import ComplEx
 from hasten.models.knowledge_graph.conve import ConvE
 from hasten.models.knowledge_graph.distmult import DistMult
@@ -16,33 +18,60 @@ from hasten.models.sequential.sasrec import SASRec
 from hasten.models.sequential.tisasrec import TiSASRec
 
 
-def body_of(model: nn.Module, arithmetic: Arithmetic) -> Body | None:
-    """The way back through a model of triples; None for other models."""
+@dataclass(frozen=True)
+class Method:
+    """factored: whether gradients are factored; loss and layers: what is differentiated."""
+
+    factored: bool
+    loss: Loss
+    layers: Layers
+
+
+def encoder_of(model: Model, arithmetic: Arithmetic) -> Encoder | None:
+    """The backward pass through the encoder of a knowledge-graph model; None for other models."""
     if isinstance(model, ConvE):
-        return ConvEBody(model, arithmetic)
+        return ConvEEncoder(model, arithmetic)
     if isinstance(model, DistMult):
-        return DistMultBody(model)
+        return BilinearEncoder(model, torch.mul)
     if isinstance(model, ComplEx):
-        return ComplExBody(model)
+        return BilinearEncoder(model, complex_product)
     return None
 
 
-def require_traceable(model: nn.Module, name: str, loss: Loss, layers: Layers) -> None:
-    """Refuse what has no exact form here. Raises UsageError."""
+def choose_method(
+    model: Model, name: str, loss: Loss | None, layers: Layers | None, approximate: str | None
+) -> Method:
+    """The fastest exact method for this model. Raises UsageError if there is none.
+
+    loss, layers: None for the model's default. approximate: the option that needs factors, if one
+    is given.
+    """
     sequential = isinstance(model, SASRec | TiSASRec)
-    if not sequential and body_of(model, Arithmetic()) is None:
+    if sequential or encoder_of(model, Arithmetic()) is not None:
+        if sequential and layers == "all":
+            raise UsageError(
+                f"--layers all: the layers of {name} before the last mix the interactions of a "
+                "user, so their gradients have no factors; give --layers last"
+            )
+        trained = model.options.loss
+        if loss == "training" and trained in ("sampled", "bce", "gbce"):
+            raise UsageError(
+                f"--loss training: {name} was trained with model.loss={trained}, whose negatives "
+                "change every epoch, so an example has no single loss; give --loss positive"
+            )
+        return Method(True, loss or "positive", layers or ("last" if sequential else "all"))
+    if not isinstance(model, ExampleLosses):
         raise UsageError(
-            f"{name} cannot be traced: hasten influence works on conve, distmult and complex, and "
-            "with --layers last on sasrec and tisasrec"
+            f"{name} does not support influence: conve, distmult, complex, sasrec and tisasrec do, "
+            "and models with a method example_losses"
         )
-    if sequential and layers == "all":
+    if loss == "positive":
         raise UsageError(
-            f"--layers all: the layers of {name} before the last mix the events of a user, so that "
-            "their gradients have no closed form for single events; give --layers last"
+            f"--loss positive: {name} only defines the loss that it is trained with; give "
+            "--loss training"
         )
-    trained = model.options.loss  # type: ignore[union-attr]
-    if loss == "training" and trained in ("sampled", "bce", "gbce"):
-        raise UsageError(
-            f"--loss training: {name} was trained by model.loss={trained}, whose negatives are "
-            "drawn anew each epoch, so that an example has no one loss; give --loss positive"
-        )
+    if layers == "last":
+        raise UsageError(f"--layers last: {name} has no factored output layer; give --layers all")
+    if approximate is not None:
+        raise UsageError(f"{approximate} needs factored gradients, and those of {name} are not")
+    return Method(False, "training", "all")

@@ -1,8 +1,9 @@
 """The model interface: what training, evaluation, inference and the command line call.
 
 A model is a subclass of :class:`Model`. It must have five class attributes and ``scorer``; every
-other method is a hook with a default that does nothing. Two capabilities that only some models
-have are protocols of their own: :class:`NodeEmbedder` and :class:`PathExplainer`.
+other method is a hook with a default that does nothing. Capabilities that only some models
+have are protocols of their own: :class:`NodeEmbedder`, :class:`PathExplainer` and
+:class:`ExampleLosses`.
 """
 
 from __future__ import annotations
@@ -177,4 +178,18 @@ class PathExplainer(Protocol):
 
     def path_graph(self) -> PathGraph:
         """The graph with the attention of its edges."""
+        ...
+
+
+@runtime_checkable
+class ExampleLosses(Protocol):
+    """A model whose training loss is a sum over examples: ``hasten influence``."""
+
+    def example_losses(self, batch: Any) -> Tensor:
+        """The loss of each example of a batch, without reduction.
+
+        batch: as for the training loss. Of a ``CompletionBatch`` [B], one for each query; of a
+        ``NextItemBatch`` [T], one for each target. Use PyTorch's own operations:
+        ``hasten influence`` differentiates them in forward mode.
+        """
         ...

@@ -1,0 +1,82 @@
+"""Backward passes through the encoders of knowledge-graph models, term by term.
+
+A model encodes the query (e, r) as x = q(E_e, R_r). From the gradient of x for each loss term, an
+encoder computes the gradients of the two rows and of its own parameters, separately for each term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hasten.influence.factors import Linear, per_term
+from hasten.models.knowledge_graph.base import TripleModel
+
+
+@dataclass(frozen=True)
+class EncoderGradients:
+    """Gradients of single terms: of their rows [k, D], and of the encoder's parameters."""
+
+    head_grads: Tensor
+    relation_grads: Tensor
+    linears: Sequence[Linear] = ()
+    small: Tensor | None = None
+
+
+class Encoder(Protocol):
+    """An encoder of m queries, differentiated for n terms, k of them with row gradients."""
+
+    def floats(self) -> tuple[int, int, int]:
+        """Numbers in memory, at most: per query, per term, and kept in the factors of a term."""
+        ...
+
+    def forward(self, entity: Tensor, relation: Tensor) -> tuple[Tensor, Any]:
+        """[m, D] vectors of int64 [m] entities and relations, and the state for backward."""
+        ...
+
+    def backward(
+        self, state: Any, grads: Tensor, query: Tensor | None, terms: Tensor | None
+    ) -> EncoderGradients:
+        """Gradients from those of the vectors, [n, D].
+
+        query: int64 [n] the query of each term; terms: int64 [k]; None as in ``Factors`` and
+        ``RowGradients``.
+        """
+        ...
+
+
+Rows = tuple[Tensor, Tensor]
+
+
+class BilinearEncoder:
+    """x = compose(E_e, R_r), without parameters of its own: DistMult and ComplEx."""
+
+    def __init__(self, model: TripleModel, compose: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.model, self.compose = model, compose
+
+    def floats(self) -> tuple[int, int, int]:
+        width = self.model.entities.block(0, 1).shape[1]
+        return 3 * width, 6 * width, 2 * width
+
+    def forward(self, entity: Tensor, relation: Tensor) -> tuple[Tensor, Rows]:
+        rows = self.model.entities.rows(entity), self.model.relations.rows(relation)
+        return self.compose(*rows), rows
+
+    def backward(
+        self, state: Rows, grads: Tensor, query: Tensor | None, terms: Tensor | None
+    ) -> EncoderGradients:
+        head, relation = (per_term(per_term(rows, query), terms).detach() for rows in state)
+        # every vector depends on its own two rows alone, so one backward pass serves all terms
+        backward = torch.func.vjp(self.compose, head, relation)[1]
+        return EncoderGradients(*backward(per_term(grads, terms)))
+
+
+def complex_product(a: Tensor, b: Tensor) -> Tensor:
+    """[k, D] complex products; real and imaginary halves side by side."""
+    a_re, a_im = a.chunk(2, dim=1)
+    b_re, b_im = b.chunk(2, dim=1)
+    return torch.cat([a_re * b_re - a_im * b_im, a_re * b_im + a_im * b_re], dim=1)

@@ -1,0 +1,148 @@
+"""Interactions as examples: the prediction of a user's next item from the items before it.
+
+A training example is one of the last ``max_length`` interactions of a user in the training part,
+without the very first one, which nothing predicts. A test example is an interaction after the
+training and validation parts.
+
+:class:`FactoredEvents` differentiates with respect to the output layer only, the item table that
+states are scored against: the encoder before it mixes all interactions of a user, so the gradients
+of its layers have no rank-1 form. Losses: ``training``, the cross-entropy over all items;
+``positive``, -log σ(s) of the interaction alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hasten.arrays import Int64
+from hasten.influence.factored import RowMask
+from hasten.influence.factors import Arithmetic, Factors, Loss
+from hasten.influence.products import paired_products
+from hasten.influence.residuals import positive_residuals, scores_of, softmax_residuals
+from hasten.influence.sources import MemorySizes
+from hasten.objectives.base import Batch
+from hasten.objectives.next_item import NextItemBatch, NextItemPhase
+from hasten.ops.table import Table
+from hasten.scoring import RecommenderQueries
+
+
+class EventTerms:
+    """The training examples of a phase, one term each: users of like lengths next to each other.
+
+    kept: int64 the terms that are examples, None for all.
+    """
+
+    def __init__(self, phase: NextItemPhase, kept: Int64 | None = None) -> None:
+        self.phase = phase
+        self.users = np.argsort(-phase.targets, kind="stable")
+        self.offsets = np.concatenate([[0], np.cumsum(phase.targets[self.users])])
+        self.kept = np.arange(int(self.offsets[-1])) if kept is None else kept
+        self.terms = len(self.kept)
+        weight = next(phase.module.parameters())
+        self.device, self.dtype = weight.device, weight.dtype
+        self.terms_of = torch.arange(self.terms, device=self.device)[None]
+
+    def blocks(self, rows: int) -> list[tuple[int, int]]:
+        """Whole users, as many as have ``rows`` interactions together, but at least one."""
+        found, first = [], 0
+        while first < len(self.users):
+            last = int(np.searchsorted(self.offsets, self.offsets[first] + rows, "right")) - 1
+            last = max(last, first + 1)
+            start, stop = np.searchsorted(self.kept, self.offsets[[first, last]])
+            if stop > start:
+                found.append((int(start), int(stop)))
+            first = last
+        return found
+
+    def batch(self, start: int, stop: int, seed: int = 0) -> tuple[NextItemBatch, Tensor]:
+        """The users of these terms, and the positions int64 [n] of the terms in their targets.
+
+        seed: that of negatives, which are those of epoch 0.
+        """
+        chosen = self.kept[start:stop]
+        first, last = (int(np.searchsorted(self.offsets, t, "right")) - 1 for t in chosen[[0, -1]])
+        users = self.users[first : last + 1]
+        batch = self.phase.lay_out(Batch(torch.from_numpy(users), seed, 0, 0), users)
+        return batch, torch.from_numpy(chosen - self.offsets[first]).to(self.device)
+
+    def events(self, terms: Int64) -> tuple[Int64, Int64, Int64]:
+        """User, item and position in the user's training history (from 0) of these terms."""
+        chosen = self.kept[terms]
+        row = np.searchsorted(self.offsets, chosen, "right") - 1
+        number = self.users[row]
+        user, count = self.phase.users[number], self.phase.targets[number]
+        histories = self.phase.histories
+        position = histories.offsets[user + 1] - count + (chosen - self.offsets[row])
+        return user, histories.items[position], position - histories.offsets[user]
+
+
+class SequentialModel(Protocol):
+    """The methods of SASRec and TiSASRec that the factors need."""
+
+    items: Table
+
+    def states(self, batch: NextItemBatch) -> Tensor: ...
+
+    def query_vectors(self, queries: RecommenderQueries) -> Tensor: ...
+
+
+class FactoredEvents(EventTerms):
+    """Training interactions and test interactions: ``targets`` after the histories of ``tests``."""
+
+    def __init__(
+        self,
+        model: SequentialModel,
+        phase: NextItemPhase,
+        tests: RecommenderQueries,
+        targets: Int64,
+        loss: Loss,
+        arithmetic: Arithmetic,
+        kept: Int64 | None = None,
+    ) -> None:
+        assert isinstance(model, nn.Module)
+        phase.known = None  # neither of the two losses has negatives
+        super().__init__(phase, kept)
+        self.model: SequentialModel = model
+        self.queries, self.targets, self.tests = tests, targets, len(tests)
+        self.whole, self.arithmetic = loss == "training", arithmetic
+
+    def sizes(self) -> MemorySizes:
+        width = self.model.items.block(0, 1).shape[1]
+        whole = len(self.model.items) if self.whole else 0
+        # the encoder: attention between a user's interactions, and its hidden rows
+        inner = 16 * width + 2 * self.phase.max_length
+        return MemorySizes(self.terms + width + whole, inner + 2 * whole, 6)
+
+    @torch.no_grad()
+    def block(self, start: int, stop: int, mask: RowMask | None) -> Factors:
+        batch, positions = self.batch(start, stop)
+        states = self.model.states(batch).index_select(0, positions)
+        return self._factors(states, batch.targets.index_select(0, positions))
+
+    @torch.no_grad()
+    def test(self, start: int, stop: int) -> Factors:
+        some = np.arange(start, stop)
+        states = self.model.query_vectors(self.queries.take(some))
+        return self._factors(states, torch.from_numpy(self.targets[some]).to(self.device))
+
+    def mask(self, tests: Sequence[Factors]) -> RowMask | None:
+        return None
+
+    def norms(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        terms = torch.arange(stop - start, device=self.device)
+        return terms + start, paired_products(self.block(start, stop, None), terms, terms)
+
+    def _factors(self, states: Tensor, target: Tensor) -> Factors:
+        table = self.model.items.block(0, len(self.model.items))
+        dense = None
+        if self.whole:
+            scores = scores_of(states, table, None, self.arithmetic)
+            dense, value = softmax_residuals(scores, target)
+        else:
+            value = positive_residuals(states, table, None, target, 1.0)
+        return Factors(None, states, dense, target, value, bias=False)

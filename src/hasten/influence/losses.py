@@ -1,0 +1,132 @@
+"""Training and test examples as batches of the objective they are trained with.
+
+An example's negatives are a function of (seed, epoch 0, example): a training example has those of
+the run's first epoch; those of a test example follow from its triple, or from its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import Int64
+from hasten.data.tables import TRAIN, Histories, KnowledgeGraph, Triples
+from hasten.influence.events import EventTerms
+from hasten.influence.sources import cut
+from hasten.influence.triples import Answers
+from hasten.objectives.base import Batch
+from hasten.objectives.completion import CompletionBatch, CompletionPhase, Rows, SingleTriples
+from hasten.objectives.next_item import NextItemBatch, NextItemPhase
+from hasten.objectives.triple_queries import both_directions
+from hasten.ops.negatives import KnownItems, negatives
+from hasten.ops.random import Stream, key
+
+
+class TripleLosses:
+    """The training triples ``kept`` (int64 rows), and test triples: two terms each."""
+
+    def __init__(
+        self, phase: CompletionPhase, graph: KnowledgeGraph, tests: Triples, kept: Int64, seed: int
+    ) -> None:
+        assert isinstance(phase.data, Rows | SingleTriples)
+        self.data, self.given, self.seed = phase.data, tests, seed
+        self.relations, self.entities = len(graph.relations), len(graph.entities)
+        self.answers = Answers.build(graph)
+        train = graph.of(TRAIN)
+        self.triples = train.take(kept)
+        if isinstance(self.data, Rows):  # a term is a query with all its answers
+            entity, relation, _ = both_directions(self.triples, self.relations)
+            row = np.searchsorted(self.answers.keys, relation * self.entities + entity)
+        else:
+            row = np.concatenate([kept, kept + len(train)])
+        self.rows, term = np.unique(row, return_inverse=True)
+        weight = next(phase.module.parameters())
+        self.device, self.dtype = weight.device, weight.dtype
+        self.terms, self.tests = len(self.rows), len(tests)
+        self.terms_of = torch.from_numpy(term.reshape(2, -1)).to(self.device)
+
+    def blocks(self, rows: int) -> list[tuple[int, int]]:
+        return cut(self.terms, rows)
+
+    def batch_of(self, terms: Int64) -> tuple[CompletionBatch, Tensor]:
+        rows = self.rows[terms]
+        of = Batch(torch.from_numpy(rows), self.seed, 0, 0, {"questions": 1.0})
+        return self.data.batch(of, rows, self.device), torch.arange(len(rows), device=self.device)
+
+    def test_batch(self, start: int, stop: int) -> tuple[CompletionBatch, Tensor]:
+        some = self.given.take(np.arange(start, stop))
+        entity, relation, target = both_directions(some, self.relations)
+        known = self.answers.of(entity, relation, target)
+        given, answer = self._to(entity), self._to(target)
+        batch = CompletionBatch(given, self._to(relation), target=answer)
+        if isinstance(self.data, Rows):
+            batch = replace(
+                batch, target=None, row=self._to(known.rows), item=self._to(known.items)
+            )
+        elif self.data.negatives:
+            items = KnownItems.build(known.rows, known.items, len(entity), self.entities)
+            count = self.data.negatives
+            example = (batch.relation * self.entities + given) * self.entities + answer
+            counters = example[:, None] * count + torch.arange(count, device=self.device)
+            row = torch.arange(len(entity), device=self.device)[:, None]
+            base = key(self.seed, Stream.NEGATIVES, 0)
+            drawn = negatives(items.to(self.device), row, base, counters)
+            batch = replace(batch, negatives=drawn)
+        return batch, torch.arange(len(entity), device=self.device)
+
+    def _to(self, values: Int64) -> Tensor:
+        return torch.from_numpy(values).to(self.device)
+
+
+class EventLosses(EventTerms):
+    """Training interactions, and test interactions: ``targets`` after ``histories``.
+
+    items: the size of the catalogue.
+    """
+
+    def __init__(
+        self,
+        phase: NextItemPhase,
+        histories: Histories,
+        targets: Int64,
+        kept: Int64,
+        seed: int,
+        items: int,
+    ) -> None:
+        super().__init__(phase, kept)
+        self.seed, self.tests = seed, len(targets)
+        if self.tests:
+            self.test_phase = NextItemPhase(
+                phase.model,
+                _appended(histories, targets),
+                items=items,
+                batch_size=phase.batch_size,
+                max_length=phase.max_length,
+                negatives=phase.negative_count,
+            )
+
+    def batch_of(self, terms: Int64) -> tuple[NextItemBatch, Tensor]:
+        return self.batch(int(terms[0]), int(terms[-1]) + 1, self.seed)
+
+    def test_batch(self, start: int, stop: int) -> tuple[NextItemBatch, Tensor]:
+        lengths = self.test_phase.targets[start:stop]
+        order = np.argsort(-lengths, kind="stable")
+        rows = start + order
+        batch = self.test_phase.lay_out(Batch(torch.from_numpy(rows), self.seed, 0, 0), rows)
+        last = np.empty(len(rows), np.int64)
+        last[order] = np.cumsum(lengths[order]) - 1
+        return batch, torch.from_numpy(last).to(self.device)
+
+
+def _appended(histories: Histories, targets: Int64) -> Histories:
+    """The histories with one more item each, whose time no model reads: it is only a target."""
+    ends = histories.offsets[1:]
+    times = histories.times
+    return Histories(
+        histories.offsets + np.arange(len(histories.offsets)),
+        np.insert(histories.items, ends, targets),
+        None if times is None else np.insert(times, ends, times[ends - 1]),
+    )

@@ -1,0 +1,279 @@
+"""The ``hasten influence`` command: load the run, choose the tests, trace, and build the rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+import torch
+
+from hasten.arrays import Int64
+from hasten.build import build_model, load_weights
+from hasten.config import RunConfig
+from hasten.configuration.build import load_config
+from hasten.data.store import load_stored
+from hasten.data.tables import TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph
+from hasten.distributed.device import prepare_torch
+from hasten.distributed.processes import Processes
+from hasten.errors import UsageError
+from hasten.influence.autograd import AutogradSource
+from hasten.influence.checkpoints import CheckpointFile, choose_checkpoints
+from hasten.influence.events import FactoredEvents
+from hasten.influence.factored import FactoredSource
+from hasten.influence.factors import Arithmetic, Layers, Loss
+from hasten.influence.losses import EventLosses, TripleLosses
+from hasten.influence.queries import TestSelection, test_events, test_triples
+from hasten.influence.result import (
+    Influences,
+    Table,
+    event_table,
+    self_rows,
+    test_rows,
+    triple_table,
+)
+from hasten.influence.sketch import Sketch
+from hasten.influence.sources import Source
+from hasten.influence.support import Method, choose_method, encoder_of
+from hasten.influence.trace import Checkpoint, Limits, trace, trace_self
+from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
+from hasten.models.interface import Model
+from hasten.models.knowledge_graph.base import TripleModel
+from hasten.objectives.base import Phase
+from hasten.objectives.completion import CompletionPhase
+from hasten.objectives.next_item import NextItemPhase
+from hasten.ops.random import Stream, key, uniform
+from hasten.runs.allocator import tune_process
+from hasten.runs.checkpoint import read_checkpoint
+from hasten.runs.run_folder import RunFolder
+from hasten.scoring import RecommenderQueries
+from hasten.training.schedule import Schedule
+
+Precision = Literal["fp32", "bf16", "fp64"]
+P = TypeVar("P", CompletionPhase, NextItemPhase)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How influence is computed; see docs/influence.md. loss, layers: None for the default."""
+
+    loss: Loss | None = None
+    layers: Layers | None = None
+    checkpoints: str = "best"
+    topk: int | None = 20
+    sample_rate: float = 1.0
+    projection: int | None = None
+    seed: int = 0
+    memory: int = 2 << 30
+    block: int = 512
+    precision: Precision = "fp32"
+
+    @property
+    def method(self) -> str:
+        """``exact``, or the approximations; a column of every row."""
+        found = []
+        if self.sample_rate < 1:
+            found.append(f"approximate: {self.sample_rate:g} of the training examples sampled")
+        if self.projection is not None:
+            found.append(f"approximate: gradients projected to {self.projection} numbers")
+        return "; ".join(found) or "exact"
+
+    @property
+    def of_factors(self) -> str | None:
+        """The option that only factored gradients support, if it is given."""
+        if self.projection is not None:
+            return "--projection"
+        return "--precision bf16" if self.precision == "bf16" else None
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run: its model, still without weights, its data, and the chosen checkpoints."""
+
+    config: RunConfig
+    dataset: AnyDataset
+    model: Model
+    files: Sequence[CheckpointFile]
+    method: Method
+    arithmetic: Arithmetic
+
+    @property
+    def name(self) -> str:
+        return self.config.model.name
+
+    def phases(self) -> Sequence[Phase]:
+        return self.model.phases(self.dataset, self.config.training)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints, each read when it is needed; a single one is read once."""
+        current: list[str] = []
+
+        def load(file: CheckpointFile) -> None:
+            if current[-1:] != [file.name]:
+                load_weights(self.model, read_checkpoint(file.path, groups={"weights"}))
+                current.append(file.name)
+
+        return [Checkpoint(f.name, f.lr, lambda f=f: load(f)) for f in self.files]  # type: ignore[misc]
+
+
+def compute_influence(
+    run: Path,
+    selection: TestSelection,
+    options: Options,
+    *,
+    device: str | None = None,
+    quiet: bool = False,
+) -> Influences:
+    """The influence of training examples on the selected tests. Raises HastenError.
+
+    Every process returns the same.
+    """
+    begin = time.perf_counter()
+    tune_process()
+    RunFolder.open(run, lock=False)
+    distributed = load_config(run / "config.yaml").distributed
+    with Processes.join(device or "auto", distributed) as processes:
+        loaded = processes.together("loading the run", lambda: _load(run, options, processes))
+        graph = isinstance(loaded.dataset, KnowledgeGraph)
+        prepare = _triples if graph else _events
+        source, table_of = processes.together(
+            "reading the test examples", lambda: prepare(loaded, selection, options)
+        )
+        limits = Limits(options.memory, options.block)
+        checkpoints = loaded.checkpoints()
+        if selection.empty:
+            norms = trace_self(source, checkpoints, limits=limits, processes=processes, quiet=quiet)
+            table = table_of(self_rows(norms, options.topk))
+        else:
+            assert options.topk is not None
+            best = trace(
+                source, checkpoints, topk=options.topk, limits=limits, processes=processes,
+                quiet=quiet,
+            )  # fmt: skip
+            table = table_of(test_rows(*best))
+        about = {
+            "run": run,
+            "model": loaded.name,
+            "checkpoints": [
+                {"name": f.name, "epoch": f.epoch, "step": f.step, "lr": f.lr} for f in loaded.files
+            ],
+            "loss": loaded.method.loss,
+            "layers": loaded.method.layers,
+            "method": options.method,
+            "exact": options.method == "exact",
+            "precision": options.precision,
+            "tests": source.examples.tests,
+            "train": source.examples.terms_of.shape[1],
+            "rows": table.num_rows,
+            "devices": processes.world,
+            "seconds": time.perf_counter() - begin,
+        }
+    return Influences(table, about)
+
+
+def _load(run: Path, options: Options, processes: Processes) -> LoadedRun:
+    """The run without weights. Raises UsageError if its model does not support the options."""
+    with RunFolder.open(run, lock=False) as folder:
+        config = load_config(folder.path / "config.yaml")
+        dataset = load_stored(folder.data)
+        prepare_torch(config, processes.device, processes.launch)
+        model = build_model(config, dataset, processes.device).eval()
+        method = choose_method(
+            model, config.model.name, options.loss, options.layers, options.of_factors
+        )
+
+        def lr_at(step: int) -> float:
+            phases = model.phases(dataset, config.training)
+            return Schedule.of(config.training, sum(phase.steps() for phase in phases)).at(step)
+
+        files = choose_checkpoints(folder, options.checkpoints, lr_at)
+    if options.precision == "fp64":
+        model = model.double()
+    low = torch.bfloat16 if options.precision == "bf16" else None
+    return LoadedRun(config, dataset, model, files, method, Arithmetic(low))
+
+
+def _triples(run: LoadedRun, selection: TestSelection, options: Options) -> tuple[Source, Table]:
+    """The source of a run of triples, and the table of its rows."""
+    graph, method = run.dataset, run.method
+    assert isinstance(graph, KnowledgeGraph)
+    tests = test_triples(graph, selection, run.config.data)
+    kept = sampled(len(graph.of(TRAIN)), options)
+    source: Source
+    if method.factored:
+        encoder = encoder_of(run.model, run.arithmetic)
+        assert encoder is not None
+        factors = TripleFactors(
+            cast(TripleModel, run.model), encoder, Answers.build(graph), method.loss, method.layers,
+            run.arithmetic,
+        )  # fmt: skip
+        sketch = sketch_of(options, len(graph.entities), 2 * len(graph.relations))
+        examples = FactoredTriples(graph, factors, tests, kept)
+        source = FactoredSource(examples, run.arithmetic, sketch)
+    else:
+        phase = _single_phase(run, CompletionPhase)
+        losses = TripleLosses(phase, graph, tests, kept, run.config.seed)
+        source = AutogradSource(cast(Any, run.model), losses)
+    train = graph.of(TRAIN).take(kept)
+    return source, lambda rows: triple_table(rows, graph, train, tests, options.method)
+
+
+def _events(run: LoadedRun, selection: TestSelection, options: Options) -> tuple[Source, Table]:
+    """The source of a run of interactions, and the table of its rows."""
+    dataset = run.dataset
+    assert isinstance(dataset, Dataset)
+    users, items = test_events(dataset, selection)
+    histories = dataset.histories(TRAIN, VALID).take(users)
+    phase = _single_phase(run, NextItemPhase)
+    kept = sampled(int(phase.targets.sum()), options)
+    examples: FactoredEvents | EventLosses
+    source: Source
+    if run.method.factored:
+        queries = RecommenderQueries(users, histories)
+        examples = FactoredEvents(
+            cast(Any, run.model), phase, queries, items, run.method.loss, run.arithmetic, kept
+        )
+        sketch = sketch_of(options, len(dataset.items))
+        source = FactoredSource(examples, run.arithmetic, sketch)
+    else:
+        examples = EventLosses(phase, histories, items, kept, run.config.seed, len(dataset.items))
+        source = AutogradSource(cast(Any, run.model), examples)
+    tests = (users, items) if len(users) else None
+    return source, lambda rows: event_table(
+        rows, dataset, examples.events(rows.example), tests, options.method
+    )
+
+
+def _single_phase(run: LoadedRun, kind: type[P]) -> P:
+    """The model's only training phase. Raises UsageError if it is of another kind."""
+    phases = run.phases()
+    if len(phases) != 1 or not isinstance(phases[0], kind):
+        raise UsageError(
+            f"{run.name} does not support influence: it is not trained by a single {kind.__name__}"
+        )
+    return phases[0]
+
+
+def sampled(count: int, options: Options) -> Int64:
+    """int64 the training examples to evaluate, each with the probability of the sample rate."""
+    every = np.arange(count, dtype=np.int64)
+    if options.sample_rate >= 1:
+        return every
+    drawn = uniform(key(options.seed, Stream.INFLUENCE, 0), torch.from_numpy(every)).numpy()
+    kept = every[drawn < options.sample_rate]
+    if not len(kept):
+        raise UsageError(
+            f"--sample-rate {options.sample_rate:g}: none of the {count:,} training examples is "
+            "left; give a larger one"
+        )
+    return kept
+
+
+def sketch_of(options: Options, rows: int, relations: int = 0) -> Sketch | None:
+    """The random projection, if one is given."""
+    if options.projection is None:
+        return None
+    return Sketch(options.projection, options.seed, rows, relations)

@@ -1,0 +1,242 @@
+"""Factored gradients of triples: a triple's terms are its tail query and its head query.
+
+With the reciprocal relation r + R, a triple (h, r, t) has the queries (h, r, ?) and (t, r + R, ?),
+as in training. Its loss is the sum over both of
+
+- ``positive``: the binary cross-entropy of the correct answer alone;
+- ``training``: the whole loss of the query as it is trained. With ``1-n`` (KvsAll) all training
+  answers of the query are positives (for a test triple also its own answer), so triples that share
+  the query share the loss, which is computed once for each distinct query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import Int64, ragged_offsets
+from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
+from hasten.influence.encoders import Encoder
+from hasten.influence.factored import RowMask
+from hasten.influence.factors import Arithmetic, Factors, Layers, Loss, RowGradients, per_term
+from hasten.influence.products import paired_products
+from hasten.influence.residuals import (
+    positive_residuals,
+    row_residuals,
+    scores_of,
+    softmax_residuals,
+)
+from hasten.influence.sources import MemorySizes, cut
+from hasten.models.knowledge_graph.base import TripleModel
+from hasten.objectives.triple_queries import both_directions, questions_of, training_rows
+from hasten.ops.graph.csr import CSR
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The training answers of every query. keys: int64 [q] relation * entities + entity, sorted."""
+
+    keys: Int64
+    answers: CSR
+    entities: int
+
+    @classmethod
+    def build(cls, graph: KnowledgeGraph) -> Answers:
+        queries, answers = training_rows(graph)
+        offsets = np.append(answers.offsets, answers.offsets[-1])  # a row for unknown queries
+        entities = len(graph.entities)
+        keys = queries.relation * entities + queries.entity
+        return cls(keys, CSR(offsets, answers.items), entities)
+
+    def of(self, entity: Int64, relation: Int64, also: Int64 | None = None) -> CSR:
+        """The answers of these queries, one row each. also: int64 [m], one more answer for each."""
+        wanted = relation * self.entities + entity
+        row = np.searchsorted(self.keys, wanted)
+        known = self.keys[np.minimum(row, len(self.keys) - 1)] == wanted
+        found = self.answers.take(np.where(known, row, len(self.keys)))
+        if also is None:
+            return found
+        rows = np.concatenate([found.rows, np.arange(len(wanted))])
+        items = np.concatenate([found.items, also])
+        order = np.argsort(rows, kind="stable")
+        return CSR(ragged_offsets(rows, len(wanted)), items[order]).distinct()
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Loss terms of queries.
+
+    entity, relation: int64 [m]; query: int64 [n] the query of each term, or None; target: int64 [n]
+    or None, where a term has an answer of its own.
+    """
+
+    entity: Int64
+    relation: Int64
+    query: Int64 | None
+    target: Int64 | None
+
+
+class TripleFactors:
+    """The gradients of terms under the model's current weights."""
+
+    def __init__(
+        self,
+        model: TripleModel,
+        encoder: Encoder,
+        answers: Answers,
+        loss: Loss,
+        layers: Layers,
+        arithmetic: Arithmetic,
+    ) -> None:
+        self.model, self.encoder, self.answers = model, encoder, answers
+        self.layers, self.arithmetic = layers, arithmetic
+        #: residuals over the whole catalogue
+        self.whole = loss == "training"
+        #: all answers of a query in one term
+        self.shared = self.whole and model.options.loss == "1-n"
+        smoothing = model.options.smoothing if model.options.loss == "1-n" else 0.0
+        self.smoothing, self.label = smoothing, 1 - smoothing + smoothing / model.sizes.entities
+
+    @torch.no_grad()
+    def __call__(self, terms: Terms, mask: RowMask | None, answers: CSR | None = None) -> Factors:
+        """Factors of these terms. answers: of each query, None for those of training."""
+        model, device = self.model, self.model.bias.device
+        entity, relation = (
+            torch.from_numpy(ids).to(device) for ids in (terms.entity, terms.relation)
+        )
+        query, target = (
+            None if ids is None else torch.from_numpy(ids).to(device)
+            for ids in (terms.query, terms.target)
+        )
+        vectors, state = self.encoder.forward(entity, relation)
+        table = model.entities.block(0, model.sizes.entities)
+        dense = value = None
+        if self.shared:
+            scores = scores_of(vectors, table, model.bias, self.arithmetic)
+            if answers is None:
+                answers = self.answers.of(terms.entity, terms.relation)
+            dense = row_residuals(scores, answers, self.smoothing)
+        else:
+            assert target is not None
+            if self.whole:
+                scores = scores_of(vectors, table, model.bias, self.arithmetic)
+                dense, value = softmax_residuals(scores, target)
+            else:
+                each = per_term(vectors, query)
+                value = positive_residuals(each, table, model.bias, target, self.label)
+        if self.layers == "last":
+            return Factors(query, vectors, dense, target, value, bias=True)
+        grads = vectors.new_zeros(())
+        if dense is not None:
+            grads = per_term(self.arithmetic.product(dense, table), query)
+        if target is not None and value is not None:
+            grads = grads + table.index_select(0, target) * value[:, None]
+        entities, relations = per_term(entity, query), per_term(relation, query)
+        kept = None
+        if mask is not None:
+            kept = (mask.entities[entities] | mask.relations[relations]).nonzero()[:, 0]
+        back = self.encoder.backward(state, grads, query, kept)
+        rows = RowGradients(
+            kept,
+            per_term(entities, kept),
+            per_term(relations, kept),
+            back.head_grads,
+            back.relation_grads,
+        )
+        return Factors(
+            query, vectors, dense, target, value, True, entity, rows, back.linears, back.small
+        )
+
+
+class FactoredTriples:
+    """The training triples ``kept`` (int64 rows) of a knowledge graph, and test triples."""
+
+    def __init__(
+        self, graph: KnowledgeGraph, factors: TripleFactors, tests: Triples, kept: Int64
+    ) -> None:
+        self.factors, self.given = factors, tests
+        self.relations, self.entities = len(graph.relations), len(graph.entities)
+        self.triples = graph.of(TRAIN).take(kept)
+        self.tests, self.dtype = len(tests), factors.model.bias.dtype
+        grouped = questions_of(self.triples, self.relations, self.entities)
+        self.queries, self.targets = grouped.queries, grouped.targets
+        self.query_of_target = rows = grouped.targets.rows
+        is_head_query = grouped.queries.relation[rows] >= self.relations
+        terms_of = np.empty((2, len(self.triples)), np.int64)
+        term = rows if factors.shared else np.arange(len(rows))
+        terms_of[is_head_query.astype(np.int64), grouped.triple] = term
+        self.terms = len(grouped.queries) if factors.shared else len(rows)
+        self.terms_of = torch.from_numpy(terms_of).to(factors.model.bias.device)
+
+    def sizes(self) -> MemorySizes:
+        width = self.factors.model.entities.block(0, 1).shape[1]
+        query, term, kept = width, 0, 0
+        if self.factors.layers == "all":
+            query, term, kept = self.factors.encoder.floats()
+        whole = self.entities if self.factors.whole else 0
+        return MemorySizes(
+            test=2 * (2 * width + kept + whole) + self.terms,
+            term=query + term + 4 * width + 2 * whole,
+            pair=8,
+        )
+
+    def blocks(self, rows: int) -> list[tuple[int, int]]:
+        return cut(self.terms, rows)
+
+    def block(self, start: int, stop: int, mask: RowMask | None) -> Factors:
+        if self.factors.shared:
+            queries = self.queries.take(np.arange(start, stop))
+            return self.factors(Terms(queries.entity, queries.relation, None, None), mask)
+        rows = self.query_of_target[start:stop]
+        first = int(rows[0])
+        queries = self.queries.take(np.arange(first, int(rows[-1]) + 1))
+        target = self.targets.items[start:stop]
+        return self.factors(Terms(queries.entity, queries.relation, rows - first, target), mask)
+
+    def test(self, start: int, stop: int) -> Factors:
+        some = self.given.take(np.arange(start, stop))
+        entity, relation, target = both_directions(some, self.relations)
+        if self.factors.shared:
+            answers = self.factors.answers.of(entity, relation, target)
+            return self.factors(Terms(entity, relation, None, None), None, answers)
+        return self.factors(Terms(entity, relation, None, target), None)
+
+    def mask(self, tests: Sequence[Factors]) -> RowMask | None:
+        device = self.terms_of.device
+        entities = torch.zeros(self.entities, dtype=torch.bool, device=device)
+        relations = torch.zeros(2 * self.relations, dtype=torch.bool, device=device)
+        for test in tests:
+            if test.dense is not None or test.rows is None or test.target is None:
+                return None
+            entities[test.target] = entities[test.rows.entity] = True
+            relations[test.rows.relation] = True
+        return RowMask(entities, relations)
+
+    @cached_property
+    def order(self) -> Int64:
+        """Triples by their tail query, so that neighbors share it."""
+        return np.lexsort((self.triples.head, self.triples.relation))
+
+    def norms(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        chosen = self.order[start:stop]
+        some = self.triples.take(chosen)
+        entity, relation, target = both_directions(some, self.relations)
+        keys, query = np.unique(relation * self.entities + entity, return_inverse=True)
+        query = query.astype(np.int64)
+        queries = keys % self.entities, keys // self.entities
+        device = self.terms_of.device
+        if self.factors.shared:
+            factors = self.factors(Terms(*queries, None, None), None)
+            tail, head = (torch.from_numpy(half).to(device) for half in np.split(query, 2))
+        else:
+            factors = self.factors(Terms(*queries, query, target), None)
+            tail = torch.arange(len(some), device=device)
+            head = tail + len(some)
+        norms = paired_products(factors, tail, tail) + paired_products(factors, head, head)
+        norms += 2 * paired_products(factors, tail, head)
+        return torch.from_numpy(chosen).to(device), norms

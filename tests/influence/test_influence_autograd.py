@@ -1,0 +1,269 @@
+"""Influence of models with per-example losses, against one gradient per example."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hasten.configuration.build import build_config
+from hasten.data.interactions.load import load_table
+from hasten.data.tables import TRAIN, VALID
+from hasten.errors import UsageError
+from hasten.influence.autograd import AutogradSource
+from hasten.influence.losses import EventLosses, TripleLosses
+from hasten.influence.queries import part_of_events
+from hasten.influence.support import choose_method
+from hasten.influence.trace import Checkpoint, Limits, trace_self
+from hasten.objectives.completion import CompletionPhase, Rows, SingleTriples
+from hasten.objectives.next_item import NextItemPhase
+from hasten.ops.table import EmbeddingTable
+from tests.contract.cases import sequences
+from tests.influence.naive import gradient
+from tests.influence.test_influence_triples import (  # noqa: F401 - a fixture
+    alone,
+    found_matrix,
+    graph,
+    make,
+    some_tests,
+    source_of,
+)
+
+ONCE = [Checkpoint("only", 0.5, lambda: None)]
+
+
+class Rotation(nn.Module):
+    """RotatE with self-adversarial negatives, as another package would write it."""
+
+    group = 1
+    moments = ()
+
+    def __init__(self, entities: int, relations: int) -> None:
+        super().__init__()
+        self.entities = EmbeddingTable(entities, 6)
+        self.phases_of = EmbeddingTable(2 * relations, 3)
+
+    def scores(self, entity, relation, candidates):
+        """[B, k] for int64 [B, k] candidates."""
+        real, imaginary = self.entities.rows(entity).chunk(2, -1)
+        phase = self.phases_of.rows(relation)
+        turned = torch.cat(
+            [real * phase.cos() - imaginary * phase.sin(),
+             real * phase.sin() + imaginary * phase.cos()], -1
+        )  # fmt: skip
+        distance = (turned[:, None] - self.entities.rows(candidates)).unflatten(-1, (2, -1))
+        return 2.0 - distance.square().sum(-2).add(1e-12).sqrt().sum(-1)
+
+    def example_losses(self, batch):
+        if batch.row is not None:  # all answers of a query
+            everything = torch.arange(len(self.entities)).expand(len(batch.entity), -1)
+            scores = self.scores(batch.entity, batch.relation, everything)
+            labels = torch.zeros_like(scores)
+            labels[batch.row, batch.item] = 1
+            return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
+        candidates = torch.cat([batch.target[:, None], batch.negatives], 1)
+        scores = self.scores(batch.entity, batch.relation, candidates)
+        positive, negative = scores[:, 0], scores[:, 1:]
+        weight = torch.softmax(negative.detach(), 1)
+        return -F.logsigmoid(positive) - (weight * F.logsigmoid(-negative)).sum(1)
+
+    def completion_loss(self, batch):
+        return batch.scale * self.example_losses(batch).sum()
+
+
+def rotation_source(graph, negatives, kept=None):  # noqa: F811
+    torch.manual_seed(0)
+    model = Rotation(len(graph.entities), len(graph.relations)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.7)
+    data = SingleTriples(graph, negatives) if negatives else Rows(graph)
+    phase = CompletionPhase(model, data, 4)
+    kept = np.arange(len(graph.of(TRAIN))) if kept is None else kept
+    return model, AutogradSource(model, TripleLosses(phase, graph, some_tests(graph), kept, 3))
+
+
+def expected(model, source):
+    """[T, n] products and [n] squared norms, from one backward pass per example."""
+    examples = source.examples
+
+    def rows(batch_of, count):
+        found = []
+        for number in range(count):
+            batch, positions = batch_of(number)
+            found.append(gradient(model, model.example_losses(batch)[positions].sum()))
+        return torch.stack(found)
+
+    terms = examples.terms_of.numpy()
+    tests = rows(lambda i: examples.test_batch(i, i + 1), examples.tests)
+    train = rows(lambda i: examples.batch_of(terms[:, i]), terms.shape[1])
+    return tests @ train.T, (train * train).sum(1)
+
+
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_a_knowledge_graph_model_of_another_package(negatives, graph):  # noqa: F811
+    model, source = rotation_source(graph, negatives)
+    matrix, norms = expected(model, source)
+    assert float(matrix.abs().max()) > 0.1
+    for rows in (3, 500):
+        limits = Limits(1 << 30, rows)
+        torch.testing.assert_close(
+            found_matrix(source, ONCE, limits), 0.5 * matrix, rtol=1e-9, atol=1e-12
+        )
+        own = trace_self(source, ONCE, limits=limits, **alone())
+        torch.testing.assert_close(own, 0.5 * norms, rtol=1e-9, atol=1e-12)
+
+
+def test_the_losses_are_those_of_the_first_epoch(graph):  # noqa: F811
+    """The training terms add up to the loss of an epoch whose weights do not change."""
+    model, source = rotation_source(graph, 2)
+    phase = CompletionPhase(model, SingleTriples(graph, 2), 4)
+    total = 0.0
+    for index in range(phase.steps()):
+        batch = phase.plan(3, 0, index)
+        (term,) = phase.terms((), batch, batch.ids)
+        total += float(term.sum.detach()) * len(batch.ids)
+    batch, positions = source.examples.batch_of(np.arange(source.examples.terms))
+    losses = model.example_losses(batch)[positions].detach()
+    assert float(losses.sum()) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_a_sample_of_triples_has_the_influences_of_the_whole(negatives, graph):  # noqa: F811
+    limits, kept = Limits(1 << 30, 7), np.arange(1, len(graph.of(TRAIN)), 3)
+    whole = found_matrix(rotation_source(graph, negatives)[1], ONCE, limits)
+    some = found_matrix(rotation_source(graph, negatives, kept)[1], ONCE, limits)
+    torch.testing.assert_close(some, whole[:, kept], rtol=1e-9, atol=1e-12)
+
+
+class Bilinear(nn.Module):
+    """The losses of a DistMult or ComplEx in PyTorch's own operations."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.inner = model
+
+    def example_losses(self, batch):
+        model = self.inner
+        scores = model.vectors(model.entities.rows(batch.entity), batch.relation)
+        scores = scores @ model.entities.weight.T + model.bias
+        if batch.row is None:
+            return F.cross_entropy(scores, batch.target, reduction="none")
+        labels = torch.zeros_like(scores)
+        labels[batch.row, batch.item] = 1
+        smoothing = model.options.smoothing
+        labels = (1 - smoothing) * labels + smoothing / labels.shape[1]
+        return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
+
+
+@pytest.mark.parametrize("name", ["distmult", "complex"])
+@pytest.mark.parametrize("trained", ["1-n", "1vsall"])
+def test_factors_are_equal_to_automatic_differentiation(name, trained, graph):  # noqa: F811
+    model, tests, limits = make(name, trained), some_tests(graph), Limits(1 << 30, 16)
+    data = Rows(graph) if trained == "1-n" else SingleTriples(graph)
+    losses = TripleLosses(
+        CompletionPhase(model, data, 4), graph, tests, np.arange(len(graph.of(TRAIN))), 0
+    )
+    plain = AutogradSource(Bilinear(model), losses)
+    factored = source_of(model, graph, "training", "all", tests)
+    torch.testing.assert_close(
+        found_matrix(plain, ONCE, limits), found_matrix(factored, ONCE, limits), rtol=1e-9,
+        atol=1e-12,
+    )  # fmt: skip
+    torch.testing.assert_close(
+        trace_self(plain, ONCE, limits=limits, **alone()),
+        trace_self(factored, ONCE, limits=limits, **alone()),
+    )
+
+
+class Recurrent(nn.Module):
+    """A small GRU4Rec as another package would write it."""
+
+    def __init__(self, items: int, loss: str) -> None:
+        super().__init__()
+        self.items, self.loss = EmbeddingTable(items, 5), loss
+        self.gru = nn.GRU(5, 5, batch_first=True)
+
+    def states(self, batch):
+        rows = self.items.rows(batch.tokens)
+        found = []
+        for bucket in batch.buckets:
+            some = rows[bucket.start : bucket.stop].view(bucket.rows, bucket.length, -1)
+            found.append(self.gru(some)[0].reshape(-1, 5))
+        return batch.at_targets(torch.cat(found))
+
+    def example_losses(self, batch):
+        states = self.states(batch)
+        if self.loss == "ce":
+            scores = states @ self.items.weight.T
+            return F.cross_entropy(scores, batch.targets, reduction="none")
+        ids = torch.cat([batch.targets[:, None], batch.negatives], 1)
+        scores = (self.items.rows(ids) @ states[:, :, None])[:, :, 0]
+        return F.softplus(-scores[:, 0]) + F.softplus(scores[:, 1:]).sum(1)
+
+
+@pytest.mark.parametrize("loss", ["ce", "bce"])
+def test_a_sequential_model_of_another_package(loss):
+    config = build_config("sasrec", None, flags={"model.width": 8})
+    dataset = load_table(sequences(9, 24), config.data, 0)
+    torch.manual_seed(1)
+    model = Recurrent(len(dataset.items), loss).double()
+    phase = NextItemPhase(
+        model, dataset.histories(TRAIN), items=len(dataset.items), batch_size=4, max_length=4,
+        negatives=2 if loss == "bce" else 0,
+    )  # fmt: skip
+    users, items = part_of_events(dataset, "test")
+    histories = dataset.histories(TRAIN, VALID).take(users)
+    kept = np.arange(int(phase.targets.sum()))
+    source = AutogradSource(
+        model, EventLosses(phase, histories, items, kept, 3, len(dataset.items))
+    )
+    batch, last = source.examples.test_batch(0, len(users))
+    assert batch.targets[last].tolist() == items.tolist()
+    matrix, norms = expected(model, source)
+    for rows in (9, 500):
+        limits = Limits(1 << 30, rows)
+        torch.testing.assert_close(
+            found_matrix(source, ONCE, limits), 0.5 * matrix, rtol=1e-9, atol=1e-12
+        )
+        own = trace_self(source, ONCE, limits=limits, **alone())
+        torch.testing.assert_close(own, 0.5 * norms, rtol=1e-9, atol=1e-12)
+
+
+class Opaque(torch.autograd.Function):
+    """An operation without a forward mode."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def test_operations_without_a_forward_mode_are_refused(graph):  # noqa: F811
+    model, source = rotation_source(graph, 2)
+    plain = model.example_losses
+    model.example_losses = lambda batch: Opaque.apply(plain(batch))
+    with pytest.raises(UsageError, match="example_losses"):
+        found_matrix(source, ONCE, Limits(1 << 30, 16))
+
+
+def test_the_method_follows_from_the_model_and_the_options():
+    model = Rotation(4, 1)
+    method = choose_method(model, "rotate", None, None, None)
+    assert (method.factored, method.loss, method.layers) == (False, "training", "all")
+    for options, words in (
+        (("positive", None, None), "--loss training"),
+        ((None, "last", None), "--layers all"),
+        ((None, None, "--projection"), "--projection needs factored gradients"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            choose_method(model, "rotate", *options)
+    with pytest.raises(UsageError, match="does not support influence"):
+        choose_method(nn.Linear(2, 2), "linear", None, None, None)
+    method = choose_method(make("distmult", "1-n"), "distmult", None, None, "--projection")
+    assert (method.factored, method.loss, method.layers) == (True, "positive", "all")
