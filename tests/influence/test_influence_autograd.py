@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hasten import registry
+from hasten.cli.main import main
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.data.tables import TRAIN, VALID
 from hasten.errors import UsageError
 from hasten.influence.autograd import AutogradSource
 from hasten.influence.losses import EventLosses, TripleLosses
-from hasten.influence.queries import part_of_events
+from hasten.influence.queries import Selection, part_of_events, select_triples
 from hasten.influence.support import choose_method
 from hasten.influence.trace import Checkpoint, Limits, trace_self
+from hasten.loaded_run import load_run
+from hasten.models.interface import Sizes
 from hasten.objectives.completion import CompletionPhase, Rows, SingleTriples
 from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.table import EmbeddingTable
 from tests.contract.cases import sequences
 from tests.influence.naive import gradient
+from tests.influence.rotation import Rotation, RotationOptions
 from tests.influence.test_influence_triples import (  # noqa: F401 - a fixture
     alone,
     found_matrix,
@@ -34,48 +42,9 @@ from tests.influence.test_influence_triples import (  # noqa: F401 - a fixture
 ONCE = [Checkpoint("only", 0.5, lambda: None)]
 
 
-class Rotation(nn.Module):
-    """RotatE with self-adversarial negatives, as another package would write it."""
-
-    group = 1
-    moments = ()
-
-    def __init__(self, entities: int, relations: int) -> None:
-        super().__init__()
-        self.entities = EmbeddingTable(entities, 6)
-        self.phases_of = EmbeddingTable(2 * relations, 3)
-
-    def scores(self, entity, relation, candidates):
-        """[B, k] for int64 [B, k] candidates."""
-        real, imaginary = self.entities.rows(entity).chunk(2, -1)
-        phase = self.phases_of.rows(relation)
-        turned = torch.cat(
-            [real * phase.cos() - imaginary * phase.sin(),
-             real * phase.sin() + imaginary * phase.cos()], -1
-        )  # fmt: skip
-        distance = (turned[:, None] - self.entities.rows(candidates)).unflatten(-1, (2, -1))
-        return 2.0 - distance.square().sum(-2).add(1e-12).sqrt().sum(-1)
-
-    def example_losses(self, batch):
-        if batch.row is not None:  # all answers of a query
-            everything = torch.arange(len(self.entities)).expand(len(batch.entity), -1)
-            scores = self.scores(batch.entity, batch.relation, everything)
-            labels = torch.zeros_like(scores)
-            labels[batch.row, batch.item] = 1
-            return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
-        candidates = torch.cat([batch.target[:, None], batch.negatives], 1)
-        scores = self.scores(batch.entity, batch.relation, candidates)
-        positive, negative = scores[:, 0], scores[:, 1:]
-        weight = torch.softmax(negative.detach(), 1)
-        return -F.logsigmoid(positive) - (weight * F.logsigmoid(-negative)).sum(1)
-
-    def completion_loss(self, batch):
-        return batch.scale * self.example_losses(batch).sum()
-
-
 def rotation_source(graph, negatives, kept=None):  # noqa: F811
     torch.manual_seed(0)
-    model = Rotation(len(graph.entities), len(graph.relations)).double()
+    model = Rotation(RotationOptions(), Sizes.of(graph)).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.7)
@@ -244,6 +213,32 @@ class Opaque(torch.autograd.Function):
         return grad * 2
 
 
+def test_the_command_runs_on_a_plug_in(tmp_path, monkeypatch, capfd):
+    entry = registry.ModelEntry("rotation", "tests.influence.rotation", "Rotation", "RotatE")
+    monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, entry))
+    run = str(tmp_path / "run")
+    arguments = ["--epochs", "2", "--seed", "5", "--quiet", "--out", run]
+    assert main(["train", "rotation", *arguments]) == 0, capfd.readouterr().err
+    capfd.readouterr()
+    precise = ["--json", "--quiet", "--precision", "fp64"]
+    assert main(["influence", run, "--part", "test", "--limit", "3", *precise]) == 0
+    shown = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (shown["loss"], shown["layers"], shown["method"]) == ("training", "all", "exact")
+    loaded = load_run(Path(run), checkpoint="best", device="cpu")
+    model, data = loaded.model.double(), loaded.dataset
+    count = len(data.of(TRAIN))
+    (phase,) = model.phases(data, loaded.config.training)
+    selection = Selection(part="test", limit=3)
+    tests = select_triples(data, selection, loaded.config.data)
+    source = AutogradSource(model, TripleLosses(phase, data, tests, np.arange(count), 5))
+    matrix = shown["checkpoints"][0]["lr"] * expected(model, source)[0]
+    strongest = [row for row in shown["influences"] if (row["test"], row["rank"]) == (1, 1)]
+    assert strongest[0]["influence"] == pytest.approx(float(matrix[0].max()), rel=1e-5)
+    assert strongest[1]["influence"] == pytest.approx(float(matrix[0].min()), rel=1e-5)
+    assert main(["influence", run, "--self", "--topk", "2", *precise]) == 0
+    assert main(["influence", run, "--part", "test", "--loss", "positive"]) == 2
+
+
 def test_operations_without_a_forward_mode_are_refused(graph):  # noqa: F811
     model, source = rotation_source(graph, 2)
     plain = model.example_losses
@@ -253,7 +248,7 @@ def test_operations_without_a_forward_mode_are_refused(graph):  # noqa: F811
 
 
 def test_the_method_follows_from_the_model_and_the_options():
-    model = Rotation(4, 1)
+    model = Rotation(RotationOptions(), Sizes(entities=4, relations=1))
     method = choose_method(model, "rotate", None, None, None)
     assert (method.factored, method.loss, method.layers) == (False, "training", "all")
     for options, words in (

@@ -148,7 +148,7 @@ def influence(
     port = whole_number("master-port", master_port) or 0
     start_if_several(context, count or 1, count is not None, port)
     from hasten.inference.inputs import TRIPLE  # noqa: PLC0415 - imports torch
-    from hasten.influence.queries import TestSelection, split_cells  # noqa: PLC0415
+    from hasten.influence.queries import Selection, split_cells  # noqa: PLC0415
     from hasten.influence.run import Options, compute_influence  # noqa: PLC0415
 
     labels = [split_cells(text, TRIPLE, "triple") for text in triple or ()]
@@ -167,7 +167,7 @@ def influence(
         block=block_size,
         precision=cast(Any, precision),
     )
-    selection = TestSelection(labels or None, test, part, limit)
+    selection = Selection(labels or None, test, part, limit)
     found = compute_influence(run, selection, options, device=device, quiet=quiet)
     if output.speaks():
         _report(found, out, format, json)

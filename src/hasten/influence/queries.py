@@ -24,7 +24,7 @@ _PARTS = {"valid": VALID, "test": TEST}
 
 
 @dataclass(frozen=True)
-class TestSelection:
+class Selection:
     """The test examples to explain: by label, from a file, or a part; if none, self-influence.
 
     labels: triples (h, r, t), or interactions (user, item) or (user,); part: valid or test; limit:
@@ -78,7 +78,7 @@ def triples_of(graph: KnowledgeGraph, labels: Sequence[tuple[str, str, str]]) ->
     return Triples(entity[: len(heads)], relation, entity[len(heads) :])
 
 
-def test_triples(graph: KnowledgeGraph, selection: TestSelection, options: DataOptions) -> Triples:
+def select_triples(graph: KnowledgeGraph, selection: Selection, options: DataOptions) -> Triples:
     """The selected triples. Raises UsageError or DataError."""
     if selection.empty:
         return Triples(*(np.empty(0, np.int64) for _ in range(3)))
@@ -97,7 +97,7 @@ def test_triples(graph: KnowledgeGraph, selection: TestSelection, options: DataO
     return found.take(np.arange(len(found))[: selection.limit])
 
 
-def test_events(dataset: Dataset, selection: TestSelection) -> tuple[Int64, Int64]:
+def select_events(dataset: Dataset, selection: Selection) -> tuple[Int64, Int64]:
     """Users and items of the selected interactions. Raises UsageError or DataError.
 
     Of a user without an item, the interactions of the test part.

@@ -26,7 +26,7 @@ from hasten.influence.events import FactoredEvents
 from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic, Layers, Loss
 from hasten.influence.losses import EventLosses, TripleLosses
-from hasten.influence.queries import TestSelection, test_events, test_triples
+from hasten.influence.queries import Selection, select_events, select_triples
 from hasten.influence.result import (
     Influences,
     Table,
@@ -121,7 +121,7 @@ class LoadedRun:
 
 def compute_influence(
     run: Path,
-    selection: TestSelection,
+    selection: Selection,
     options: Options,
     *,
     device: str | None = None,
@@ -196,11 +196,11 @@ def _load(run: Path, options: Options, processes: Processes) -> LoadedRun:
     return LoadedRun(config, dataset, model, files, method, Arithmetic(low))
 
 
-def _triples(run: LoadedRun, selection: TestSelection, options: Options) -> tuple[Source, Table]:
+def _triples(run: LoadedRun, selection: Selection, options: Options) -> tuple[Source, Table]:
     """The source of a run of triples, and the table of its rows."""
     graph, method = run.dataset, run.method
     assert isinstance(graph, KnowledgeGraph)
-    tests = test_triples(graph, selection, run.config.data)
+    tests = select_triples(graph, selection, run.config.data)
     kept = sampled(len(graph.of(TRAIN)), options)
     source: Source
     if method.factored:
@@ -221,11 +221,11 @@ def _triples(run: LoadedRun, selection: TestSelection, options: Options) -> tupl
     return source, lambda rows: triple_table(rows, graph, train, tests, options.method)
 
 
-def _events(run: LoadedRun, selection: TestSelection, options: Options) -> tuple[Source, Table]:
+def _events(run: LoadedRun, selection: Selection, options: Options) -> tuple[Source, Table]:
     """The source of a run of interactions, and the table of its rows."""
     dataset = run.dataset
     assert isinstance(dataset, Dataset)
-    users, items = test_events(dataset, selection)
+    users, items = select_events(dataset, selection)
     histories = dataset.histories(TRAIN, VALID).take(users)
     phase = _single_phase(run, NextItemPhase)
     kept = sampled(int(phase.targets.sum()), options)
