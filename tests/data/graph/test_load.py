@@ -293,7 +293,7 @@ def test_options_of_events_are_refused(tmp_path):
         load_any(AnyDataOptions(path=str(folder), k_core=2), 0)
     with pytest.raises(UsageError, match="holds no triples"):
         load(folder, format="sequences")
-    with pytest.raises(DataError, match="holds events of users, not triples"):
+    with pytest.raises(DataError, match="holds interactions, not triples"):
         load_graph(TripleOptions(path="sequences"), 0)
     with pytest.raises(DataError, match="holds triples, not interactions"):
         load_dataset(InteractionOptions(path="families"), 0)

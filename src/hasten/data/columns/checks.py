@@ -184,21 +184,18 @@ def printable(text: str, limit: int = 80) -> str:
     return repr(cut)
 
 
-class _Described(Protocol):
-    """source: the name of a file or table in messages; expected: the form of a good row."""
+class Rows(Protocol):
+    """A file or table that can be read row by row, to report rows that cannot be used.
+
+    source: its name in messages; expected: the form of a good row, in words; header: texts of the
+    header's id cells; rules: those that do not depend on the ids.
+    """
 
     @property
     def source(self) -> str: ...
 
     @property
     def expected(self) -> str: ...
-
-
-class Rows(_Described, Protocol):
-    """A file or table that can be read row by row, to report rows that cannot be used.
-
-    header: texts of the header's id cells; rules: those that do not depend on the ids.
-    """
 
     @property
     def header(self) -> frozenset[str]: ...
@@ -211,16 +208,12 @@ class Rows(_Described, Protocol):
         ...
 
 
-class Located(_Described, Protocol):
-    """A file or table whose rows can be shown by their number."""
+class LocatedRows(Rows, Protocol):
+    """Rows that can be shown by their number."""
 
     def locate(self, rows: Int64) -> Iterator[tuple[str, str]]:
         """("line 7", its text) of the given rows (ascending, from 0)."""
         ...
-
-
-class LocatedRows(Rows, Located, Protocol):
-    """Both."""
 
 
 def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str = "") -> DataError:
@@ -233,7 +226,10 @@ def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str 
 
 
 def bad_rows(
-    sources: Sequence[tuple[Located, int]], rows: Int64, reason: Callable[[int], str], remedy: str
+    sources: Sequence[tuple[LocatedRows, int]],
+    rows: Int64,
+    reason: Callable[[int], str],
+    remedy: str,
 ) -> DataError:
     """The error for given rows. sources: files with their number of rows; rows: over all files."""
     rows = np.sort(rows)
@@ -256,7 +252,7 @@ def bad_rows(
 
 
 def _refusal(
-    sources: Sequence[_Described], problems: Iterable[Problem], cause: str, remedy: str
+    sources: Sequence[Rows], problems: Iterable[Problem], cause: str, remedy: str
 ) -> DataError:
     """The error that lists the first problems, their number, and the expected form."""
     name, expected = ", ".join(source.source for source in sources), sources[0].expected

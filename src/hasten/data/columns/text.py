@@ -230,28 +230,28 @@ def _bad_byte(path: Path) -> DataError:
     with open_bytes(path) as file:
         for number, line in enumerate(file, 1):
             body = line[:-2] if line.endswith(b"\r\n") else line.rstrip(b"\n")
-            if reason := _byte_problem(body, offset, number):
-                return DataError(f"{path}: {reason}")
+            if message := _byte_problem(path, body, offset, number):
+                return DataError(message)
             offset += len(line)
     raise AssertionError("every byte is one of text")
 
 
-def _byte_problem(line: bytes, offset: int, number: int) -> str | None:
+def _byte_problem(path: Path, line: bytes, offset: int, number: int) -> str | None:
     """What is wrong in a line that begins at the offset, or None."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
         hint = " (UTF-16?)" if offset == 0 and line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         return (
-            f"not UTF-8{hint}: byte 0x{line[error.start]:02x} at offset {offset + error.start}, "
+            f"{path}: not UTF-8{hint}: byte 0x{line[error.start]:02x} at offset {offset + error.start}, "
             f"line {number}; convert it, e.g. iconv -f latin1 -t utf-8"
         )
     if bad := line.translate(None, _NOT_CONTROLS):
         what = "a NUL byte" if bad[0] == 0 else f"the control character 0x{bad[0]:02x}"
-        return f"{what} at offset {offset + line.index(bad[0])}, line {number}"
+        return f"{path}: {what} at offset {offset + line.index(bad[0])}, line {number}"
     if (index := line.find(b"\r")) >= 0:
         return (
-            f"a carriage return inside line {number} (offset {offset + index}); "
+            f"{path}: a carriage return inside line {number} (offset {offset + index}); "
             "lines end in LF or CRLF"
         )
     return None

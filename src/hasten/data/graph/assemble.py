@@ -27,7 +27,7 @@ class GraphRead:
     """What was read, in order (train, valid, test).
 
     triples: those of each file, with its part (None: not named). names, relation_names: label ->
-    name. typed: entities are ``type::id``.
+    name. typed: entities are ``type::id``. keep: which triples of all files to use; None: all.
     """
 
     name: str
@@ -41,6 +41,7 @@ class GraphRead:
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     typed: bool = False
+    keep: NDArray[np.bool_] | None = None
 
 
 def assemble_graph(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
@@ -64,13 +65,14 @@ def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGr
         found.triples, found.entities, found.relations, found.outside
     )  # fmt: skip
     notes += found.notes
-    row = np.arange(len(triples))
+    row = np.arange(len(triples)) if read.keep is None else np.flatnonzero(read.keep)
+    triples, outside = triples.take(row), outside[row]
+    counts: dict[str, Any] = {"read": len(row)}
     if read.typed:
         links = stored_links(triples, entities, relations, options.symmetric, notes)
-        triples, relations, row = links.triples, links.relations, links.place
-        outside = outside[row]
+        triples, relations, row = links.triples, links.relations, row[links.row]
+        outside = outside[links.row]
     part, split = _parts(read, triples, row, options, seed)
-    counts: dict[str, Any] = {"read": sum(map(len, sources))}
     selected = policies.Selection(sources, triples, part, row, counts, notes)
     policies.apply_outside(selected, outside, options)
     policies.apply_duplicates(selected, options)

@@ -31,11 +31,11 @@ class Dictionary:
     numbers: list[str]
 
     def apply(self, known: pa.Array) -> tuple[Vocabulary, Int64, Int64]:
-        """The vocabulary with every entry, where the known labels are in it, and the strangers.
+        """The vocabulary of the dictionary, extended by the ids that it lacks.
 
         The triples may hold the labels or the numbers; with numbers, the labels are the names.
-        Returns the vocabulary (strangers at its end), int64 [known] index in it, and int64
-        index within ``known`` of those that the dictionary lacks.
+        Returns the vocabulary, int64 [known] the index of each id in it, and the positions within
+        ``known`` of the ids that the dictionary lacks (at the end of the vocabulary).
         """
         texts = known.cast(pa.string())
         by_label = Vocabulary(pa.array(self.labels, pa.string())).index(texts)
@@ -60,7 +60,7 @@ class Dictionary:
 
 
 def read_dictionary(path: Path) -> Dictionary:
-    """A dictionary: lines ``label<separator>number`` (or the other way round), or JSON.
+    """Read a dictionary: lines ``label<separator>number`` (in either order), or JSON.
 
     Raises:
         DataError: with file, line and text; a label or a number that occurs twice, a label that
@@ -132,10 +132,10 @@ def _rows(path: Path, lines: list[tuple[int, str]]) -> list[tuple[str, list[str]
 
 
 def read_relation_names(path: Path, known: set[str]) -> dict[str, str]:
-    """Relation -> name: lines as for other names, or a JSON object in either direction.
+    """Relation -> name: lines as in other files of names, or a JSON object in either direction.
 
-    ``edge_map.json`` maps a description to the relation that stands for it: the side whose texts
-    are relations of the data is the relation, the other its name.
+    In ``edge_map.json`` the keys are names and the values are relations. The side with more
+    relations of the data is taken as the relations.
     """
     if path.suffix.lower() != ".json":
         return read_names(path)

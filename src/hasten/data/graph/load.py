@@ -26,22 +26,24 @@ _OF_FILES = ("format", "train", "valid", "test", "separator", "entities", "relat
 
 
 def load_graph(options: TripleOptions, seed: int) -> KnowledgeGraph:
-    """The knowledge graph that the options name: read, checked, split.
+    """Read, check and split the knowledge graph that the options name.
 
-    options.path: a file, an archive, a folder or a registered name; a path that exists comes
-    first.
+    options.path: a file, an archive, a folder or a registered name; an existing path takes
+    precedence over a name.
 
     Raises:
-        DataError: what is wrong, with file, line and text.
+        DataError: data that cannot be used, with file, line and text.
     """
     _refuse_others(options)
     name = None
-    if _named(options) is None and holds_typed(options):
+    registered = options.path is not None and not Path(options.path).exists()
+    if not registered and holds_typed(options):
         return assemble_graph(read_typed(options), options, seed)
-    if options.path is not None and not Path(options.path).exists():
+    if registered:
+        assert options.path is not None
         entry = catalogue.find(options.path)
         if entry.kind not in ("triples", "typed"):
-            raise DataError(f"{options.path} holds events of users, not triples")
+            raise DataError(f"{options.path} holds interactions, not triples")
         if isinstance(entry, catalogue.Sample):
             return _sample(entry, options, seed)
         options, name = fetched_options(entry, options), entry.name
@@ -57,9 +59,7 @@ def load_graph_table(
 ) -> KnowledgeGraph:
     """A table in memory with the columns head, relation and tail."""
     _refuse_others(options)
-    given = [f"data.{key}" for key in ("path", *_OF_FILES) if getattr(options, key)]
-    if given:
-        raise UsageError(f"{', '.join(given)} has no effect on a table in memory")
+    _refuse_given("a table in memory", options, ("path", *_OF_FILES))
     read = _read_table(table, options, name)
     if options.names is not None:
         path = Path(options.names)
@@ -67,17 +67,9 @@ def load_graph_table(
     return assemble_graph(read, options, seed)
 
 
-def _named(options: TripleOptions) -> str | None:
-    """The registered name that the options mean, if they mean one."""
-    path = options.path
-    return path if path is not None and not Path(path).exists() else None
-
-
 def _sample(entry: catalogue.Sample, options: TripleOptions, seed: int) -> KnowledgeGraph:
     """A built-in sample: always the same triples, whatever the seed of the run."""
-    given = [f"data.{key}" for key in (*_OF_FILES, "names", "columns") if getattr(options, key)]
-    if given:
-        raise UsageError(f"{', '.join(given)} has no effect on the built-in sample {entry.name}")
+    _refuse_given(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
     read = _read_table(made.table, options, entry.name)
     read.path, read.format, read.names = entry.name, "sample", {**read.names, **made.names}
@@ -112,11 +104,17 @@ def _read(place: GraphPlace, options: TripleOptions) -> GraphRead:
 
 
 def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
-    """The texts that relations are called by."""
+    """The ids of relations, in the triples and in the dictionary."""
     found = set() if dictionary is None else {*dictionary.labels, *dictionary.numbers}
     for values in columns:
         found |= set(pc.utf8_trim_whitespace(values.cast(pa.string())).to_pylist())
     return found
+
+
+def _refuse_given(what: str, options: TripleOptions, keys: tuple[str, ...]) -> None:
+    """Refuse options about files for data that are in memory."""
+    if given := [f"data.{key}" for key in keys if getattr(options, key)]:
+        raise UsageError(f"{', '.join(given)} has no effect on {what}")
 
 
 def _refuse_others(options: TripleOptions) -> None:
@@ -124,4 +122,6 @@ def _refuse_others(options: TripleOptions) -> None:
     if options.format not in (None, triples.NAME, *typed.SUMMARIES):
         raise UsageError(f"format {options.format!r} holds no triples: leave --format out")
     if options.split == "leave-last-two-out":
-        raise DataError("data.split=leave-last-two-out is for events; triples: ratio or given")
+        raise DataError(
+            "data.split=leave-last-two-out is for interactions; triples: ratio or given"
+        )

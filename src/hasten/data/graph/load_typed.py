@@ -1,18 +1,15 @@
-"""Options -> the typed edges of a graph: which files, which nodes and relations of them."""
+"""Options -> the typed edges of a graph: which files, and which nodes and relations to use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from hasten.arrays import Int64
 from hasten.config import TripleOptions
-from hasten.data.columns.raw import IdColumn
 from hasten.data.columns.text import file_digest, sample
 from hasten.data.graph.assemble import GraphRead
 from hasten.data.readers import typed
@@ -29,7 +26,7 @@ _OF_TYPED = ("nodes", "edges", "node_types", "edge_types", "symmetric")
 
 
 def holds_typed(options: TripleOptions) -> bool:
-    """Whether the options mean a typed graph: they say so, or the first file can be nothing else.
+    """Whether the options name a typed graph: by an option, or by the header of the first file.
 
     Raises:
         UsageError: options of typed graphs for data that are not typed.
@@ -61,7 +58,7 @@ def _first_claims(options: TripleOptions) -> bool:
 
 
 def read_typed(options: TripleOptions) -> GraphRead:
-    """What the files hold, filtered.
+    """Read the edges of the files, filtered by type and relation.
 
     Raises:
         DataError: with file, line and text.
@@ -85,16 +82,16 @@ def read_typed(options: TripleOptions) -> GraphRead:
         read.append((found.columns, part))
     where = Path(options.path or options.train or files[0][0])
     notes: list[str] = []
-    read = _filtered(read, nodes, options, notes, str(where))
+    keep = _chosen([columns for columns, _ in read], nodes, options, notes, str(where))
     digests = () if nodes is None else (file_digest(nodes.path),)
     return GraphRead(
         set_name(where), str(where), "+".join(dict.fromkeys(forms)), read,
-        names=names, files=digests, notes=tuple(notes), typed=True,
+        names=names, files=digests, notes=tuple(notes), typed=True, keep=keep,
     )  # fmt: skip
 
 
 def typed_files(options: TripleOptions) -> list[tuple[Path, int | None, str, Claim]]:
-    """Every file of edges with its part, its format and how it is read."""
+    """Every file of edges with its part, its format and its claim."""
     found = []
     for path, part, relation in _files(options):
         form = EDGE_FILES if relation is not None else _form(path, options)
@@ -107,13 +104,16 @@ def typed_files(options: TripleOptions) -> list[tuple[Path, int | None, str, Cla
 
 
 def filtered_table(edges: typed.TypedEdges, options: TripleOptions, name: str) -> GraphRead:
-    """Typed edges in memory as what was read, filtered."""
+    """The edges of a table in memory, filtered by type and relation."""
     for key in ("nodes", "edges"):
         if getattr(options, key):
             raise UsageError(f"data.{key} has no effect on a table in memory")
     notes: list[str] = []
-    read = _filtered([(edges.columns, None)], None, options, notes, name)
-    return GraphRead(name, None, "table", read, names=edges.names, notes=tuple(notes), typed=True)
+    keep = _chosen([edges.columns], None, options, notes, name)
+    return GraphRead(
+        name, None, "table", [(edges.columns, None)],
+        names=edges.names, notes=tuple(notes), typed=True, keep=keep,
+    )  # fmt: skip
 
 
 def _files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
@@ -158,7 +158,7 @@ def _form(path: Path, options: TripleOptions) -> str:
 def _nodes(
     options: TripleOptions, files: Sequence[tuple[Path, int | None, str | None]]
 ) -> NodeTable | None:
-    """The table of nodes that is named, or lies beside the edges."""
+    """The table of nodes that an option names, or that is in the folder of the edges."""
     folder = None if options.path is None else Path(options.path)
     if options.nodes is not None:
         if options.edges:
@@ -174,55 +174,69 @@ def _nodes(
     return None
 
 
-def _filtered(
-    read: list[tuple[TripleColumns, int | None]],
+def _chosen(
+    sources: list[TripleColumns],
     nodes: NodeTable | None,
     options: TripleOptions,
     notes: list[str],
     where: str,
-) -> list[tuple[TripleColumns, int | None]]:
-    """The edges of the chosen types and relations."""
-    columns = [each for each, _ in read]
-    kinds = {k for c in columns for end in (c.head, c.tail) for k in _kinds(end.values)}
-    relations = {r for c in columns for r in c.relation.values.to_pylist()}
+) -> NDArray[np.bool_] | None:
+    """Which edges, over all files, have the chosen types and relations; None: all."""
+    kinds = {kind for source in sources for kind in _kinds(source)}
+    relations = {r for source in sources for r in source.relation.texts()}
     listed = kinds if nodes is None else {*nodes.types, *kinds}
-    _known("data.node_types", options.node_types, listed, "node type", where)
-    _known("data.edge_types", options.edge_types, relations, "relation", where)
-    kept, left = [], 0
-    for each, part in read:
-        keep = np.ones(len(each), bool)
-        if options.node_types is not None:
-            for end in (each.head, each.tail):
-                inside = [k in options.node_types for k in _kinds(end.values)]
-                keep &= np.array(inside, bool)[end.codes]
-        if options.edge_types is not None:
-            inside = [r in options.edge_types for r in each.relation.values.to_pylist()]
-            keep &= np.array(inside, bool)[each.relation.codes]
-        left += int((~keep).sum())
-        kept.append((each if keep.all() else _take(each, np.flatnonzero(keep)), part))
-    if left:
+    _check_known("data.node_types", options.node_types, listed, "node type", where)
+    _check_known("data.edge_types", options.edge_types, relations, "relation", where)
+    keep = [_matching(source, options) for source in sources]
+    if left := sum(int((~rows).sum()) for rows in keep):
         notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")
-    remaining = {k for c, _ in kept for end in (c.head, c.tail) for k in _kinds(end.values)}
+    used = {
+        text for source, rows in zip(sources, keep, strict=True) for text in _ends(source, rows)
+    }
     wanted = listed if options.node_types is None else set(options.node_types)
-    if options.edge_types is None and (bare := sorted(wanted - remaining)):
+    bare = sorted(wanted - {text.split(TYPE_MARK)[0] for text in used})
+    if options.edge_types is None and bare:
         table = where if nodes is None else str(nodes.path)
         raise DataError(
             f"{table}: nodes of type {', '.join(map(repr, bare))} have no edges in {where}: "
             "leave the type out with data.node_types, or add its edges"
         )
     if nodes is not None:
-        used = {t for c, _ in kept for end in (c.head, c.tail) for t in end.values.to_pylist()}
         chosen = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in wanted]
         if isolated := len(chosen) - len(used.intersection(chosen)):
             notes.append(f"{isolated:,} of {len(chosen):,} nodes have no edge and were left out")
-    return kept
+    return np.concatenate(keep) if left else None
 
 
-def _kinds(values: pa.Array) -> list[str]:
-    return [text.split(TYPE_MARK)[0] for text in values.to_pylist()]
+def _matching(source: TripleColumns, options: TripleOptions) -> NDArray[np.bool_]:
+    """[n] the edges of one file between the chosen types, under the chosen relations."""
+    keep = np.ones(len(source), bool)
+    if options.node_types is not None:
+        for end in (source.head, source.tail):
+            keep &= end.marked([t.split(TYPE_MARK)[0] in options.node_types for t in end.texts()])
+    if options.edge_types is not None:
+        keep &= source.relation.marked([r in options.edge_types for r in source.relation.texts()])
+    if not keep.any():
+        raise DataError(f"{source.source}: no edge is left by data.node_types and data.edge_types")
+    return keep
 
 
-def _known(
+def _kinds(source: TripleColumns) -> set[str]:
+    texts = (*source.head.texts(), *source.tail.texts())
+    return {text.split(TYPE_MARK)[0] for text in texts}
+
+
+def _ends(source: TripleColumns, rows: NDArray[np.bool_]) -> set[str]:
+    """The labels of the nodes that the marked edges join."""
+    found: set[str] = set()
+    for end in (source.head, source.tail):
+        used = np.zeros(len(end.values), bool)
+        used[end.codes[rows]] = True
+        found.update(end.values.filter(pa.array(used)).to_pylist())
+    return found
+
+
+def _check_known(
     key: str, chosen: tuple[str, ...] | None, known: set[str], what: str, where: str
 ) -> None:
     for name in chosen or ():
@@ -233,22 +247,3 @@ def _known(
             )
     if chosen is not None and not chosen:
         raise DataError(f"{key} names nothing: leave it out for all")
-
-
-def _take(columns: TripleColumns, rows: Int64) -> TripleColumns:
-    """Some of the rows."""
-    if not len(rows):
-        raise DataError(f"{columns.source}: no edge is left by data.node_types and data.edge_types")
-
-    def part(column: IdColumn) -> IdColumn:
-        used, codes = np.unique(column.codes[rows], return_inverse=True)
-        values = pc.take(column.values, pa.array(used))
-        return IdColumn(codes.reshape(-1).astype(np.int32), values)
-
-    return replace(
-        columns,
-        head=part(columns.head),
-        relation=part(columns.relation),
-        tail=part(columns.tail),
-        kept=rows,
-    )

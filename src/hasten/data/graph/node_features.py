@@ -1,4 +1,4 @@
-"""Given features of a typed graph's nodes: a file a type, a row a node."""
+"""Input features of a typed graph's nodes: one file per type, one row per node."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SHOWN = 5
 
 
 def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> KnowledgeGraph:
-    """The graph with the features of the files, type -> ``.npy`` or Parquet.
+    """The graph with features. files: type -> ``.npy`` or Parquet file.
 
     Row i of an ``.npy`` file is the node whose id is the number i; Parquet has a column ``id``. The
-    run folder holds a copy, whatever the size.
+    run folder keeps a copy, whatever the size.
 
     Raises:
         DataError: no such type, a node without a row, values that are not finite.
@@ -35,7 +35,7 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
     for name, file in files.items():
         if name not in types.names:
             raise DataError(
-                f"data.features.{name}: no nodes of such a type{did_you_mean(name, types.names)} "
+                f"data.features.{name}: no nodes of this type{did_you_mean(name, types.names)} "
                 f"(there are {', '.join(types.names)})"
             )
         number = types.names.index(name)
@@ -56,7 +56,7 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
 
 
 def _numbers(ids: pa.Array) -> pa.Array:
-    """Ids as numbers where all of them are such."""
+    """Ids as numbers if all of them are numbers."""
     try:
         return ids.cast(pa.int64())
     except pa.ArrowInvalid:

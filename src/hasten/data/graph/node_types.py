@@ -1,8 +1,8 @@
-"""The types of a typed graph's nodes and relations, read off its labels and triples.
+"""The types of a typed graph's nodes and relations, derived from its labels and triples.
 
-In a typed graph an entity's label is ``type::id``. Labels are sorted, so the nodes of a type stand
-together, and a relation leads from one type to one type. A relation without direction (both ends
-of one type) is stored in both directions, and both belong to the same part.
+In a typed graph an entity's label is ``type::id``. Labels are sorted, so the nodes of a type are
+contiguous. A relation joins one type to one type. A symmetric relation (both ends of one type) is
+stored in both directions, and both are in the same part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NodeTypes:
 
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> NodeTypes:
-        """Those of a graph; one type, ``entity``, where it is not typed."""
+        """The types of a graph; a single type ``entity`` if the graph is not typed."""
         count, relations = len(graph.entities), len(graph.relations)
         if not graph.typed:
             zeros = np.zeros(relations, np.int64)
@@ -75,7 +75,7 @@ def type_codes(labels: pa.Array) -> tuple[tuple[str, ...], Int64]:
 
 
 def type_sizes(graph: KnowledgeGraph) -> tuple[int, ...]:
-    """Nodes of each type; all of one where the graph is not typed."""
+    """Number of nodes of each type; a single type if the graph is not typed."""
     if not graph.typed:
         return (len(graph.entities),)
     names, code = type_codes(graph.entities.labels)
@@ -88,7 +88,7 @@ def ids_of(labels: pa.Array) -> pa.Array:
 
 
 def symmetric_relations(triples: Triples, relations: int, entities: int) -> NDArray[np.bool_]:
-    """[R] whether every edge of a relation is stored in both directions (loops do not tell)."""
+    """[R] whether every edge of a relation is stored in both directions; loops do not count."""
     forward = np.sort((triples.relation * entities + triples.head) * entities + triples.tail)
     turned = (triples.relation * entities + triples.tail) * entities + triples.head
     place = np.minimum(np.searchsorted(forward, turned), max(0, len(forward) - 1))

@@ -1,4 +1,4 @@
-"""How triples are divided into train, valid and test."""
+"""Splits of triples into train, valid and test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Parts = NDArray[np.int8]
 
 
 def given_parts(part: Parts | None) -> tuple[Parts, str]:
-    """The parts that the files or a column name.
+    """The split that the files or a column give.
 
     Raises:
         DataError: they name none, or nothing to train on.
@@ -32,7 +32,7 @@ def given_parts(part: Parts | None) -> tuple[Parts, str]:
 def random_parts(
     triples: Triples, shares: tuple[float, float, float], seed: int
 ) -> tuple[Parts, str]:
-    """Shares drawn at random from the seed; every entity and relation keeps a training triple.
+    """A random split by shares, from the seed. Every entity and relation keeps a training triple.
 
     In a random order of the triples, the first one of each entity and of each relation stays in
     train; of the others, the last ones become test, those before them valid.

@@ -1,4 +1,4 @@
-"""What is counted about a knowledge graph: sizes, overlaps, leakage by inverse relations."""
+"""Statistics of a knowledge graph: sizes, overlaps of the parts, leakage by inverse relations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hasten.arrays import Int64
 from hasten.data.columns.checks import counted
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Triples
 
-#: r' is an inverse of r where at least this share of r's pairs stand in r' the other way round
-#: (a symmetric relation is its own), as Toutanova & Chen (2015) looked for them
+#: r' is an inverse of r if at least this share of r's pairs (h, t) are pairs (t, h) of r'. A
+#: symmetric relation is its own inverse. After Toutanova & Chen (2015)
 _INVERSE = 0.8
 
 
 def count(graph: KnowledgeGraph, said: list[str]) -> dict[str, Any]:
-    """What ``data.json`` counts; what a person should know goes into the notes."""
+    """The statistics of ``data.json``. Remarkable ones are added to the notes ``said``."""
     counts: dict[str, Any] = {
         "entities": len(graph.entities),
         "relations": len(graph.relations),
@@ -40,7 +40,7 @@ def count(graph: KnowledgeGraph, said: list[str]) -> dict[str, Any]:
 
 
 def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> Int64:
-    """One whole number a pair of entities: head and tail, or the other way round."""
+    """One integer per pair of entities: (head, tail), or (tail, head) with reverse."""
     first, second = triples.head, triples.tail
     if reverse:
         first, second = second, first
@@ -48,7 +48,7 @@ def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> 
 
 
 def _overlaps(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
-    """Triples that stand in two parts."""
+    """Triples that occur in two parts."""
     pairs = _keys(graph.triples, graph)
     _, pair = np.unique(pairs, return_inverse=True)
     whole = pair * len(graph.relations) + graph.triples.relation
@@ -66,7 +66,7 @@ def _overlaps(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
 def _leaks(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
     """Valid and test triples (h, r, t) whose reverse (t, r', h) is a training triple.
 
-    reversed: by any relation r'; inverse: by one that is an inverse of r in the training part.
+    reversed: r' is any relation; inverse: r' is an inverse of r in the training part.
     """
     train = graph.of(TRAIN)
     inverse = _inverses(train, graph)
@@ -109,7 +109,7 @@ def _inverses(train: Triples, graph: KnowledgeGraph) -> NDArray[np.int64]:
     order = np.argsort(keys, kind="stable")
     row, place = _matches(_keys(train, graph, reverse=True), keys[order])
     pair = train.relation[row] * relations + train.relation[order[place]]
-    # a triple counts once for each relation that holds the other way round
+    # a triple counts once for each relation of its reversed pair
     found, number = np.unique(pair, return_counts=True)
     sizes = np.bincount(train.relation, minlength=relations)
     inverse: NDArray[np.int64] = found[number >= _INVERSE * sizes[found // relations]]

@@ -1,9 +1,9 @@
-"""Typed edges as they are stored: one direction of each, no relation between more than two types.
+"""Stored form of typed edges: each in one direction, each relation between one pair of types.
 
 A file may hold every edge in both directions (PrimeKG does). An edge and its reverse must never
-fall into different parts, so edges between two types are kept in the direction in which their
-relation stands first. Edges within one type have a direction, unless the relation is symmetric:
-then both directions are stored, and are always divided together.
+be in different parts. So edges between two types are kept in the direction of the first edge of
+their relation. Edges within one type have a direction, unless the relation is symmetric: then both
+directions are stored, always in the same part.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hasten.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class TypedLinks:
-    """Triples in their stored directions. place: int64 [n], the row that each came from."""
+    """Triples in their stored directions. row: int64 [n], the row that each came from."""
 
     triples: Triples
     relations: Vocabulary
-    place: Int64
+    row: Int64
     symmetric: np.ndarray
 
 
@@ -38,19 +38,19 @@ def stored_links(
     symmetric: tuple[str, ...],
     said: list[str],
 ) -> TypedLinks:
-    """Edges turned into the direction of their relation, reverses of stored edges taken out.
+    """Turn edges into the direction of their relation, and leave out reverses of stored edges.
 
-    symmetric: relations without direction beside those whose edges all stand in both directions.
+    symmetric: relations without direction, besides those whose edges all occur in both directions.
 
     Raises:
-        DataError: a relation named as symmetric that there is not, or that joins two types.
+        DataError: a symmetric relation that does not exist, or that joins two types.
     """
     names, code = type_codes(entities.labels)
     count, types = len(entities), len(names)
     relation, labels, turned = _one_pair_each(triples, relations, code, names)
     head = np.where(turned, triples.tail, triples.head)
     tail = np.where(turned, triples.head, triples.tail)
-    place = np.arange(len(head))
+    row = np.arange(len(head))
     if turned.any():
         keys = (relation * count + head) * count + tail
         known = np.unique(keys[~turned])
@@ -61,7 +61,7 @@ def stored_links(
             f"{int(again.sum()):,} are reverses of others and were left out, the rest was turned"
         )
         keep = ~again
-        head, tail, relation, place = head[keep], tail[keep], relation[keep], place[keep]
+        head, tail, relation, row = head[keep], tail[keep], relation[keep], row[keep]
     found = Triples(head, relation, tail)
     within = np.zeros(len(labels), bool)
     within[relation[code[head] == code[tail]]] = True
@@ -76,15 +76,15 @@ def stored_links(
         both[number] = True
     add = both[relation] & (head != tail)
     if add.any():
-        found, place = _in_both_directions(found, place, add, count)
+        found, row = _in_both_directions(found, row, add, count)
     assert types
-    return TypedLinks(found, vocabulary, place, both)
+    return TypedLinks(found, vocabulary, row, both)
 
 
 def _one_pair_each(
     triples: Triples, relations: Vocabulary, code: Int64, names: tuple[str, ...]
 ) -> tuple[Int64, list[str], np.ndarray]:
-    """Relations such that each joins one pair of types, their labels, and which edges to turn."""
+    """Relations that each join one pair of types, their labels, and which edges to turn."""
     types = len(names)
     first, second = code[triples.head], code[triples.tail]
     kind = (triples.relation * types + first) * types + second
@@ -112,12 +112,12 @@ def _one_pair_each(
 
 
 def _label(text: str, number: int, pair: tuple[int, int], names: tuple[str, ...]) -> str:
-    """The relation's name; with its types, for a second pair of types under the same name."""
+    """The relation's name, with its types for a second pair of types under the same name."""
     return text if number == 0 else f"{text} ({names[pair[0]]} - {names[pair[1]]})"
 
 
 def _in_both_directions(
-    triples: Triples, place: Int64, add: np.ndarray, count: int
+    triples: Triples, row: Int64, add: np.ndarray, count: int
 ) -> tuple[Triples, Int64]:
     """The marked edges and their reverses, each once; others stay as they are."""
     head, relation, tail = triples.head, triples.relation, triples.tail
@@ -125,25 +125,25 @@ def _in_both_directions(
     keys = (relation * count + head) * count + tail
     more = (relation[add] * count + more_head) * count + more_tail
     fresh = ~np.isin(more, keys)
-    order = np.argsort(np.concatenate([place, place[add][fresh]]), kind="stable")
+    order = np.argsort(np.concatenate([row, row[add][fresh]]), kind="stable")
     return (
         Triples(
             np.concatenate([head, more_head[fresh]])[order],
             np.concatenate([relation, relation[add][fresh]])[order],
             np.concatenate([tail, more_tail[fresh]])[order],
         ),
-        np.concatenate([place, place[add][fresh]])[order],
+        np.concatenate([row, row[add][fresh]])[order],
     )
 
 
 def link_parts(
     triples: Triples, shares: tuple[float, float, float], relations: int, seed: int
 ) -> tuple[np.ndarray, str]:
-    """The shares of every relation's links at random; every node keeps a training edge.
+    """A random split of every relation's links by shares. Every node keeps a training edge.
 
-    A link is an unordered pair of nodes under a relation, so that an edge and its reverse are
-    always in the same part. In a random order, the first link of each node and of each relation
-    stays in train.
+    A link is an unordered pair of nodes under a relation, so an edge and its reverse are always in
+    the same part. In a random order, the first link of each node and of each relation stays in
+    train.
 
     Raises:
         DataError: nothing is left for a part that should not be empty.

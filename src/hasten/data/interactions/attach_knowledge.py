@@ -150,7 +150,7 @@ def _refuse_unlisted(
         values = pc.utf8_trim_whitespace(column.values.cast(pa.string()))
         bad |= np.asarray(pc.is_in(values, value_set=pa.array(sorted(texts))))[column.codes]
     rows = np.flatnonzero(bad)
-    shown = "\n".join(f"  {where}: {line!r}" for where, line in columns.locate(rows[:_SHOWN]))
+    shown = "\n".join(f"  {where}: {line!r}" for where, line in columns.rows.locate(rows[:_SHOWN]))
     raise DataError(
         f"{columns.source}: {counted(len(rows), 'triple')} with {role} numbers that "
         f"{listed.path.name} lacks (it has {len(listed):,} entries):\n{shown}"

@@ -7,14 +7,12 @@ reads them from the layout that the claim holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns.checks import LocatedRows, Rows
 from hasten.data.columns.raw import IdColumn, TimeColumn
@@ -55,28 +53,15 @@ class Events(FileColumns):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TripleColumns(FileColumns):
-    """The triples of one file: cells parsed, ids not yet checked.
-
-    kept: int64 [n], which rows of the file these are, ascending; None: all.
-    """
+    """The triples of one file: cells parsed, ids not yet checked."""
 
     rows: LocatedRows
     head: IdColumn
     relation: IdColumn
     tail: IdColumn
-    kept: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.head)
-
-    @property
-    def expected(self) -> str:
-        """The form of a good row, in words."""
-        return self.rows.expected
-
-    def locate(self, rows: Int64) -> Iterator[tuple[str, str]]:
-        """("line 7", its text) of the given triples (ascending)."""
-        return self.rows.locate(rows if self.kept is None else self.kept[rows])
 
 
 @dataclass(frozen=True)
