@@ -237,14 +237,15 @@ def _bad_byte(path: Path) -> DataError:
 
 
 def _byte_problem(path: Path, line: bytes, offset: int, number: int) -> str | None:
-    """What is wrong in a line that begins at the offset, or None."""
+    """The message about the first bad byte of a line that begins at the offset, or None."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
         hint = " (UTF-16?)" if offset == 0 and line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         return (
-            f"{path}: not UTF-8{hint}: byte 0x{line[error.start]:02x} at offset {offset + error.start}, "
-            f"line {number}; convert it, e.g. iconv -f latin1 -t utf-8"
+            f"{path}: not UTF-8{hint}: byte 0x{line[error.start]:02x} "
+            f"at offset {offset + error.start}, line {number}; "
+            "convert it, e.g. iconv -f latin1 -t utf-8"
         )
     if bad := line.translate(None, _NOT_CONTROLS):
         what = "a NUL byte" if bad[0] == 0 else f"the control character 0x{bad[0]:02x}"
