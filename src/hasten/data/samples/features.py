@@ -12,11 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hasten.data.columns import counter_random as counter
-from hasten.data.samples.base import SampleSet
+from hasten.arrays import Int64
+from hasten.data.samples.base import SampleSet, first_pairs, integers, uniform
 from hasten.errors import DataError
-
-Int64 = NDArray[np.int64]
 
 _USERS, _ITEMS, _EVENTS = 600, 2400, 6_000
 _STYLES = ("Baroque", "Cubist", "Gothic", "Minimal", "Pop", "Romantic", "Surreal", "Woodcut")
@@ -47,8 +45,8 @@ def make_gallery(
             f"{users} users, {items} items, {events} events: at least 200 items, and between 5 and "
             "a tenth of the items for each user"
         )
-    style = _draw(len(_STYLES), items, 40, seed)
-    subject = _draw(len(_SUBJECTS), items, 41, seed)
+    style = integers(len(_STYLES), items, 40, seed)
+    subject = integers(len(_SUBJECTS), items, 41, seed)
     user, item = _looked_at(users, events, style, subject, seed)
     names = {str(i): f"{_STYLES[style[i]]} {_SUBJECTS[subject[i]]} {i}" for i in range(items)}
     features = {
@@ -59,18 +57,10 @@ def make_gallery(
     return SampleSet(table, names, features=features)
 
 
-def _draw(high: int, count: int, part: int, seed: int) -> Int64:
-    return counter.integers(high, counter.key(seed, counter.STREAM_SAMPLE, part), count)
-
-
-def _uniform(count: int, part: int, seed: int) -> NDArray[np.float64]:
-    return counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, part), count)
-
-
 def _features(kind: Int64, kinds: int, width: int, part: int, seed: int) -> NDArray[np.float32]:
     """A centre a kind, and noise an item."""
-    centres = _uniform(kinds * width, part, seed).reshape(kinds, width) - 0.5
-    noise = _uniform(len(kind) * width, part + 1, seed).reshape(len(kind), width) - 0.5
+    centres = uniform(kinds * width, part, seed).reshape(kinds, width) - 0.5
+    noise = uniform(len(kind) * width, part + 1, seed).reshape(len(kind), width) - 0.5
     return np.asarray(centres[kind] + _NOISE * noise, np.float32)
 
 
@@ -79,16 +69,16 @@ def _looked_at(
 ) -> tuple[Int64, Int64]:
     """Visitor and picture of every event, each pair once, visitors one after the other."""
     items = len(style)
-    styles = _draw(len(_STYLES), users * _LIKED_STYLES, 46, seed).reshape(users, -1)
-    subjects = _draw(len(_SUBJECTS), users * _LIKED_SUBJECTS, 47, seed).reshape(users, -1)
+    styles = integers(len(_STYLES), users * _LIKED_STYLES, 46, seed).reshape(users, -1)
+    subjects = integers(len(_SUBJECTS), users * _LIKED_SUBJECTS, 47, seed).reshape(users, -1)
     group = style * len(_SUBJECTS) + subject
     orders = [np.argsort(of, kind="stable") for of in (group, style, subject)]
     sizes = [np.bincount(group, minlength=len(_STYLES) * len(_SUBJECTS)),
              np.bincount(style, minlength=len(_STYLES)),
              np.bincount(subject, minlength=len(_SUBJECTS))]  # fmt: skip
     tries = 6 * (events // users + 1)
-    kind = _uniform(users * tries, 48, seed)
-    which = _draw(1 << 30, users * tries, 49, seed)
+    kind = uniform(users * tries, 48, seed)
+    which = integers(1 << 30, users * tries, 49, seed)
     user = np.repeat(np.arange(users), tries)
     liked_style = styles[user, which % _LIKED_STYLES]
     liked_subject = subjects[user, (which // _LIKED_STYLES) % _LIKED_SUBJECTS]
@@ -98,14 +88,7 @@ def _looked_at(
     of_subject = _member(orders[2], sizes[2], liked_subject, number)
     either = np.where(number % 2, of_style, of_subject)
     item = np.where(kind < _BOTH, both, np.where(kind < _BOTH + _EITHER, either, which % items))
-    pair, at = np.unique(user * items + item, return_index=True)
-    order = np.argsort(at)
-    user, item = pair[order] // items, pair[order] % items
-    wanted = np.full(users, events // users)
-    wanted[: events - int(wanted.sum())] += 1
-    begin = np.searchsorted(user, np.arange(users))
-    kept = np.arange(len(user)) - begin[user] < wanted[user]
-    return user[kept], item[kept]
+    return first_pairs(user, item, events)
 
 
 def _member(order: Int64, sizes: Int64, group: Int64, number: Int64) -> Int64:

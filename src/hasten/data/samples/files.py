@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hasten.data.samples.base import write_csv
+from hasten.data.samples.base import new_files, write_csv
 from hasten.data.samples.features import make_gallery
 from hasten.data.samples.knowledge import make_library
 from hasten.data.samples.sequences import make_sequences, make_sittings
-from hasten.errors import DataError, UsageError
+from hasten.errors import DataError
 
 SAMPLES = {
     "sequences": make_sequences,
@@ -33,28 +33,20 @@ def write_sample(
 ) -> dict[str, Any]:
     """Write a sample as CSV, with the items' names beside it as ``X.names.csv``.
 
-    Facts about the items, where the sample has them, go to ``X.kg.csv``, features to
-    ``X.NAME_feat.npy``.
-    out: a .csv file, or a folder for ``KIND.csv``. Returns what was written, for ``--json``.
+    Triples about the items, if the sample has them, go to ``X.kg.csv``, features to
+    ``X.NAME_feat.npy``. out: a .csv file, or a folder for ``KIND.csv``. Returns what was written,
+    for ``--json``.
 
     Raises:
         DataError: no such kind, or sizes that do not go together.
-        UsageError: a file is there already.
+        UsageError: a file exists already.
     """
     if kind not in SAMPLES:
         raise DataError(f"no sample {kind!r} can be made (known: {', '.join(SAMPLES)})")
-    data = out if out.suffix == ".csv" else out / f"{kind}.csv"
-    names = data.with_name(data.name.removesuffix(".csv") + ".names.csv")
-    facts = data.with_name(data.name.removesuffix(".csv") + ".kg.csv")
-    features = {
-        name: facts.with_name(facts.name.removesuffix("kg.csv") + f"{name}_feat.npy")
-        for name in ("image", "text")
-    }
-    for path in (data, names, facts, *features.values()):
-        if path.exists():
-            raise UsageError(f"{path} exists already")
     made = SAMPLES[kind](users, items, events, seed)
-    data.parent.mkdir(parents=True, exist_ok=True)
+    endings = (".names.csv", ".kg.csv", ".image_feat.npy", ".text_feat.npy")
+    data, names, facts, image, text = new_files(out, kind, *endings)
+    features = {"image": image, "text": text}
     named = pa.table({"item_id": list(made.names), "name": list(made.names.values())})
     tables = [(named, names), (made.table, data)]
     if made.facts is not None:

@@ -16,15 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from hasten.data.columns import counter_random as counter
-from hasten.data.samples.base import SampleSet, write_csv
-from hasten.errors import DataError, UsageError
-
-Int64 = NDArray[np.int64]
+from hasten.data.samples.base import SampleSet, new_files, permutation, uniform, write_csv
+from hasten.errors import DataError
 
 _FAMILIES, _CHILDREN = 48, 3
 _VILLAGES, _COUNTIES = 12, 4
@@ -45,11 +40,11 @@ def make_families(families: int | None = None, seed: int = 0) -> SampleSet:
     count = _FAMILIES if families is None else families
     if count < 4:
         raise DataError(f"{count} families: at least 4 are needed")
-    facts = sorted(set(_facts(count, seed)))
-    shuffled = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SAMPLE, 20), len(facts)))
-    columns = zip(*(facts[i] for i in shuffled), strict=True)
+    triples = sorted(set(_triples(count, seed)))
+    shuffled = permutation(len(triples), 20, seed)
+    columns = zip(*(triples[i] for i in shuffled), strict=True)
     table = pa.table(dict(zip(("head", "relation", "tail"), map(list, columns), strict=True)))
-    ids = sorted({entity for head, _, tail in facts for entity in (head, tail)})
+    ids = sorted({entity for head, _, tail in triples for entity in (head, tail)})
     return SampleSet(table, {entity: _name(entity) for entity in ids})
 
 
@@ -60,15 +55,10 @@ def write_families(out: Path, families: int | None = None, seed: int = 0) -> dic
 
     Raises:
         DataError: fewer than four families.
-        UsageError: a file is there already.
+        UsageError: a file exists already.
     """
-    data = out if out.suffix == ".csv" else out / "families.csv"
-    names = data.with_name(data.name.removesuffix(".csv") + ".names.csv")
-    for path in (data, names):
-        if path.exists():
-            raise UsageError(f"{path} exists already")
     made = make_families(families, seed)
-    data.parent.mkdir(parents=True, exist_ok=True)
+    data, names = new_files(out, "families", ".names.csv")
     entities = {"entity_id": list(made.names), "name": list(made.names.values())}
     write_csv(pa.table(entities), names)
     write_csv(made.table, data)
@@ -83,9 +73,9 @@ def write_families(out: Path, families: int | None = None, seed: int = 0) -> dic
     }
 
 
-def _facts(families: int, seed: int) -> Iterator[tuple[str, str, str]]:
+def _triples(families: int, seed: int) -> Iterator[tuple[str, str, str]]:
     """Every triple that is drawn or follows."""
-    draws = iter(counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, 21), families * 64))
+    draws = iter(uniform(families * 64, 21, seed))
     counties = [f"county-{i}" for i in range(_COUNTIES)]
     villages = [f"village-{i}" for i in range(_VILLAGES)]
     for i, village in enumerate(villages):

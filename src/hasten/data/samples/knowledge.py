@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from hasten.data.columns import counter_random as counter
-from hasten.data.samples.base import SampleSet
+from hasten.arrays import Int64
+from hasten.data.samples.base import SampleSet, first_pairs, integers, permutation, uniform
 from hasten.errors import DataError
-
-Int64 = NDArray[np.int64]
 
 _USERS, _ITEMS, _EVENTS = 600, 3200, 6_000
 _AUTHORS_EACH = 8
@@ -46,9 +43,9 @@ def make_library(
         )
     authors = items // _AUTHORS_EACH
     author = np.minimum(np.arange(items) // _AUTHORS_EACH, authors - 1)
-    genre_of_author = _draw(len(_GENRES), authors, 30, seed)
+    genre_of_author = integers(len(_GENRES), authors, 30, seed)
     read = _read(users, items, events, author, genre_of_author, seed)
-    place = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SAMPLE, 31), items))
+    place = permutation(items, 31, seed)
     label = np.empty(items, np.int64)
     label[place] = np.arange(1, items + 1)
     table = pa.table({"user_id": read[0] + 1, "item_id": label[read[1]]})
@@ -60,26 +57,22 @@ def make_library(
     return SampleSet(table, names, _facts(items, label, author, genre_of_author, seed))
 
 
-def _draw(high: int, count: int, part: int, seed: int) -> Int64:
-    return counter.integers(high, counter.key(seed, counter.STREAM_SAMPLE, part), count)
-
-
 def _read(
     users: int, items: int, events: int, author: Int64, genre_of_author: Int64, seed: int
 ) -> tuple[Int64, Int64]:
     """Reader and book of every event, each pair once, readers one after the other."""
     authors = len(genre_of_author)
-    genre = _draw(len(_GENRES), users, 32, seed)
+    genre = integers(len(_GENRES), users, 32, seed)
     # favourites are of the reader's genre: the authors in the order of their genres
     by_genre = np.argsort(genre_of_author, kind="stable")
     starts = np.searchsorted(genre_of_author[by_genre], np.arange(len(_GENRES) + 1))
     sizes = np.maximum(np.diff(starts), 1)
-    drawn = _draw(1 << 30, users * _FAVOURITES, 33, seed).reshape(users, _FAVOURITES)
+    drawn = integers(1 << 30, users * _FAVOURITES, 33, seed).reshape(users, _FAVOURITES)
     favourite = by_genre[np.minimum(starts[genre][:, None] + drawn % sizes[genre][:, None],
                                     authors - 1)]  # fmt: skip
     tries = 6 * (events // users + 1)
-    kind = counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, 34), users * tries)
-    which = _draw(1 << 30, users * tries, 35, seed)
+    kind = uniform(users * tries, 34, seed)
+    which = integers(1 << 30, users * tries, 35, seed)
     user = np.repeat(np.arange(users), tries)
     liked = favourite[user, which % _FAVOURITES]
     first = np.searchsorted(author, liked)
@@ -94,21 +87,14 @@ def _read(
         np.where(kind < _BY_AUTHOR + _OF_GENRE, of_genre, which % items),
     )
     item = np.minimum(item, items - 1)
-    pair, at = np.unique(user * items + item, return_index=True)
-    order = np.argsort(at)
-    user, item = pair[order] // items, pair[order] % items
-    wanted = np.full(users, events // users)
-    wanted[: events - int(wanted.sum())] += 1
-    begin = np.searchsorted(user, np.arange(users))
-    kept = np.arange(len(user)) - begin[user] < wanted[user]
-    return user[kept], item[kept]
+    return first_pairs(user, item, events)
 
 
 def _facts(items: int, label: Int64, author: Int64, genre_of_author: Int64, seed: int) -> pa.Table:
     """Triples that an item's author, series, subject and genre are told by."""
     authors = len(genre_of_author)
-    country = _draw(len(_COUNTRIES), authors, 36, seed)
-    subject = _draw(_SUBJECTS, items, 37, seed)
+    country = integers(len(_COUNTRIES), authors, 36, seed)
+    subject = integers(_SUBJECTS, items, 37, seed)
     rows = []
     for i in range(items):
         book = str(label[i])

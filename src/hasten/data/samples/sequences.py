@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hasten.arrays import Int64
 from hasten.data.columns import counter_random as counter
-from hasten.data.samples import sessions as sittings
-from hasten.data.samples.base import SampleSet
+from hasten.data.samples import sessions
+from hasten.data.samples.base import SampleSet, integers, permutation, uniform
 from hasten.errors import DataError
 
 GENRES = (
@@ -28,8 +29,8 @@ GENRES = (
 )  # fmt: skip
 #: lengths, offsets, tastes, items, genres and seed to the items and times of all events
 Walk = Callable[
-    [NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int, int, int],
-    tuple[NDArray[np.int64], NDArray[np.int64]],
+    [Int64, Int64, Int64, int, int, int],
+    tuple[Int64, Int64],
 ]
 _USERS, _ITEMS, _EVENTS = 1200, 400, 24_000
 _FIRST_SECOND = 1_672_617_600  # 2023-01-02
@@ -60,7 +61,7 @@ def make_sittings(
     Raises:
         DataError: sizes that do not go together.
     """
-    return _make(sittings.walks, users, items, events, seed)
+    return _make(sessions.walks, users, items, events, seed)
 
 
 def _make(
@@ -79,7 +80,7 @@ def _make(
     np.cumsum(lengths, out=offsets[1:])
     tastes = _tastes(users, genres, seed)
     item, time = walk(lengths, offsets, tastes, items, genres, seed)
-    place = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SAMPLE, 9), items))
+    place = permutation(items, 9, seed)
     label = np.empty(items, np.int64)
     label[place] = np.arange(1, items + 1)
     table = pa.table(
@@ -101,36 +102,36 @@ def _check_sizes(users: int, items: int, events: int) -> None:
         raise DataError("at most 2^31-1 users and items")
 
 
-def _lengths(users: int, events: int, seed: int) -> NDArray[np.int64]:
+def _lengths(users: int, events: int, seed: int) -> Int64:
     """Events of each user: at least 3, skewed, and exactly ``events`` together."""
-    drawn = counter.integers(len(_LENGTHS), counter.key(seed, counter.STREAM_SAMPLE, 1), users)
+    drawn = integers(len(_LENGTHS), users, 1, seed)
     weight = _LENGTHS[drawn]
-    lengths: NDArray[np.int64] = 3 + weight * (events - 3 * users) // int(weight.sum())
+    lengths: Int64 = 3 + weight * (events - 3 * users) // int(weight.sum())
     lengths[: events - int(lengths.sum())] += 1  # less than one a user was rounded off
     return lengths
 
 
-def _tastes(users: int, genres: int, seed: int) -> NDArray[np.int64]:
+def _tastes(users: int, genres: int, seed: int) -> Int64:
     """Two genres a user [U, 2], the same twice for those with one taste."""
     edges = np.cumsum(_GENRE_WEIGHTS[:genres])
     tastes = []
     for part in (2, 3):
-        drawn = counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, part), users)
+        drawn = uniform(users, part, seed)
         tastes.append(np.searchsorted(edges, drawn * edges[-1], side="right"))
-    both = counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, 4), users) < _SECOND_TASTE
+    both = uniform(users, 4, seed) < _SECOND_TASTE
     chosen = np.stack([tastes[0], np.where(both, tastes[1], tastes[0])], axis=1)
-    limited: NDArray[np.int64] = np.minimum(chosen, genres - 1)
+    limited: Int64 = np.minimum(chosen, genres - 1)
     return limited
 
 
 def _walks(
-    lengths: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    tastes: NDArray[np.int64],
+    lengths: Int64,
+    offsets: Int64,
+    tastes: Int64,
     items: int,
     genres: int,
     seed: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Int64, Int64]:
     """Items and times of all users, one step of all walks at a time.
 
     Item i stands in the ring of genre i % genres at place i // genres.
@@ -164,14 +165,14 @@ def _walks(
     return item, time
 
 
-def _gaps(which: NDArray[np.float64], drawn: NDArray[np.float64]) -> NDArray[np.int64]:
+def _gaps(which: NDArray[np.float64], drawn: NDArray[np.float64]) -> Int64:
     """Seconds between two records: minutes in one sitting, hours, days or weeks between them."""
     longest = np.array([900.0, 6 * 3600.0, 3 * 86400.0, 30 * 86400.0])
     kind = np.searchsorted(np.array([0.6, 0.8, 0.96]), which, side="right")
     return 60 + np.floor(longest[kind] * drawn).astype(np.int64)
 
 
-def _names(label: NDArray[np.int64], genres: int) -> dict[str, str]:
+def _names(label: Int64, genres: int) -> dict[str, str]:
     digits = len(str(len(label) // genres + 1))
     names = {
         str(name): f"{GENRES[i % genres]} record {i // genres + 1:0{max(2, digits)}d}"

@@ -1,7 +1,7 @@
-"""The walks of the built-in sample ``sittings``, in which only the times tell what comes next.
+"""The sessions of the built-in sample ``sittings``: only the times tell which item is next.
 
 A listener goes around a ring of records. How far depends on how long the pause before the record
-just played was: after a record of the same sitting comes the next one in the ring, after the first
+just played was: after a record of the same session comes the next one in the ring, after the first
 record of the day one a third of the ring away, after a longer absence one two thirds away. Every
 listener has a pace of their own: what is a short pause for one is a long one for another.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from hasten.arrays import Int64
-from hasten.data.columns import counter_random as counter
+from hasten.data.samples.base import integers, uniform
 
 _FIRST_SECOND = 1_672_617_600  # 2023-01-02
-#: seconds of the shortest pause in a sitting, for the three paces
+#: seconds of the shortest pause in a session, for the three paces
 _PACES = np.array([60, 240, 960])
 #: shares of the three kinds of pauses, and the shortest of each in units of the pace; the longest
 #: is a quarter longer
@@ -33,17 +33,14 @@ def walks(
     the ring of genre i % genres at place i // genres.
     """
     events = int(offsets[-1])
-    drawn = [
-        counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, part), events)
-        for part in range(10, 14)
-    ]
+    drawn = [uniform(events, part, seed) for part in range(10, 14)]
     firsts = offsets[:-1]
     user = np.repeat(np.arange(len(lengths)), lengths)
-    pace = _PACES[counter.integers(3, counter.key(seed, counter.STREAM_SAMPLE, 14), len(lengths))]
+    pace = _PACES[integers(3, len(lengths), 14, seed)]
     kind = np.searchsorted(_SHARES, drawn[0], side="right")
     pause = np.floor(pace[user] * _PAUSES[kind] * (1 + 0.25 * drawn[1])).astype(np.int64)
     kind[firsts] = 2
-    start = counter.integers(300 * 86400, counter.key(seed, counter.STREAM_SAMPLE, 15), len(firsts))
+    start = integers(300 * 86400, len(firsts), 15, seed)
     pause[firsts] = _FIRST_SECOND + start
     genre = tastes[user, 0]
     size = (items - genre + genres - 1) // genres

@@ -16,11 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hasten.data.columns import counter_random as counter
-from hasten.data.samples.base import SampleSet, write_csv
-from hasten.errors import DataError, UsageError
-
-Int64 = NDArray[np.int64]
+from hasten.arrays import Int64
+from hasten.data.samples.base import SampleSet, new_files, uniform, write_csv
+from hasten.errors import DataError
 
 _MECHANISMS = 12
 _GENES, _PATHWAYS, _DISEASES, _DRUGS = 720, 60, 160, 240
@@ -97,13 +95,10 @@ def write_medicine(out: Path, genes: int | None = None, seed: int = 0) -> dict[s
 
     Raises:
         DataError: fewer than five genes a mechanism.
-        UsageError: a file is there already.
+        UsageError: a file exists already.
     """
-    data = out if out.suffix == ".csv" else out / "medicine.csv"
-    if data.exists():
-        raise UsageError(f"{data} exists already")
     table = make_medicine(genes, seed).table
-    data.parent.mkdir(parents=True, exist_ok=True)
+    (data,) = new_files(out, "medicine")
     write_csv(table, data)
     nodes = {
         end for side in "xy"
@@ -128,8 +123,7 @@ class _Draws:
 
     def uniform(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
         self.number += 1
-        base = counter.key(self.seed, counter.STREAM_SAMPLE, self.number)
-        return counter.uniform(base, int(np.prod(shape))).reshape(shape)
+        return uniform(int(np.prod(shape)), self.number, self.seed).reshape(shape)
 
     def below(self, high: int, shape: int | tuple[int, ...]) -> Int64:
         return np.floor(self.uniform(shape) * high).astype(np.int64)
