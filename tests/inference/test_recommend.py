@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hasten.errors import DataError, UsageError
-from hasten.inference import recommend as module
+from hasten.inference import top_k
 from hasten.inference.recommend import Recommendations, recommend
 
 
@@ -135,12 +135,12 @@ def test_a_frame(make_run):
 
 
 def test_without_pandas_the_remedy_is_named(make_run, monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(top_k, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install pandas"):
         recommend(make_run(), topk=1).to_frame()
 
 
-def test_more_askers_than_a_tile_holds(make_run):
+def test_more_users_than_a_tile_holds(make_run):
     histories = {f"n{i}": ["ant", "bee"][: 1 + i % 2] for i in range(600)}
     found = recommend(make_run(), histories=histories, topk=2)
     lists = by_user(found)

@@ -144,7 +144,7 @@ def recommend(
         export.write_table(table, out, format)
     _tell(found, include_seen)
     if out is not None:
-        output.say(f"{len(table):,} rows for {len(found.askers):,} users in {out}")
+        output.say(f"{len(table):,} rows for {len(found.users):,} users in {out}")
     if json:
         about = {
             "run": run,
@@ -152,7 +152,7 @@ def recommend(
             "checkpoint": checkpoint,
             "history": found.known,
             "seen": "included" if include_seen else "excluded",
-            "users": len(found.askers),
+            "users": len(found.users),
             "rows": len(table),
         }
         rest = {"recommendations": table.to_pylist()} if out is None else {"out": out}
@@ -174,19 +174,19 @@ def _tell(found: Recommendations, include_seen: bool) -> None:
     if found.without_history:
         output.say(f"{found.without_history} users have no history there: the same items for all")
     if found.short:
-        output.say(f"{found.short} of {len(found.askers)} got fewer than {found.topk} items")
+        output.say(f"{found.short} of {len(found.users)} got fewer than {found.topk} items")
 
 
 def _show(found: Recommendations, table: pa.Table) -> None:
     """The items of each user under each other, on stdout."""
-    limit = SHOWN if sys.stdout.isatty() else len(found.askers)
-    wanted = set(found.askers[:limit].to_pylist())
+    limit = SHOWN if sys.stdout.isatty() else len(found.users)
+    wanted = set(found.users[:limit].to_pylist())
     shown = [row for row in table.to_pylist() if row["user_id"] in wanted]
     if not shown:
         return
     explained = "explanation" in table.column_names
     show_rows(shown, _EXPLAINED if explained else _COLUMNS, longest=200 if explained else _LONGEST)
-    hidden = len(found.askers) - limit
+    hidden = len(found.users) - limit
     if hidden > 0:
         output.say(f"{hidden:,} more users; --out FILE takes them all")
 

@@ -1,9 +1,8 @@
-"""Why an item was recommended: the paths of the graph that carry the most attention to it.
+"""Explain recommendations by the graph paths with the largest attention.
 
-A user's vector takes in an item over every path user -> ... -> item of the graph that was trained
-on, weighed by the product of the attentions of its edges. The heaviest of these paths are given,
-found exactly, with the names of their nodes and relations. They tell where the model looked, not
-what would happen without an edge.
+The weight of a path user -> ... -> item in the training graph is the product of the attention
+scores of its edges. The paths with the largest weights are found exactly. They show where the model
+attends, not what it would recommend without an edge.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hasten.ops.graph.best_paths import PathGraph, WeighedPath, best_paths, boun
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
 
-#: what the relation of a user and an item is called
+#: the relation between users and items
 EVENT = "event"
 _EDGE = ("relation", "node")
 
@@ -39,13 +38,13 @@ def require_paths(model: Model) -> PathExplainer:
 
 
 def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Table:
-    """A row for each of the ``paths`` heaviest paths to every recommended item.
+    """A table with the ``paths`` largest-weight paths to each recommended item.
 
-    Columns: those of the recommendations; path: 1, 2, ...; attention: the product over its edges;
+    Columns: those of the recommendations; path: 1, 2, ...; attention: the weight of the path;
     explanation: the path as text; relation_1, node_1, relation_2, ...: its edges, empty beyond its
-    end. A path has at most as many edges as the model has layers. ``^`` stands before a relation
-    that is followed from its tail to its head. An item that no path leads to has one row whose
-    path is empty. Raises UsageError for a model without attention.
+    end. A path has at most as many edges as the model has layers. ``^`` marks a relation that is
+    followed from tail to head. An item without a path has one row with an empty path.
+    Raises UsageError for a model without attention.
     """
     if paths < 1:
         raise UsageError(f"paths {paths}: must be 1 or more")
@@ -55,9 +54,9 @@ def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Tab
     graph = model.path_graph()
     longest = len(model.layers)
     names = PathNames(dataset)
-    users = dataset.users.index(found.askers)[found.asker]
+    users = dataset.users.index(found.users)[found.user]
     rows, numbers, lines = [], [], []
-    # item by item: what the best walks to an item weigh is the same for all users
+    # item by item: the bounds of the search are the same for all users
     order = np.argsort(found.item, kind="stable")
     bounds = None
     for previous, row in zip([None, *order[:-1].tolist()], order.tolist(), strict=True):
@@ -83,23 +82,23 @@ def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Tab
 
 
 class PathNames:
-    """What nodes and relations of the collaborative graph are called."""
+    """The names of the nodes and relations of the collaborative graph."""
 
     def __init__(self, dataset: Dataset) -> None:
         facts = dataset.facts
         assert facts is not None
-        self.entities = _called(facts.entities)
-        items = _called(dataset.items)
+        self.entities = _names(facts.entities)
+        items = _names(dataset.items)
         self.entities[: len(items)] = items
-        self.users = _called(dataset.users)
-        self.relations = _called(facts.relations)
+        self.users = _names(dataset.users)
+        self.relations = _names(facts.relations)
 
     def node(self, number: int) -> str:
         count = len(self.entities)
         return self.entities[number] if number < count else self.users[number - count]
 
     def relation(self, number: int) -> str:
-        """Relations as :mod:`hasten.ops.graph.collaborative_graph` numbers them."""
+        """The name of a relation, numbered as in the collaborative graph."""
         if number < 2:
             return (EVENT, f"^{EVENT}")[number]
         count = len(self.relations)
@@ -109,7 +108,7 @@ class PathNames:
     def of(
         self, graph: PathGraph, source: int, path: WeighedPath | None, longest: int
     ) -> tuple[Any, ...]:
-        """The attention, the text, then relation and node of every edge."""
+        """The attention, the text, then the relation and node of each edge."""
         if path is None:
             return (None, None, *([None] * 2 * longest))
         cells: list[str | None] = []
@@ -121,8 +120,8 @@ class PathNames:
         return (path.weight, text, *cells, *([None] * (2 * longest - len(cells))))
 
 
-def _called(vocabulary: Vocabulary) -> list[str]:
-    """Names, labels where there are none."""
+def _names(vocabulary: Vocabulary) -> list[str]:
+    """Names, or labels if there are no names."""
     labels = [str(label) for label in vocabulary.labels.to_pylist()]
     if vocabulary.names is None:
         return labels

@@ -1,27 +1,23 @@
-"""What completes a triple: tails, heads or relations, from the run folder alone."""
+"""Link prediction with a trained model: the best tails, heads or relations of triples."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.tables import KnowledgeGraph, Vocabulary
 from hasten.errors import UsageError
-from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
 from hasten.inference.inputs import TRIPLE
 from hasten.inference.labels import indices_of
+from hasten.inference.top_k import to_pandas, top_k
 from hasten.objectives.triple_queries import known_answers
-from hasten.ops.graph.csr import CSR
-from hasten.ops.ranking.topk_all import topk_all
 from hasten.scoring import TripleQueries
 
 if TYPE_CHECKING:
@@ -34,10 +30,11 @@ Known = Literal["filter", "mark"]
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Ranked completions, n rows, best first within each question.
+    """n predicted triples, best first for each query.
 
-    triples: int64 [n, 3] head, relation, tail; question: int64 [n]; open: what each question asks
-    for; rank: int32 [n] from 1; score: float32 [n]; known: bool [n], whether the data hold it.
+    triples: int64 [n, 3] head, relation, tail; question: int64 [n], the query; open: the predicted
+    part of each query; rank: int32 [n] from 1; score: float32 [n]; known: bool [n], whether the
+    triple is in the data.
     """
 
     entities: Vocabulary
@@ -70,11 +67,8 @@ class Predictions:
         return pa.table(columns)
 
     def to_frame(self) -> pd.DataFrame:
-        """The table as a pandas DataFrame, where pandas is installed."""
-        if find_spec("pandas") is None:
-            raise UsageError("to_frame() needs pandas: pip install pandas")
-        frame: pd.DataFrame = self.to_table().to_pandas()
-        return frame
+        """The table as a pandas DataFrame."""
+        return to_pandas(self.to_table())
 
 
 def predict(
@@ -84,11 +78,12 @@ def predict(
     *,
     known: Known = "filter",
 ) -> Predictions:
-    """The ``topk`` best completions of each question: two of head, relation, tail are given.
+    """Predict the ``topk`` best values of the missing part of each query.
 
-    known: ``filter`` leaves out triples of the data (train, valid and test), ``mark`` keeps them.
-    A relation is scored by the mean of its scores as a question for the tail and for the head.
-    Raises DataError for unknown labels, UsageError for what the model or the request rules out.
+    questions: each with two of head, relation and tail. known: ``filter`` omits triples of the data
+    (train, valid and test), ``mark`` keeps them. The score of a relation is the mean of its scores
+    in tail prediction and in head prediction.
+    Raises DataError for unknown labels, UsageError if the model or the arguments do not allow it.
     """
     graph = loaded.dataset
     if not isinstance(graph, KnowledgeGraph):
@@ -119,7 +114,7 @@ def predict(
 
 
 def _indices(graph: KnowledgeGraph, questions: Sequence[Mapping[str, object]]) -> Int64:
-    """[Q, 3] head, relation, tail; -1 for the open end."""
+    """[Q, 3] head, relation, tail; -1 for the missing part."""
     ends = np.full((len(questions), 3), -1, np.int64)
     if not questions:
         raise UsageError("0 questions are asked: give at least one")
@@ -148,34 +143,18 @@ def _entities(
     topk: int,
     known: Known,
 ) -> Found:
-    """Question, triple, place, score and whether known, of heads or tails."""
-    model = loaded.model
+    """Query, triple, place, score and whether known, for queries of heads or of tails."""
     entities, relations = len(graph.entities), len(graph.relations)
     for_heads = bool((ends[0] < 0)[0])
     given = ends[:, 2] if for_heads else ends[:, 0]
     queries = TripleQueries(given, ends[:, 1] + (relations if for_heads else 0))
     answers = known_answers(graph.triples, relations, queries, entities)
-    parts = []
-    with scoring(model):
-        for tile in make_tiles(queries.lengths):
-            asked = queries.take(tile.padded)
-            hidden = answers.take(tile.padded) if known == "filter" else None
-            scorer = model.scorer(asked)
-            ids, scores = topk_all(scorer, len(asked), entities, min(topk, entities), hidden)
-            ids, scores = ids[: tile.count].cpu(), scores[: tile.count].cpu()
-            row, place = (found.numpy() for found in torch.nonzero(ids >= 0, as_tuple=True))
-            parts.append(
-                (tile.rows[row], ids.numpy()[row, place], place, scores.numpy()[row, place])
-            )
-    row, entity, place, score = (np.concatenate(column) for column in zip(*parts, strict=True))
+    hidden = answers if known == "filter" else None
+    row, entity, place, score = top_k(loaded.model, queries, entities, topk, hidden)
     triples = ends[row].copy()
     triples[:, 0 if for_heads else 2] = entity
-    return rows[row], triples, place, score, _holds(answers, row, entity, entities)
-
-
-def _holds(answers: CSR, row: Int64, item: Int64, width: int) -> NDArray[np.bool_]:
-    """Whether the items are among the answers of their rows."""
-    return np.isin(row * width + item, answers.rows * width + answers.items)
+    held = np.isin(row * entities + entity, answers.rows * entities + answers.items)
+    return rows[row], triples, place, score, held
 
 
 def _relations(
@@ -186,7 +165,7 @@ def _relations(
     topk: int,
     known: Known,
 ) -> Found:
-    """The same of relations: every one is scored in both directions."""
+    """The same for queries of relations, which are scored in both directions."""
     model = loaded.model
     count = len(graph.relations)
     every = np.arange(count, dtype=np.int64)

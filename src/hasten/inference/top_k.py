@@ -1,0 +1,61 @@
+"""The best k candidates of each query, shared by recommendation and link prediction."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.errors import UsageError
+from hasten.evaluation.query_tiles import make_tiles
+from hasten.evaluation.ranker import scoring
+from hasten.models.interface import Model
+from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.topk_all import topk_all
+from hasten.scoring import RecommenderQueries, TripleQueries
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def top_k(
+    model: Model,
+    queries: RecommenderQueries | TripleQueries,
+    candidates: int,
+    k: int,
+    excluded: CSR | None = None,
+    allowed: Int64 | None = None,
+) -> tuple[Int64, Int64, Int64, NDArray[np.float32]]:
+    """Query, candidate, place (from 0) and score of the best candidates, sorted by query and place.
+
+    excluded: candidates that a query must not get; allowed: the only ones that any query may get.
+    """
+    parts = []
+    with scoring(model):
+        for tile in make_tiles(queries.lengths):
+            hidden = None if excluded is None else excluded.take(tile.padded)
+            scorer = model.scorer(queries.take(tile.padded))
+            ids, scores = topk_all(
+                scorer, len(tile.padded), candidates, min(k, candidates), hidden, allowed
+            )
+            ids, scores = ids[: tile.count].cpu(), scores[: tile.count].cpu()
+            row, place = (found.numpy() for found in torch.nonzero(ids >= 0, as_tuple=True))
+            parts.append(
+                (tile.rows[row], ids.numpy()[row, place], place, scores.numpy()[row, place])
+            )
+    query, candidate, place, score = (np.concatenate(c) for c in zip(*parts, strict=True))
+    order = np.lexsort((place, query))
+    return query[order], candidate[order], place[order], score[order]
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """The table as a DataFrame. Raises UsageError if pandas is not installed."""
+    if find_spec("pandas") is None:
+        raise UsageError("to_frame() needs pandas: pip install pandas")
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
