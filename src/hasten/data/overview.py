@@ -20,7 +20,7 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.interactions.feature_files import holds_features, locate_features
 from hasten.data.interactions.knowledge_files import holds_knowledge, locate_knowledge, unpacked
 from hasten.data.interactions.load_knowledge import typed_columns
-from hasten.data.readers import Claim, recognise, triples
+from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
 from hasten.data.sources.files import Files, locate
 from hasten.data.tables import PART_NAMES, Dataset, KnowledgeGraph
@@ -184,7 +184,7 @@ def _spread_of_graph(graph: KnowledgeGraph) -> dict[str, dict[str, int]]:
 
 
 def _guess(path: Path, options: InteractionOptions) -> tuple[str, Claim]:
-    reader, _, claim = recognise(path, options)
+    reader, _, claim = recognize(path, options)
     return reader.name, claim
 
 

@@ -124,7 +124,7 @@ CORPUS = [
     bad(
         "a header without a tail",
         "head,relation,weight\na,r,1\n",
-        "no column is recognised as the tail",
+        "no column is recognized as the tail",
         "data.columns.tail=NAME",
         file="facts.csv",
         columns={"head": "head", "relation": "relation"},

@@ -1,4 +1,4 @@
-"""Every format is read exactly, recognised with a reason, and assumptions are said."""
+"""Every format is read exactly, recognized with a reason, and assumptions are said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hasten.config import InteractionOptions
 from hasten.data.columns import text as text_files
 from hasten.data.interactions.load import load_dataset
-from hasten.data.readers import READERS, recognise, separated
+from hasten.data.readers import READERS, recognize, separated
 from hasten.data.tables import Dataset
 
 ROWS = [(1, 10, 4.5, 100), (1, 11, 3.0, 101), (1, 12, 2.5, 102), (7, 10, 1.0, 50)]
@@ -61,7 +61,7 @@ def test_delimited_with_every_separator(separator, tmp_path):
         '"userID","itemID","stars","date"',
     ],
 )
-def test_usual_column_names_are_recognised(header, tmp_path):
+def test_usual_column_names_are_recognized(header, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(text(",", header))
     assert rows(load(path)) == ROWS
@@ -284,7 +284,7 @@ def test_a_part_column_is_a_given_split(tmp_path):
 def test_recognition_says_why(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(text(",", "user,item,rating,time"))
-    reader, _, claim = recognise(path, InteractionOptions())
+    reader, _, claim = recognize(path, InteractionOptions())
     assert reader.name == "delimited"
     assert "user" in claim.reason
     assert claim.details["separator"] == ","
@@ -301,7 +301,7 @@ def test_no_two_readers_claim_the_same_file(tmp_path):
     for expected, content in contents.items():
         path = tmp_path / "file"
         path.write_text(content)
-        assert recognise(path, InteractionOptions())[0].name == expected
+        assert recognize(path, InteractionOptions())[0].name == expected
     assert set(contents) | {"parquet"} == set(READERS)
 
 

@@ -81,7 +81,7 @@ def test_labels_dates_and_categories_of_pandas():
         ({"user": [1], "item": [1, 2]}, "cannot be read"),
         ({"user": [[1]], "item": [1]}, "2 dimensions"),
         ({"user": [object()], "item": [1]}, "cannot be read"),
-        ({"user": [1], "thing": [1]}, "recognised as the item"),
+        ({"user": [1], "thing": [1]}, "recognized as the item"),
         ({"user": [], "item": []}, "0 rows"),
         ({"user": [1, None], "item": [1, 2]}, "row 2: the user id is empty"),
         ({"user": [1.0, np.nan], "item": [1, 2]}, "row 2"),

@@ -83,7 +83,7 @@ class Rules:
                 return reason
         return None
 
-    def id_problem(self, role: str, text: str) -> str | None:  # noqa: PLR0911 - one return a rule
+    def id_problem(self, role: str, text: str) -> str | None:  # noqa: PLR0911 - one return per rule
         """Why a text is not an id of the role, or None."""
         rule = self.ids.get(role, "any")
         text = text.strip()
@@ -121,7 +121,7 @@ def rating_problem(text: str) -> str | None:
     return None
 
 
-def time_problem(text: str, rule: TimeRule) -> str | None:  # noqa: PLR0911 - one a rule
+def time_problem(text: str, rule: TimeRule) -> str | None:  # noqa: PLR0911 - one return per rule
     """Why a text is not a time under the rule, or None."""
     text = text.strip()
     if not text:

@@ -1,8 +1,8 @@
 """Counter-based random numbers in numpy: a pure function of (key, counter), for splits and samples.
 
-The same function as :mod:`hasten.ops.random` (the finaliser of SplitMix64), without torch. Only
-whole-number and exact floating-point steps are used, so that the numbers are the same with every
-version of numpy.
+The same function as :mod:`hasten.ops.random` (the SplitMix64 finalizer), without torch. It uses
+integer and exact floating-point operations only, so every version of numpy gives the same
+numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-#: the numbers of ``hasten.ops.random.Stream`` that belong to data
+#: the streams of ``hasten.ops.random.Stream`` that data uses
 STREAM_SPLIT, STREAM_SAMPLE = 6, 7
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -20,7 +20,7 @@ _MASK = 2**64 - 1
 
 
 def key(*parts: int) -> int:
-    """One 64-bit key from whole numbers, e.g. ``key(seed, STREAM_SPLIT)``."""
+    """One 64-bit key from integers, e.g. ``key(seed, STREAM_SPLIT)``."""
     state = 0
     for part in parts:
         value = (state + _GAMMA * (part + 1)) & _MASK
@@ -31,7 +31,7 @@ def key(*parts: int) -> int:
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64, in place: a bijection of 64-bit integers."""
+    """The SplitMix64 finalizer, in place: a bijection of 64-bit integers."""
     value ^= value >> np.uint64(30)
     value *= np.uint64(_MIX_1)
     value ^= value >> np.uint64(27)

@@ -26,7 +26,7 @@ from hasten.data.columns.raw import IdColumn
 
 Mode = Literal["auto", "numbers", "labels"]
 _ZEROS = r"^0[0-9]+$"
-#: with more numbers than this among the ids, the others are taken for damage
+#: if more than this share of the ids are numbers, the others are taken as damaged
 _NEARLY_ALL = 0.99
 _REMEDY = "if they are labels, not numbers: --set data.ids=labels"
 
@@ -77,8 +77,8 @@ def unite(
 ) -> Ids | BadIds:
     """The ids of all files as one sorted vocabulary.
 
-    auto: ids are numbers where all of them are written as numbers without leading zeros (and are
-    then held to 0..2^31-1), labels otherwise; nearly all of them being numbers is refused.
+    auto: ids are numbers if all are written as numbers without leading zeros (the range 0..2^31-1
+    is then required), labels otherwise; ids that are nearly all numbers are refused.
     Numbers sort ascending, labels by code point.
     """
     values = [c.values.cast(pa.string()) if mode == "labels" else c.values for c in columns]
@@ -147,7 +147,7 @@ def _other(texts: pa.Array) -> str:
 
 
 def _canonical(texts: pa.Array) -> pa.Array | None:
-    """The texts as int64 where each is written as Python writes a whole number."""
+    """The texts as int64 if each is the decimal form of an integer, else None."""
     try:
         numbers = texts.cast(pa.int64())
     except pa.ArrowInvalid:

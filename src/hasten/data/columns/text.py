@@ -35,11 +35,11 @@ _NOT_CONTROLS = bytes(b for b in range(256) if b not in _BAD_CONTROLS)
 
 @dataclass(frozen=True)
 class TextScan:
-    """What one pass over a text file found.
+    """Result of one pass over a text file.
 
     lines: line ends, plus one for a last line without; sha256, bytes: of the file as stored.
     last_quote: offset of the last ``"`` in the text, -1 for none; hexadecimal: whether ``0x``
-    occurs anywhere. Both need a closer look.
+    occurs anywhere. Both need further checks.
     """
 
     sha256: str
@@ -54,7 +54,7 @@ class TextScan:
 
 @dataclass(frozen=True)
 class Sample:
-    """The beginning of a file, to recognise its format by.
+    """The beginning of a file, to detect its format.
 
     magic: the first bytes as stored; lines: (number from 1, text) of the first non-blank lines
     of a text file; whole: whether these are all of them.
@@ -71,7 +71,7 @@ class Sample:
 
 
 def require_file(path: Path) -> Path:
-    """The path, if it is a readable file; a clear error otherwise."""
+    """The path if it is a file. Raises DataError otherwise."""
     if path.is_dir():
         raise DataError(f"{path} is a folder where a file is expected")
     if not path.exists():
@@ -82,7 +82,7 @@ def require_file(path: Path) -> Path:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether the file starts as gzip does; a name ending in .gz that does not is refused."""
+    """Whether the file is gzip by its first bytes. Refuses a .gz file that is not."""
     with path.open("rb") as file:
         compressed = file.read(2) == _GZIP
     if path.suffix == ".gz" and not compressed and path.stat().st_size:
@@ -92,7 +92,7 @@ def is_gzip(path: Path) -> bool:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, decompressed where it is gzip; damage is a DataError."""
+    """Open a file, decompressed if it is gzip. Raises DataError for damaged files."""
     try:
         opened: Any = gzip.open(path) if is_gzip(path) else path.open("rb")  # noqa: SIM115
         with opened as file:
@@ -115,7 +115,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
-    """The first lines of a file (at least one, however long), or its magic where not text."""
+    """The first lines of a file (at least one, however long); for Parquet its first bytes only."""
     require_file(path)
     with path.open("rb") as raw:
         magic = raw.read(8)
@@ -134,7 +134,7 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
     try:
         decoded = head.decode("utf-8-sig")
     except UnicodeDecodeError:
-        scan(path)  # names the offset
+        scan(path)  # raises with the offset
         raise
     if "\0" in decoded:
         scan(path)

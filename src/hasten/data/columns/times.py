@@ -1,4 +1,4 @@
-"""Columns of times -> unix seconds and a key to sort by; what looks wrong about them."""
+"""Columns of times -> unix seconds and a sort key; notes on suspicious times."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hasten.errors import DataError
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _FINER: dict[TimeUnit, TimeUnit] = {"s": "ms", "ms": "us", "us": "ns"}
-#: later than any recorded event (the year 5138), earlier than 1973 counted in milliseconds
+#: later than any real time in seconds (the year 5138), earlier than 1973 in milliseconds
 _ABSURD = 1e11
 _YEAR = 365.25 * 86400
 
 
 def joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One column after the other; a single one as it is, uncopied."""
+    """The columns concatenated; a single one is not copied."""
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def unite(columns: Sequence[TimeColumn], unit: TimeUnit) -> tuple[Int64, Int64 | None, list[str]]:
     """Times of all files: unix seconds, a finer key to sort by (None: the seconds), notes.
 
-    unit: of the columns that do not carry their own (numbers).
+    unit: of columns without a unit of their own (numbers).
 
     Raises:
         DataError: some files hold dates and others numbers.
@@ -79,7 +79,7 @@ def _suspicions(seconds: Int64, unit: TimeUnit | None) -> list[str]:
 
 
 def show(seconds: int) -> str:
-    """A time as a date, or as a number where no calendar reaches."""
+    """A time as a date, or as a number if it is out of the calendar's range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -17,7 +17,7 @@ from hasten.data.tables import PART_NAMES, TRAIN, Triples, Vocabulary
 from hasten.errors import DataError
 
 _REMEDY = (
-    "choose what becomes of them: --set data.unknown=keep (scored untrained, as most published "
+    "choose what happens to them: --set data.unknown=keep (scored untrained, as most published "
     "figures are), rank-last (counted as misses) or drop"
 )
 _UNKNOWN = {"drop": "left out", "rank-last": "counted as misses", "keep": "scored untrained"}

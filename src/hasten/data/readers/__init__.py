@@ -1,7 +1,7 @@
-"""Readers, one file per format, and the recognition of formats.
+"""Readers of interactions, one file per format, and format detection.
 
-A new format: a file with an object that fits :class:`~.interface.Reader`, and its
-line in ``READERS``.
+To add a format, write a class with the methods of :class:`~.interface.Reader` in a file of its own
+and add it to ``_ALL``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hasten.errors import ConfigurationError, DataError, did_you_mean
 _ALL: tuple[Reader, ...] = (Delimited(), Parquet(), Lines(), Sequences(), RecBole())
 READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}
 
-__all__ = ["READERS", "Claim", "Events", "Reader", "read_file", "recognise"]
+__all__ = ["READERS", "Claim", "Events", "Reader", "read_file", "recognize"]
 
 
-def recognise(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, Claim]:
-    """Which reader takes the file, and how.
+def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, Claim]:
+    """Find the reader for a file.
 
     Raises:
-        DataError: none takes it, or more than one; with what each format says about the file.
-        ConfigurationError: ``data.format`` names no format.
+        DataError: no reader claims it, or more than one does; with the reason of each format.
+        ConfigurationError: ``data.format`` is not a known format.
     """
     beginning = sample(path)
     if options.format is not None:
@@ -54,12 +54,12 @@ def recognise(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, 
         head = f"{path}: the format is ambiguous; choose with --format:"
     else:
         said = [f"  {name}: {reason}" for name, reason in claims.items()]
-        head = f"{path}: no format is recognised; choose with --format. What each says:"
+        head = f"{path}: no format is recognized; choose with --format. What each says:"
     raise DataError("\n".join([head, *said]))
 
 
 def read_file(path: Path, options: InteractionOptions) -> tuple[str, Events]:
-    """The name of the file's format, and its events."""
-    reader, beginning, claim = recognise(path, options)
+    """The name of the file's format, and its interactions."""
+    reader, beginning, claim = recognize(path, options)
     events = reader.read(beginning, claim, options)
     return reader.name, replace(events, notes=(*claim.notes, *events.notes))

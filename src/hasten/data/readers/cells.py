@@ -17,10 +17,10 @@ _SEPARATOR_NAMES = {"\t": "a tab", " ": "blanks", ",": "','"}
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the cells of a file are.
+    """The layout of a file.
 
     separator: one character, "::" or BLANKS (runs of blanks and tabs).
-    width: cells a line; columns: role -> position; header_line: its number, 0 for none.
+    width: cells per line; columns: role -> position; header_line: its number, 0 for none.
     """
 
     separator: str
@@ -54,7 +54,7 @@ def separator_name(separator: str) -> str:
 
 
 def separator_of(option: str) -> str:
-    """The separator that ``data.separator`` means; "tab" and "blank" are understood."""
+    """The separator that ``data.separator`` names: a character, "::", or a word such as "tab"."""
     separator = _SEPARATOR_WORDS.get(option.lower(), option)
     if separator != "::" and (len(separator) != 1 or separator in '"\r\n'):
         raise DataError(

@@ -9,7 +9,7 @@ from hasten.errors import ConfigurationError, DataError, did_you_mean
 ROLES = ("user", "item", "rating", "time", "part")
 TRIPLE_ROLES = ("head", "relation", "tail", "part")
 
-#: what a column may be called, written without case, blanks, underscores and hyphens
+#: accepted column names, compared without case, blanks, underscores and hyphens
 SYNONYMS: Mapping[str, frozenset[str]] = {
     role: frozenset(words.split())
     for role, words in {
@@ -77,7 +77,7 @@ def find_roles(
     missing = [role for role in _NEEDED[among] if role not in roles]
     if missing:
         return (
-            f"no column is recognised as the {' and the '.join(missing)} among: "
+            f"no column is recognized as the {' and the '.join(missing)} among: "
             f"{', '.join(known)} (--set data.columns.{missing[0]}=NAME)"
         )
     return roles

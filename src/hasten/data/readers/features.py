@@ -1,7 +1,7 @@
-"""Files of features into a row an item: ``.npy`` (never pickled) or Parquet, checked.
+"""Feature files, one row per item: ``.npy`` (pickles are never loaded) or Parquet.
 
-Row i of an ``.npy`` file is item i. A Parquet file has numbers in columns, or one column of lists;
-with an item column its rows may come in any order, without one row i is item i.
+Row i of an ``.npy`` file is item i. A Parquet file has one column per feature, or one column of
+lists. With an item column its rows may have any order; without one, row i is item i.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _AS_NUMBERS = "save it as numbers: numpy.save(FILE, array.astype('float32'))"
 
 @dataclass(frozen=True, eq=False)
 class FeatureFile:
-    """A file of features: values [rows, d], perhaps still on the disk, and whose row is whose.
+    """A file of features. values: [rows, d], possibly memory-mapped.
 
-    items: the id of every row as text, None where row i is item i. made: there is no file.
+    items: the id of every row as text; None: row i is item i. made: computed, not read from a file.
     """
 
     path: Path
@@ -44,10 +44,10 @@ class FeatureFile:
     made: bool = False
 
     def rows_of(self, labels: pa.Array) -> Int64:
-        """The row of every item by its label, -1 where it has none.
+        """The row of every item by its label, -1 if it has none.
 
         Raises:
-            DataError: rows go by number, but items do not.
+            DataError: rows have numbers, but items have labels.
         """
         if self.items is not None:
             found = pc.index_in(labels.cast(pa.string()), value_set=self.items)
@@ -61,7 +61,7 @@ class FeatureFile:
         return np.where(number < len(self.values), number, -1)
 
     def taken(self, rows: Int64) -> Matrix:
-        """Checked values of these rows: float16 as it is, everything else as float32.
+        """The values of these rows: float16 as it is, everything else as float32.
 
         Raises:
             DataError: values that are not finite, with row and column.
@@ -92,10 +92,10 @@ class FeatureFile:
 
 
 def open_features(path: Path) -> FeatureFile:
-    """The file, its shape and kind checked; its values are read when they are taken.
+    """Open a file and check its shape and type. Values are read when they are taken.
 
     Raises:
-        DataError: no such file, no matrix of numbers, an item twice.
+        DataError: no such file, not a matrix of numbers, or an item with two rows.
     """
     require_file(path)
     return _npy(path) if path.suffix == ".npy" else _parquet(path)
@@ -189,7 +189,7 @@ def _numbers(kind: pa.DataType) -> bool:
 
 
 def said_of(values: Matrix) -> Iterator[str]:
-    """What is odd about the rows, in words: features of another item, or none."""
+    """Notes on suspicious rows: all zero, or equal to those of another item."""
     zero = int((~values.any(axis=1)).sum())
     if zero:
         yield f"{counted(zero, 'item')} whose features are all zero"

@@ -14,13 +14,13 @@ from hasten.data.readers.interface import Claim, Events
 from hasten.errors import DataError
 
 _SEPARATORS = ("::", "\t", ",", ";", "|", cells.BLANKS)
-#: numbers from here on (March 1973 as unix seconds) are taken for times, smaller ones for ratings
+#: larger numbers (from March 1973 in unix seconds) are read as times, smaller ones as ratings
 _FIRST_TIME = 1e8
 _MOSTLY = 0.9
 
 
 class Lines:
-    """One event a line, no header."""
+    """One interaction per line, no header."""
 
     name = "lines"
     summary = "headerless lines: user item, user item time, or user item rating time; also .gz"
@@ -52,7 +52,7 @@ class Lines:
     def _decline(  # noqa: PLR0911 - one return a reason
         self, rows: list[list[str]], width: int, frequency: int, told: bool
     ) -> str | None:
-        """Why these rows would not be taken for lines of one event; told: columns are given."""
+        """Why the rows are not one interaction per line. told: the options name the columns."""
         if _header_like(rows[0]):
             return "the first line looks like a header"
         if told:
@@ -94,7 +94,7 @@ class Lines:
 
     @staticmethod
     def _guess(width: int, rows: list[list[str]]) -> tuple[dict[str, int], tuple[str, ...]]:
-        """The roles of 2, 3 or 4 columns, and what was assumed."""
+        """The roles of 2, 3 or 4 columns, and notes on what was assumed."""
         roles = {"user": 0, "item": 1}
         if width == 4:
             return roles | {"rating": 2, "time": 3}, ()
@@ -117,7 +117,7 @@ class Lines:
 
 
 def _header_like(row: list[str]) -> bool:
-    """Whether a first line names columns: no numbers, and a known column name or a name:type."""
+    """Whether a first line names columns: no numbers, and a known name or a name:type cell."""
     known = frozenset().union(*SYNONYMS.values())
     if any(looks_numeric(cell) for cell in row):
         return False

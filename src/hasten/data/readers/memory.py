@@ -1,4 +1,4 @@
-"""Tables in memory: pandas, polars, pyarrow (anything that speaks Arrow) or a dict of arrays."""
+"""Tables in memory: pandas, polars, pyarrow (any Arrow C stream) or a dict of arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def as_arrow(table: Any, name: str) -> pa.Table:
     """The table as Arrow.
 
     Raises:
-        DataError: it is no table, or its columns cannot be represented (Python objects).
+        DataError: not a table, or columns of Python objects.
     """
     try:
         if isinstance(table, pa.Table):

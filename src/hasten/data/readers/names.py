@@ -1,4 +1,4 @@
-"""Names of items: a file of ``id<separator>name`` lines, or of columns with a header."""
+"""Files of names: ``id<separator>name`` lines, or a header with an id and a name column."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _EXPECTED = "expected: id<separator>name, or a header with an id and a name colu
 
 
 def read_names(path: Path, encoding: str = "utf-8") -> dict[str, str]:
-    """Id text -> name.
+    """Read a file of names: id text -> name.
 
-    encoding: only catalogue entries whose files are known to be in another one set it.
+    encoding: UTF-8, except for data sets that are published in another encoding.
 
     Raises:
         DataError: with file, line and text; two different names for one id.
@@ -52,7 +52,7 @@ def read_names(path: Path, encoding: str = "utf-8") -> dict[str, str]:
 
 
 def _layout(path: Path, first: str) -> tuple[str, int, int, int]:
-    """Separator, position of the id, position of the name, lines to skip."""
+    """Separator, position of the id, position of the name, number of header lines."""
     typed = atomic_header(first, "\t")
     if typed is not None:
         names = [name for name, _ in typed]
@@ -70,7 +70,7 @@ def _layout(path: Path, first: str) -> tuple[str, int, int, int]:
 
 
 def _header(row: list[str]) -> tuple[int, int] | None:
-    """Positions of the id and the name, where the row is a header that names both."""
+    """Positions of the id and the name if the row is a header that names both."""
     ids = [i for i, cell in enumerate(row) if plain(cell) in SYNONYMS["item"] | {"id"}]
     names = [i for i, cell in enumerate(row) if plain(cell) in _NAME]
     return (ids[0], names[0]) if ids and names else None
@@ -79,7 +79,7 @@ def _header(row: list[str]) -> tuple[int, int] | None:
 def with_names(
     items: Vocabulary, names: dict[str, str], kind: str = "items"
 ) -> tuple[Vocabulary, list[str]]:
-    """The vocabulary with the names that are known, and notes. kind: what it holds, in words."""
+    """The vocabulary with names, and notes. kind: what it holds, for messages."""
     labels = items.labels.cast(pa.string())
     keys = pa.array(list(names), pa.string())
     if items.numeric:  # "007" and "7" are one number

@@ -16,7 +16,7 @@ _CELL = re.compile(r"\s*([^:\s][^:]*):(token|float|token_seq|float_seq)\s*")
 
 
 def atomic_header(line: str, separator: str) -> list[tuple[str, str]] | None:
-    """(name, type) of every column, or None where the line is no such header."""
+    """(name, type) of every column, or None if the line is not such a header."""
     matches = [_CELL.fullmatch(cell) for cell in line.split(separator)]
     if len(matches) < 2 or not all(matches):
         return None
@@ -46,7 +46,7 @@ class RecBole:
             if header[position][1].endswith("_seq"):
                 raise DataError(
                     f"{sample.path}: the {role} column {names[position]!r} holds sequences; "
-                    "one event a line is expected"
+                    "one interaction per line is expected"
                 )
         texts = tuple(cell.strip() for cell in first.split(separator))
         layout = cells.Layout(separator, len(names), roles, texts, number)

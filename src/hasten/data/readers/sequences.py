@@ -1,4 +1,4 @@
-"""One user a line, its items oldest first: ``user item item ...``; times in a parallel file."""
+"""One user per line, items in order of time: ``user item item ...``; times in a second file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BLOCK = 16 << 20
 
 
 class Sequences:
-    """One user a line."""
+    """One user per line."""
 
     name = "sequences"
     summary = "one user a line: user item item ..., oldest first; times in a parallel file"
@@ -102,7 +102,7 @@ class _Files:
         return " \t" if self.separator == cells.BLANKS else self.separator
 
     def problems(self, rules: Rules) -> Iterator[Problem]:
-        """Every line that breaks the rules, of the items or of the times."""
+        """Every line, of the items or of the times, that breaks the rules."""
         seen: dict[str, int] = {}
         others = iter(()) if self.times is None else self._lines(self.times)
         for mine, other in zip_longest(self._lines(self.path), others):
@@ -154,7 +154,7 @@ class _Files:
 
 @dataclass(frozen=True, eq=False)
 class _Ragged:
-    """A file of ragged lines: the first cells, the others, and how many others each line has."""
+    """Lines of different lengths: their first cells, the others, and how many others each has."""
 
     first: pa.ChunkedArray
     rest: pa.ChunkedArray
@@ -176,7 +176,7 @@ def _read(files: _Files) -> Events:
     if any(found.hexadecimal for found in scans) and next(files.problems(files.rules), None):
         raise files.error("")
     if not len(rows.rest):
-        raise DataError(f"{files.path}: 0 events, no user has an item")
+        raise DataError(f"{files.path}: 0 interactions, no user has an item")
     empty = int(np.count_nonzero(rows.counts == 0))
     paths = [path for path in (files.path, files.times) if path is not None]
     return Events(

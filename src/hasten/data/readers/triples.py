@@ -1,4 +1,4 @@
-"""Triples: ``head relation tail`` a line, with or without a header; also Parquet and tables."""
+"""Triples: one ``head relation tail`` per line, with or without a header; also Parquet."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ORDER = {"head": 0, "relation": 1, "tail": 2}
 
 
 def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
-    """How the file would be read as triples, or why it would not.
+    """How the file is read as triples, or the reason why it cannot be.
 
-    named: triples are what is wanted; otherwise only what can be nothing else is claimed.
+    named: the user asked for triples; otherwise claim only what cannot be interactions.
     """
     if beginning.magic.startswith(MAGIC):
         return claim_parquet(beginning.path, options.columns, TRIPLE_ROLES)
@@ -48,10 +48,10 @@ def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
 
 
 def read_triples(path: Path, options: DataOptions) -> TripleColumns:
-    """The triples of a file.
+    """Read the triples of a file.
 
     Raises:
-        DataError: what cannot be used, with file, line and text.
+        DataError: rows that cannot be used, with file, line and text.
     """
     beginning = sample(path)
     claimed = claim(beginning, options, named=True)
@@ -112,6 +112,8 @@ def _claim_lines(
             return "its header names users and items"
         told = [looks_numeric(row[-1]) or time_rule(row[-1]) != "number" for row in rows]
         if 2 * sum(told) >= len(told):
-            return "the last cell is a number or a date, as in events (--format triples says so)"
+            return (
+                "the last cell is a number or a date, as in interactions (choose --format triples)"
+            )
     notes = () if options.columns else (order_note(roles),)
     return position_claim(separator, width, roles, notes)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hasten.config import DataOptions, InteractionOptions
 from hasten.data.columns.text import require_file
-from hasten.data.readers import recognise
+from hasten.data.readers import recognize
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError, UsageError
 
@@ -210,7 +210,7 @@ def _with_times(files: list[Path]) -> tuple[Path, Path] | None:
 
 def _readable(path: Path, options: InteractionOptions) -> bool:
     try:
-        recognise(path, options)
+        recognize(path, options)
     except DataError:
         return False
     return True
