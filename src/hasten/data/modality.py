@@ -1,4 +1,4 @@
-"""Features of items: a matrix a modality (image, text, audio, ...), one row an item."""
+"""Item features: one matrix per modality (image, text, audio, ...), one row per item."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Matrix = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Modality:
-    """What one sense tells of every item.
+    """The features of one modality, one row per item.
 
     shape: items, width. digest: of the values in the order of the items (:func:`digest_of`).
-    read: brings the values, and is asked once; origin: the file they come from, None where they
-    were made here.
+    read: loads the values, called once; origin: the file that they come from, None for generated
+    ones.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Modality:
 
     @classmethod
     def of(cls, name: str, values: Matrix, origin: Path | None = None) -> Modality:
-        """Of values that are in memory: float16 or float32 [N, d]."""
+        """From values in memory: float16 or float32 [N, d]."""
         return cls(name, (len(values), values.shape[1]), digest_of(values), lambda: values, origin)
 
     @property
@@ -47,7 +47,7 @@ class Modality:
         """float16 or float32 [N, d].
 
         Raises:
-            DataError: the file they come from is gone, or holds something else by now.
+            DataError: the file they come from is missing or has changed.
         """
         values = self.read()
         if values.shape != self.shape or digest_of(values) != self.digest:
@@ -59,7 +59,7 @@ class Modality:
 
 
 def digest_of(values: Matrix) -> str:
-    """sha256 over kind, shape and values."""
+    """sha256 over dtype, shape and values."""
     kind = "<f2" if values.dtype == np.float16 else "<f4"
     digest = hashlib.sha256(f"{kind} {values.shape[0]} {values.shape[1]}\n".encode())
     for start in range(0, len(values), 1024):

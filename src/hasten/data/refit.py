@@ -1,4 +1,4 @@
-"""The validation part as training data, once it has selected what there was to select."""
+"""Add the validation part to the training part (refit on train + validation)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hasten.errors import DataError
 
 
 def refitted(dataset: AnyDataset) -> AnyDataset:
-    """The dataset with its validation part in the training part; the test part stays.
+    """The dataset with its validation part moved into the training part; test stays as it is.
 
     Raises:
         DataError: there is no validation part.

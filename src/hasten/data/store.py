@@ -1,4 +1,4 @@
-"""A dataset as Parquet files and JSON, so that a run folder is self-contained; its fingerprint."""
+"""Save and load a dataset as Parquet and JSON in a run folder; compute its fingerprint."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from hasten.errors import DataError
 FORMAT_VERSION = 1
 FILES = ("users.parquet", "items.parquet", "interactions.parquet")
 GRAPH_FILES = ("entities.parquet", "relations.parquet", "triples.parquet")
-#: beside FILES, where facts about the items are known
+#: beside FILES, of a knowledge graph about the items
 FACTS_FILES = ("entities.parquet", "relations.parquet", "facts.parquet")
 DESCRIPTION = "dataset.json"
 
 
 def fingerprint(dataset: AnyDataset) -> str:
-    """sha256 over the content: vocabularies, events, triples, parts; not paths or notes."""
+    """sha256 over the content: vocabularies, interactions, triples, parts; not paths or notes."""
     columns: tuple[tuple[NDArray[Any] | None, str], ...]
     if isinstance(dataset, KnowledgeGraph):
         kind = "typed graph" if dataset.typed else "knowledge graph"
@@ -92,7 +92,7 @@ def _add_labels(digest: Any, vocabulary: Vocabulary) -> None:
 
 
 def _bytes(texts: pa.LargeBinaryArray) -> memoryview:
-    """All texts of an Arrow array, one after the other."""
+    """The bytes of all texts of an Arrow array, concatenated."""
     _, offsets, data = texts.buffers()
     if data is None:
         return memoryview(b"")
@@ -101,9 +101,9 @@ def _bytes(texts: pa.LargeBinaryArray) -> memoryview:
 
 
 def save_dataset(dataset: AnyDataset, folder: Path) -> str:
-    """Write vocabularies and events or triples (Parquet) and dataset.json; its fingerprint.
+    """Write vocabularies and interactions or triples (Parquet) and dataset.json.
 
-    Each file is written aside, synced and renamed, dataset.json last.
+    Each file is written atomically, dataset.json last. Returns the fingerprint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in _tables(dataset).items():

@@ -1,4 +1,4 @@
-"""Typed tables: what readers produce and what everything after them consumes.
+"""Typed tables: the output of the readers and the input of everything else.
 
 Shapes: ``n`` interactions, ``U`` users, ``N`` items, ``Q`` queries. Indices are int64 and
 contiguous from 0; a ``Vocabulary`` carries the labels (and names) that they stand for.
@@ -24,7 +24,7 @@ TYPE_MARK = "::"
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The labels behind indices 0..len-1, in index order, with names where known.
+    """The labels of the indices 0..len-1, in index order, with names where known.
 
     labels: int64 or string Arrow array without duplicates or nulls.
     names: string Arrow array of the same length (nulls where unknown), or None.
@@ -52,7 +52,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Events of users with items, sorted by user, then time, then file order.
+    """Interactions of users with items, sorted by user, then time, then file order.
 
     user, item: int64 [n]; rating: float32 [n] or None; time: int64 [n] unix seconds or None.
     """
@@ -93,10 +93,10 @@ class Histories:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a dataset came from: what goes into the run's ``data.json``.
+    """The origin of a dataset, for the run's ``data.json``.
 
     files: one dict a file: name, sha256, bytes. counts: users, items, interactions, ...
-    notes: what the checks counted and did (duplicates dropped, milliseconds suspected, ...).
+    notes: findings and actions of the checks (duplicates dropped, ...).
     """
 
     format: str
@@ -108,7 +108,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Triples:
-    """Facts (head, relation, tail). All int64 [n]: indices of entities and of relations."""
+    """Triples (head, relation, tail). All int64 [n]: indices of entities and of relations."""
 
     head: Int64
     relation: Int64
@@ -124,10 +124,10 @@ class Triples:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What is known of the items of a Dataset: distinct triples over entities.
+    """The knowledge graph about the items of a Dataset: distinct triples over entities.
 
-    Entity i is item i for the first N; an item of which nothing is known is an entity too. The
-    others follow. Triples are ordered by head, relation, tail.
+    The first N entities are the items, with or without triples; the others follow. Triples are
+    sorted by head, relation, tail.
     """
 
     entities: Vocabulary
@@ -140,8 +140,8 @@ class Dataset:
     """Interactions with their vocabularies and their split into train, valid and test.
 
     part: int8 [n], TRAIN, VALID or TEST for each interaction.
-    split: how the parts were made, in words that travel with the numbers.
-    facts: what is known of the items, for models that read it; modalities: their features.
+    split: a description of how the parts were made, reported with every metric.
+    facts: the knowledge graph about the items, or None; modalities: the item features.
     """
 
     name: str
@@ -170,11 +170,11 @@ class KnowledgeGraph:
     """Triples with their vocabularies and their split into train, valid and test.
 
     part: int8 [n], TRAIN, VALID or TEST for each triple, in this order; within a part the triples
-    are in the order of the files. split: how the parts were made, in words that travel with the
-    numbers. rank_last: bool [n], triples of valid and test that count as misses because an entity
-    or the relation stands in no training triple (``data.unknown=rank-last``). typed: whether the
-    labels of entities are ``type::id`` (``node_types``). features: given ones, by
-    the number of the type of nodes.
+    are in the order of the files. split: a description of how the parts were made, reported with
+    every metric. rank_last: bool [n], triples of valid and test that count as misses because an
+    entity or the relation occurs in no training triple (``data.unknown=rank-last``). typed: whether
+    the labels of entities are ``type::id`` (``node_types``). features: node features by the number
+    of the node type.
     """
 
     name: str
@@ -194,7 +194,7 @@ class KnowledgeGraph:
 
     @property
     def trained(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which entities and which relations stand in a training triple."""
+        """Which entities and which relations occur in a training triple."""
         train = self.of(TRAIN)
         entities = np.zeros(len(self.entities), bool)
         entities[train.head] = entities[train.tail] = True

@@ -1,4 +1,4 @@
-"""Events of one or more files -> vocabularies, cleaning, order, split, counts: a Dataset."""
+"""Assemble a Dataset from what was read: vocabularies, cleaning, sorting, split, statistics."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _OF_RATIO = {key: InteractionOptions.model_fields[key].default for key in ("rati
 class Read:
     """What was read, in order (train, valid, test).
 
-    events: each file's, with its part (None: not said); they are let go of as soon as they are
-    joined. names: item id text -> name; files: further files to record; format: for people.
+    events: the interactions of each file, with its part (None: not given); freed as soon as they
+    are joined. names: item id text -> name; files: further files to record; format: for people.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Read:
 def assemble(
     read: Read, options: InteractionOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
 ) -> Dataset:
-    """The dataset of what was read. otherwise: the split ``auto`` of data that name no parts.
+    """The dataset of what was read. otherwise: the split ``auto`` of data without given parts.
 
     Raises:
-        DataError: ids, times or the split do not work out.
+        DataError: ids or times are wrong, or the split leaves a part empty.
     """
     try:
         return _assemble(read, options, seed, otherwise)
@@ -90,7 +90,7 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, otherwise: Oth
 def _join(
     read: Read, options: InteractionOptions, said: list[str]
 ) -> tuple[clean.Columns, pa.Array, pa.Array]:
-    """The events of all files as codes into the labels of users and items; empties ``read``."""
+    """The interactions of all files as codes into the user and item labels; empties ``read``."""
     sources = [events for events, _ in read.events]
     users = _ids("user", sources, options)
     items = _ids("item", sources, options)
@@ -138,7 +138,7 @@ def _columns(
 
 
 def _part(read: list[tuple[Events, int | None]]) -> NDArray[np.int8] | None:
-    """The part of every event, where the files or a column say it."""
+    """The part of every interaction, where the files or a column give it."""
     parts = []
     for events, part in read:
         if part is not None:
@@ -181,7 +181,7 @@ def _cleaned(
 
 
 def _vocabulary(codes: NDArray[np.int32], labels: pa.Array) -> tuple[Int64, Vocabulary]:
-    """The vocabulary of the codes that still occur, and the codes counted anew."""
+    """The vocabulary of the codes that still occur, and the renumbered codes."""
     used = np.bincount(codes, minlength=len(labels)) > 0
     if used.all():
         return codes.astype(np.int64), Vocabulary(labels)

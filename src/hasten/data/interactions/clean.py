@@ -1,4 +1,4 @@
-"""Cleaning: the rating threshold, the policy on duplicates, the k-core, the order of events."""
+"""Clean interactions: rating threshold, duplicates, k-core, sorting by user and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Events as parallel columns [n]; user and item are codes, key sorts finer than time."""
+    """Interactions as parallel columns [n]; user and item are codes, key is a finer time."""
 
     user: NDArray[np.int32]
     item: NDArray[np.int32]
@@ -43,7 +43,7 @@ class Columns:
 
 
 def rated_at_least(events: Columns, threshold: float) -> Columns:
-    """The events rated at least this.
+    """The interactions with at least this rating.
 
     Raises:
         DataError: there are no ratings, or none is high enough.
@@ -89,7 +89,7 @@ def duplicate_rows(events: Columns) -> Bool:
 def without_duplicates(
     events: Columns, policy: Literal["keep", "drop", "error"]
 ) -> tuple[Columns, int]:
-    """The events under the policy, and how many rows repeat an earlier one.
+    """The interactions under the policy, and the number of rows that repeat an earlier one.
 
     Raises:
         DataError: the policy is error and there are duplicates.
@@ -107,10 +107,10 @@ def without_duplicates(
 
 
 def core(events: Columns, k: int, users: int, items: int) -> Columns:
-    """The k-core: users and items with fewer than k events are dropped until none is left.
+    """The k-core: repeatedly drop users and items with fewer than k interactions.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no interaction is left.
     """
     while len(events):
         enough_user = np.bincount(events.user, minlength=users) >= k

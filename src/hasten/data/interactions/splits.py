@@ -1,4 +1,4 @@
-"""How events are divided into train, valid and test. Events come sorted by user, then time."""
+"""Split interactions, sorted by user and time, into train, valid and test."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError
 
 Parts = NDArray[np.int8]
-#: with fewer events a user is trained on, but never asked about
+#: a user with fewer interactions is only trained on, never evaluated
 MIN_EVENTS = 3
-#: with fewer train items nothing is taken out for validation
+#: a user with fewer train items has none in the validation part
 MIN_CARVED = 5
 
 
 def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
-    """Each user's last event is the test, the one before the validation.
+    """Each user's last interaction is the test, the one before the validation.
 
-    timed: whether the order of the events is that of their times, or only that of the file.
+    timed: whether the interactions are in the order of their times, or only of the file.
 
     Raises:
-        DataError: no user has three events.
+        DataError: no user has three interactions.
     """
     counts, ends = _counts(user, users)
     if not np.any(counts >= MIN_EVENTS):
@@ -34,9 +34,9 @@ def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
             f"({users} users, {len(user)} events)"
         )
     part = np.zeros(len(user), np.int8)
-    asked = ends[counts >= MIN_EVENTS]
-    part[asked - 1] = TEST
-    part[asked - 2] = VALID
+    eligible = ends[counts >= MIN_EVENTS]
+    part[eligible - 1] = TEST
+    part[eligible - 2] = VALID
     return part, f"leave-last-two-out, {_order(timed)}"
 
 
@@ -48,20 +48,20 @@ def ratio(
     seed: int,
     timed: bool,
 ) -> tuple[Parts, str]:
-    """Shares of each user's events: the last ones in time, or drawn at random from the seed.
+    """Shares of each user's interactions: the last ones by time, or sampled with the seed.
 
-    Of n events round(n * share) go to test and to valid, but at least one stays in train. The
-    random draw of an event depends on the seed and on its place in the sorted events.
+    Of n interactions, round(n * share) go to test and to valid, but at least one stays in train.
+    The random number of an interaction depends on the seed and its position in sorted order.
 
     Raises:
-        DataError: no user has enough events for a part that should not be empty.
+        DataError: no user has enough interactions for a part with a share above 0.
     """
     counts, ends = _counts(user, users)
-    asked = np.where(counts >= MIN_EVENTS, counts, 0)
-    tests = np.floor(asked * shares[2] + 0.5).astype(np.int64)
-    valids = np.floor(asked * shares[1] + 0.5).astype(np.int64)
-    tests = np.minimum(tests, np.maximum(asked - 1, 0))
-    valids = np.minimum(valids, np.maximum(asked - 1 - tests, 0))
+    eligible = np.where(counts >= MIN_EVENTS, counts, 0)
+    tests = np.floor(eligible * shares[2] + 0.5).astype(np.int64)
+    valids = np.floor(eligible * shares[1] + 0.5).astype(np.int64)
+    tests = np.minimum(tests, np.maximum(eligible - 1, 0))
+    valids = np.minimum(valids, np.maximum(eligible - 1 - tests, 0))
     for share, sizes, name in ((shares[1], valids, "valid"), (shares[2], tests, "test")):
         if share > 0 and not sizes.any():
             raise DataError(
@@ -69,16 +69,16 @@ def ratio(
                 f"(the longest has {int(counts.max(initial=0))})"
             )
     if order == "random":
-        draw = counter.bits(counter.key(seed, counter.STREAM_SPLIT), len(user))
-        places = np.lexsort((draw, user))
+        random = counter.bits(counter.key(seed, counter.STREAM_SPLIT), len(user))
+        positions = np.lexsort((random, user))
     else:
-        places = np.arange(len(user))
+        positions = np.arange(len(user))
     from_end = ends[user] - 1 - np.arange(len(user))
     sorted_part = np.full(len(user), TRAIN, np.int8)
     sorted_part[from_end < (tests + valids)[user]] = VALID
     sorted_part[from_end < tests[user]] = TEST
     part = np.empty(len(user), np.int8)
-    part[places] = sorted_part
+    part[positions] = sorted_part
     words = "/".join(f"{share:g}" for share in shares)
     how = _order(timed) if order == "time" else f"at random (seed {seed})"
     return part, f"ratio {words} of each user's events, {how}"
@@ -87,10 +87,10 @@ def ratio(
 def carve_valid(
     part: Parts, user: Int64, item: Int64, share: float, seed: int
 ) -> tuple[Parts, str]:
-    """A given split without a validation part: a share of each user's train items becomes it.
+    """Move a share of each user's train items to the empty validation part of a given split.
 
-    Of users with at least five distinct train items round(n * share) of them, at least one, drawn
-    from the seed; all events of a drawn item go with it.
+    Users with at least five distinct train items give round(n * share) of them, at least one,
+    sampled with the seed. All interactions with a sampled item move.
 
     Raises:
         DataError: no user has five train items.
@@ -100,15 +100,15 @@ def carve_valid(
     pairs, inverse = np.unique(user[train] * width + item[train], return_inverse=True)
     owner = pairs // width
     counts = np.bincount(owner)
-    asked = counts >= MIN_CARVED
-    if not asked.any():
+    eligible = counts >= MIN_CARVED
+    if not eligible.any():
         raise DataError(
             f"no user has {MIN_CARVED} train items, so none can be taken out for validation: give "
             "a validation file, or --set data.valid_share=0"
         )
-    taken = np.where(asked, np.maximum(np.floor(counts * share + 0.5), 1), 0).astype(np.int64)
-    draw = counter.bits(counter.key(seed, counter.STREAM_SPLIT, 1), len(pairs))
-    order = np.lexsort((draw, owner))
+    taken = np.where(eligible, np.maximum(np.floor(counts * share + 0.5), 1), 0).astype(np.int64)
+    random = counter.bits(counter.key(seed, counter.STREAM_SPLIT, 1), len(pairs))
+    order = np.lexsort((random, owner))
     starts = np.cumsum(counts) - counts
     chosen = np.zeros(len(pairs), bool)
     chosen[order] = np.arange(len(pairs)) - starts[owner[order]] < taken[owner[order]]
@@ -119,10 +119,10 @@ def carve_valid(
 
 
 def given(part: Parts | None) -> tuple[Parts, str]:
-    """The parts that the files name.
+    """The parts that the files give.
 
     Raises:
-        DataError: they name none, or nothing to train on.
+        DataError: there are none, or no training interaction.
     """
     if part is None:
         raise DataError(
@@ -144,6 +144,6 @@ def _order(timed: bool) -> str:
 
 
 def _counts(user: Int64, users: int) -> tuple[Int64, Int64]:
-    """Events of each user [U], and where each user's events end [U]."""
+    """The number of interactions of each user [U], and where they end [U]."""
     counts = np.bincount(user, minlength=users)
     return counts, np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""What is counted about a dataset: sizes, short users, items and users outside train, overlaps."""
+"""Statistics of a dataset: sizes, short users, items and users outside train, overlaps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset
 
 
 def count(dataset: Dataset, said: list[str], was_given: bool) -> dict[str, Any]:
-    """What ``data.json`` counts; what a person should know goes into the notes."""
+    """The counts for ``data.json``; warnings are appended to ``said``."""
     user, item = dataset.interactions.user, dataset.interactions.item
     events = np.bincount(user, minlength=len(dataset.users))
     counts: dict[str, Any] = {
@@ -40,7 +40,7 @@ def count(dataset: Dataset, said: list[str], was_given: bool) -> dict[str, Any]:
 
 
 def _overlaps(dataset: Dataset, said: list[str]) -> dict[str, int]:
-    """Pairs of user and item that a given split has in two parts, and users not in train."""
+    """The (user, item) pairs in two parts of a given split, and the users not in train."""
     pair = dataset.interactions.user * len(dataset.items) + dataset.interactions.item
     in_part = [distinct(pair[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
     counts = {}

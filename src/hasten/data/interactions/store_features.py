@@ -1,4 +1,4 @@
-"""Features in a run folder: copies of small ones, and of large ones where they come from.
+"""Features in a run folder: copies of small ones, the paths of large ones.
 
 A run goes on from its copy, or from the file itself, which must hold what it held. Scoring needs
 neither: a checkpoint holds the vectors that were computed from them.
@@ -24,7 +24,7 @@ COPIED = 64 << 20
 
 
 def save_features(modalities: Sequence[Modality], folder: Path) -> list[dict[str, Any]]:
-    """Write copies where they are small, or were made; what is to be known to read them again."""
+    """Write copies of small or generated features; returns how to read each again."""
     total = sum(modality.values.nbytes for modality in modalities)
     described = []
     for modality in modalities:
@@ -56,7 +56,7 @@ def _file(name: str) -> str:
 def load_features(
     described: Sequence[dict[str, Any]], folder: Path, labels: pa.Array
 ) -> tuple[Modality, ...]:
-    """What :func:`save_features` described; values are read when they are asked for."""
+    """What :func:`save_features` described; values are read on first use."""
     found = []
     for entry in described:
         name, origin = str(entry["name"]), entry["origin"]

@@ -1,4 +1,4 @@
-"""Unpacking of downloaded archives: regular files only, under a fresh folder, within caps."""
+"""Unpack downloaded archives safely: regular files only, into a new folder, within limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BAD_NAME = re.compile(r"[\x00-\x1f\x7f\\:]")
 
 @dataclass(frozen=True)
 class Caps:
-    """What an archive may hold: members, bytes unpacked, bytes unpacked for each byte packed."""
+    """Limits of an archive: members, unpacked bytes, ratio of unpacked to packed bytes."""
 
     members: int = 10_000
     bytes: int = 20 << 30
@@ -38,7 +38,7 @@ class Caps:
 def is_archive(path: Path) -> bool:
     """Whether the file is a .zip, .tar or compressed .tar (a plain .gz is none).
 
-    Of a damaged one that cannot be looked into, the name tells.
+    For a damaged archive, the file name decides.
     """
     try:
         return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
@@ -47,7 +47,7 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(archive: Path, folder: Path, caps: Caps | None = None) -> None:
-    """Unpack into ``folder``, which must not exist; on failure nothing of it stays.
+    """Unpack into ``folder``, which must not exist; on failure it is removed.
 
     Raises:
         DataError: a link or special file, a name that leads outside, a cap exceeded, damage.
@@ -122,7 +122,7 @@ def _write(
 
 
 def _inside(archive: Path, root: Path, name: str) -> Path:
-    """Where a member goes; its name must lead to a place under the root."""
+    """The target path of a member, which must be under the root."""
     path = PurePosixPath(name)
     target = (root / path).resolve()
     outside = path.is_absolute() or ".." in path.parts or not target.is_relative_to(root)

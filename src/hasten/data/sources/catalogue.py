@@ -1,4 +1,4 @@
-"""Data sets by name: built-in samples, and sets that ``hasten data fetch`` brings.
+"""Data sets by name: built-in samples, and sets that ``hasten data fetch`` downloads.
 
 Remote sets are registered only where the address and the sha256 are known for sure; anything else
 can be fetched by its address with ``--sha256``.
@@ -67,7 +67,7 @@ def _triples(name: str, file: str, summary: str, sha256: str, size: int) -> Remo
     )
 
 
-#: what ``hasten data fetch`` brings
+#: the sets that ``hasten data fetch`` downloads
 Fetched = Remote | RemoteFolder
 
 Entry = Sample | Remote | RemoteFolder

@@ -78,7 +78,7 @@ def fetch(
         whole = (final / "content").is_dir() and all(path.is_file() for path in kept.values())
         if whole and all(_digest(kept[f], d) == d for f, (_, d) in wanted.items()):
             return final / "content"
-        shutil.rmtree(final)  # damaged since: fetch it anew
+        shutil.rmtree(final)  # damaged: download it again
     if offline is None:
         offline = os.environ.get("HASTEN_OFFLINE", "0") not in ("", "0")
     if offline:
@@ -183,7 +183,7 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _digest(path: Path, like: str) -> str:
-    """The sha256 of a file, or git's name of it where the other is one."""
+    """The SHA-256 of a file, or its Git blob hash where ``like`` is one."""
     if like.startswith(GIT):
         return git_name(path)
     with path.open("rb") as file:
@@ -191,7 +191,7 @@ def _digest(path: Path, like: str) -> str:
 
 
 def _download(url: str, target: Path, expected: str, cap: int, report: Report | None) -> None:
-    """Stream the address into the file; only complete, with the right hash, it stays."""
+    """Download to the file; an incomplete file or a wrong hash is refused."""
     handlers: list[Any] = [_CheckedRedirects()]
     if _is_loopback(urllib.parse.urlsplit(url).hostname or ""):
         handlers.append(urllib.request.ProxyHandler({}))
@@ -239,7 +239,7 @@ def _stream(
 
 
 def _rename(aside: Path, final: Path) -> None:
-    """Move the finished folder to its place; another process may have been first."""
+    """Rename the finished folder; another process may have been faster."""
     try:
         aside.rename(final)
     except OSError:

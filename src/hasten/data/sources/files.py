@@ -1,4 +1,4 @@
-"""Which files the options mean: one file, files named one by one, or what a folder holds."""
+"""Locate the files that the options name: one file, one file per part, or a folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Files:
 
 
 def set_name(path: Path) -> str:
-    """A name for the data at a path, fit for the name of a run folder."""
+    """The name of the data at a path, usable in the name of a run folder."""
     stem = path.resolve().name
     if not path.is_dir():
         stem = stem.removesuffix(".gz")
@@ -51,34 +51,34 @@ def locate(options: InteractionOptions) -> Files:
     """The files that the options name.
 
     Raises:
-        DataError: a file is missing, or a folder does not say which of its files are meant.
+        DataError: a file is missing, or a folder with more than one possible data file.
         UsageError: options that contradict each other.
     """
     path = None if options.path is None else Path(options.path)
     if path is not None and not path.exists():
         raise DataError(f"{path}: no such file or folder")
     if options.train is not None:
-        place = named_files(options, path)
+        files = named_files(options, path)
     elif options.valid is not None or options.test is not None:
         raise UsageError("data.valid and data.test need data.train beside them")
     elif path is None:
         raise UsageError("no data are named: give a path or a registered name")
     elif path.is_dir():
-        place = _folder(path, options)
+        files = _folder(path, options)
     else:
-        place = Files(set_name(path), str(path), ((path, None),))
+        files = Files(set_name(path), str(path), ((path, None),))
     base = path if path is not None and path.is_dir() else None
     if options.times is not None:
-        if len(place.parts) > 1:
+        if len(files.parts) > 1:
             raise UsageError("data.times goes with one file of sequences, not with several files")
-        place = replace(place, times=resolve("times", options.times, base))
+        files = replace(files, times=resolve("times", options.times, base))
     if options.names is not None:
-        return replace(place, names=resolve("names", options.names, base))
-    return _find_names(place)
+        return replace(files, names=resolve("names", options.names, base))
+    return _find_names(files)
 
 
 def resolve(key: str, text: str, folder: Path | None) -> Path:
-    """A file named by an option: as it stands, or within the data folder."""
+    """A file named by an option: an existing path, or a file in the data folder."""
     direct = Path(text)
     if direct.is_file() or folder is None:
         return _existing(key, direct)
@@ -156,7 +156,7 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
 
 
 def ending(path: Path) -> str:
-    """The ending of the name, without that of compression."""
+    """The file extension, without that of the compression."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
@@ -172,7 +172,7 @@ def _is_names(path: Path) -> bool:
 
 
 def is_features(path: Path) -> bool:
-    """Whether a file is called as features of items are: ``image_feat.npy``."""
+    """Whether a file has the name of item features: ``image_feat.npy``."""
     return path.is_file() and _FEATURES.search(path.name) is not None
 
 
@@ -196,7 +196,7 @@ def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
 
 
 def _with_times(files: list[Path]) -> tuple[Path, Path] | None:
-    """A file of sequences and its times: two files, alike but for the word item or time."""
+    """A file of sequences and its times: two names that differ only in the word item or time."""
     if len(files) != 2:
         return None
     timed = [p for p in files if _TIME_WORDS & set(_words(p))]
@@ -216,17 +216,17 @@ def _readable(path: Path, options: InteractionOptions) -> bool:
     return True
 
 
-def _find_names(place: Files) -> Files:
-    """Names that lie beside the data by convention: X.item for X.inter, X.names.csv for X.csv."""
-    if len(place.parts) != 1:
-        return place
-    path = place.parts[0][0]
+def _find_names(files: Files) -> Files:
+    """Add the file of names beside the data: X.item for X.inter, X.names.csv for X.csv."""
+    if len(files.parts) != 1:
+        return files
+    path = files.parts[0][0]
     if path.suffix == ".inter":
         beside = path.with_suffix(".item")
     else:
         stem = path.name.removesuffix(".gz")
         beside = path.with_name(stem.removesuffix(ending(path)) + ".names.csv")
     if not beside.is_file():
-        return place
+        return files
     note = f"item names taken from {beside.name}"
-    return replace(place, names=beside, notes=(*place.notes, note))
+    return replace(files, names=beside, notes=(*files.notes, note))

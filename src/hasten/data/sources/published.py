@@ -1,8 +1,6 @@
-"""The three sets that KGAT was published with, as files of one commit of its repository.
+"""The three published data sets of KGAT, as files of one commit of its repository.
 
-Each file is checked by its sha256; of those that were too large to be at hand when this list was
-made, by the name git gives to their content (the SHA-1 of its length and bytes), which that commit
-states.
+Each file is verified by its SHA-256; five large ones by their Git blob hash instead.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-#: stands before a name of git, where a sha256 would stand
+#: prefix of a Git blob hash in place of a SHA-256
 GIT = "git:"
 _COMMIT = "c03737be46ac26a0b5431efe149828e982ffbbfb"
 _BASE = f"https://raw.githubusercontent.com/xiangwang1223/knowledge_graph_attention_network/{_COMMIT}/Data"
@@ -41,13 +39,13 @@ class RemoteFolder:
 
     @property
     def sha256(self) -> str:
-        """That of the list of files and digests: what the cache calls this very content."""
+        """The SHA-256 of the list of files and digests: the key in the cache."""
         listed = "\n".join(f"{name} {digest}" for name, digest in sorted(self.files.items()))
         return hashlib.sha256(listed.encode()).hexdigest()
 
 
 def git_name(path: Path) -> str:
-    """``git:`` and what git calls the content of a file."""
+    """``git:`` and the Git blob hash of a file."""
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(1 << 20):
