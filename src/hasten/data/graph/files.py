@@ -1,4 +1,4 @@
-"""Which files hold a knowledge graph: a file, an archive, a folder, files named one by one."""
+"""Find the files of a knowledge graph: a file, an archive, a folder, or files named one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hasten.data.sources.files import (
 )
 from hasten.errors import DataError, UsageError
 
-#: what dictionaries are called by convention, without their ending
+#: conventional names of dictionaries, without their ending
 _ENTITY_FILES = ("node_dict", "entity_dict", "entities", "entity2id", "node2id", "entity_ids")
 _RELATION_FILES = ("rel_dict", "relation_dict", "relations", "relation2id", "rel2id")
 _RELATION_NAME_FILES = ("edge_map",)
@@ -33,8 +33,8 @@ _ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 
 
 @dataclass(frozen=True)
-class GraphPlace:
-    """The files of a knowledge graph: those of its triples, and what lies beside them."""
+class GraphFiles:
+    """The files of a knowledge graph: triples, dictionaries and names; files: archives read."""
 
     triples: Files
     entities: Path | None = None
@@ -45,12 +45,12 @@ class GraphPlace:
 
 
 @contextmanager
-def located(options: TripleOptions) -> Iterator[GraphPlace]:
-    """The files that the options name; an archive is unpacked for as long as they are read.
+def located(options: TripleOptions) -> Iterator[GraphFiles]:
+    """The files that the options name. An archive is unpacked while the context is open.
 
     Raises:
-        DataError: a file is missing, or a folder does not say which of its files are meant.
-        UsageError: options that contradict each other.
+        DataError: a file is missing, or a folder with several candidates.
+        UsageError: contradictory options.
     """
     path = None if options.path is None else Path(options.path)
     archive = _archive(path) if path is not None and options.train is None else None
@@ -70,7 +70,7 @@ def located(options: TripleOptions) -> Iterator[GraphPlace]:
 
 
 def _archive(path: Path) -> Path | None:
-    """The path if it is an archive, or the archive that is alone in a folder."""
+    """The path if it is an archive, or the only data file of a folder if that is an archive."""
     if path.is_dir():
         files = [p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")]
         data = [p for p in files if not p.name.lower().startswith("readme")]
@@ -87,7 +87,7 @@ def _archive_name(path: Path) -> str:
 
 
 def _descend(folder: Path) -> Path:
-    """Into the only folder of an archive that holds nothing else."""
+    """The innermost folder, as long as a folder holds nothing but one folder."""
     while True:
         inside = [p for p in folder.iterdir() if not p.name.startswith((".", "__MACOSX"))]
         if len(inside) != 1 or not inside[0].is_dir():
@@ -95,7 +95,7 @@ def _descend(folder: Path) -> Path:
         folder = inside[0]
 
 
-def _locate(options: TripleOptions, path: Path | None, name: str | None) -> GraphPlace:
+def _locate(options: TripleOptions, path: Path | None, name: str | None) -> GraphFiles:
     if path is not None and not path.exists():
         raise DataError(f"{path}: no such file or folder")
     folder = path if path is not None and path.is_dir() else None
@@ -119,11 +119,11 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> Grap
     found = [p.name for p in sorted(beside) if str(p) not in _given(options)]
     notes = (f"taken from the same folder: {', '.join(found)}",) if found else ()
     place = Files(name or place.name, place.path, place.parts, notes=(*place.notes, *notes))
-    return GraphPlace(place, entities, relations, names, relation_names)
+    return GraphFiles(place, entities, relations, names, relation_names)
 
 
 def _names(given: str | None, path: Path | None) -> Path | None:
-    """The names that an option gives; those of ``X.csv`` or of a folder are called X.names.csv."""
+    """The file of names: that of the option, ``X.names.csv`` beside ``X.csv`` or in the folder."""
     if given is not None:
         return resolve("names", given, path if path is not None and path.is_dir() else None)
     if path is None:
@@ -145,7 +145,7 @@ def _given(options: TripleOptions) -> set[str | None]:
 def _dictionary(
     key: str, given: str | None, folder: Path | None, known: tuple[str, ...]
 ) -> Path | None:
-    """The dictionary that an option names, or that lies in the folder by convention."""
+    """The dictionary that an option names, or one with a conventional name in the folder."""
     if given is not None:
         return resolve(key, given, folder)
     if folder is None:

@@ -1,4 +1,4 @@
-"""Options -> a checked and split KnowledgeGraph."""
+"""Load a knowledge graph: options -> a checked and split KnowledgeGraph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.graph.assemble import GraphRead, assemble_graph
 from hasten.data.graph.dictionaries import Dictionary, read_dictionary, read_relation_names
-from hasten.data.graph.files import GraphPlace, located
+from hasten.data.graph.files import GraphFiles, located
 from hasten.data.graph.load_typed import filtered_table, holds_typed, read_typed
 from hasten.data.readers import triples, typed
 from hasten.data.readers.memory import as_arrow, read_triple_table
@@ -85,7 +85,7 @@ def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
     return GraphRead(name, None, "table", [(columns, None)])
 
 
-def _read(place: GraphPlace, options: TripleOptions) -> GraphRead:
+def _read(place: GraphFiles, options: TripleOptions) -> GraphRead:
     found = [(triples.read_triples(path, options), part) for path, part in place.triples.parts]
     where = place.triples
     read = GraphRead(where.name, where.path, triples.NAME, found, notes=where.notes)
