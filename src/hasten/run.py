@@ -28,19 +28,19 @@ from hasten.distributed.replicas import (
     require_same_weights,
     shared_checkpoint,
 )
-from hasten.errors import CheckpointError, ConfigurationError
+from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import AnyTask
 from hasten.models.interface import Model
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.registry import load_model
 from hasten.runs.allocator import tune_process
-from hasten.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.environment import describe_environment
 from hasten.runs.resuming import (
-    delete_later_checkpoints,
+    checkpoint_to_resume,
+    copy_run,
     initial_weights,
-    named_checkpoint,
     refuse_changed_data,
     requested_changes,
     with_changes,
@@ -65,9 +65,9 @@ def train(
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
 
-    refit: then train anew on the training and validation parts together, for as many epochs as
-    validation selected, in the folder ``refit`` of the run; the summary is that of the second run.
-    Where the time ran out in the first, there is none.
+    refit: then train a second run on the training and validation parts together, for as many epochs
+    as validation selected, in the folder ``refit`` of the run, and return its summary. If time runs
+    out in the first run, there is no second.
     """
     if table is None:
         config = with_sample(config)
@@ -86,7 +86,7 @@ def train(
         begun = _begun_before(processes, config.out, resume_auto)
         if begun is None:
             selected = _train_new(processes, resolved, table, quiet, begin, refit)
-        elif refit and begun.name == _REFIT:  # the launcher began again, in the second run
+        elif refit and begun.name == _REFIT:  # restarted within the second run
             return _resume(processes, begun, None, {}, quiet, begin)
         else:
             changes = requested_changes(config.model_copy(update={"out": begun}))
@@ -103,7 +103,7 @@ def _refit(
     quiet: bool,
     selected: Summary,
 ) -> Summary:
-    """Train on both parts for the selected number of epochs, or go on with doing so."""
+    """Train on both parts for the selected number of epochs, or resume that run."""
     begin, place = time.perf_counter(), selected.run / _REFIT
     if processes.from_first(lambda: RunFolder.holds_run(place)):
         summary = _resume(processes, place, None, {}, quiet, begin)
@@ -127,17 +127,17 @@ def _refit(
 
 
 def _begun_before(processes: Processes, out: Path | None, resume_auto: bool) -> Path | None:
-    """The folder of the run to go on with, if this command has begun one before.
+    """The folder of the run to resume, if this command has started one before.
 
-    Under torchrun's restarts that is the run which this very job began, whatever its name.
+    After a restart by torchrun that is the run which this job started, whatever its name.
     """
 
-    def look() -> str | None:
+    def find() -> str | None:
         kept = processes.recall("run") if processes.restarts else None
         place = kept or (str(out) if resume_auto else None)
         return place if place is not None and RunFolder.holds_run(Path(place)) else None
 
-    found = processes.from_first(look)
+    found = processes.from_first(find)
     return None if found is None else Path(found)
 
 
@@ -149,21 +149,20 @@ def _train_new(
     begin: float,
     refit: bool = False,
 ) -> Summary:
-    """A new run, in a folder that the first process names and makes; refit: another follows it."""
+    """A new run, in a folder that the first process creates; refit: a second run follows."""
     config, device = resolved.config, processes.device
     dataset = processes.together("reading the data", lambda: load_data(config, table))
     if refit:  # what cannot be refitted is refused before anything is trained
         processes.together("looking for a validation part", lambda: refitted(dataset))
     require_same_data(processes, dataset)
-    source = config.init_from
-    weights = source and shared_checkpoint(processes, lambda: initial_weights(Path(source)))
+    weights = _initial_weights(processes, config)
     prepare_torch(config, device, processes.launch)
 
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask]]:
         model = build_model(config, dataset, device)
-        if weights:
+        if weights is not None:
             start_from(model, weights)
-        # what cannot be learned from, or judged by, is refused here, before there is a folder
+        # all validation happens before the run folder is created
         return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
 
     model, phases, tasks = processes.together("building the model", build)
@@ -187,14 +186,22 @@ def _train_new(
     path = Path(processes.from_first(make, "making the run folder"))
     try:
         with made[0] if made else RunFolder(path, None) as folder:
-            return _run(
-                RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin),
-                None,
+            setup = RunSetup(
+                processes, resolved, dataset, model, phases, tasks, folder, quiet, begin
             )
+            return _run(setup, None)
     except RuntimeError as error:
         if not _falls_back(error, processes, config, path):
             raise
     return resume(path, changes={"device": "cpu"}, quiet=quiet)
+
+
+def _initial_weights(processes: Processes, config: RunConfig) -> Checkpoint | None:
+    """The weights that ``init_from`` names, on all processes."""
+    if config.init_from is None:
+        return None
+    source = Path(config.init_from)
+    return shared_checkpoint(processes, lambda: initial_weights(source))
 
 
 def _falls_back(error: RuntimeError, processes: Processes, config: RunConfig, run: Path) -> bool:
@@ -214,23 +221,23 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Summary:
-    """Go on with a run from its newest valid checkpoint or a named one.
+    """Resume a run from its newest valid checkpoint or a named one.
 
-    out: in a copy of the run in this new folder; none: in place.
+    out: resume a copy of the run in this new folder; None: resume in place.
     """
     tune_process()
     begin = time.perf_counter()
     RunFolder.open(run, lock=False)
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
-        # after a restart by the launcher the named checkpoint is not the newest any more, and
-        # the copy is there
+        # after a restart by the launcher the copy exists, with checkpoints after the named one
         again = processes.restarts > 0 and processes.recall("run") == str(out or run)
         if out is not None:
             if not again:
-                processes.from_first(
-                    lambda: _copy(processes, run, out, checkpoint), "copying the run"
+                copied = processes.from_first(
+                    lambda: copy_run(run, out, checkpoint), "copying the run"
                 )
+                processes.remember("run", copied)
             run = out
         chosen = None if again else checkpoint
         try:
@@ -239,16 +246,6 @@ def resume(
             if not _falls_back(error, processes, config, run):
                 raise
     return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet)
-
-
-def _copy(processes: Processes, run: Path, out: Path, checkpoint: str | None) -> str:
-    with RunFolder.open(run, lock=True) as source:
-        named = checkpoint and read_checkpoint(named_checkpoint(source, checkpoint))
-        with source.copy_to(out) as copy:
-            if named:
-                delete_later_checkpoints(copy, named)
-            processes.remember("run", str(copy.path))
-            return str(copy.path)
 
 
 def _resume(
@@ -267,18 +264,10 @@ def _resume(
         return str(run)
 
     def choose() -> Checkpoint | None:
+        chosen = checkpoint_to_resume(folder, checkpoint, warnings.append)
         if checkpoint is not None:
-            found = read_checkpoint(named_checkpoint(folder, checkpoint))
-            delete_later_checkpoints(folder, found)
             processes.remember("run", str(run))
-            return found
-        newest = newest_checkpoint(folder.checkpoints, warnings.append)
-        if newest is None and warnings:
-            raise CheckpointError(
-                f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(warnings)}); "
-                "name best or final by --checkpoint, or start a new run"
-            )
-        return newest
+        return chosen
 
     processes.from_first(hold, "locking the run folder")
     with held[0] if held else RunFolder(run, None) as folder:
@@ -293,10 +282,8 @@ def _resume(
             "building the model", lambda: build_model(config, dataset, device)
         )
         found = shared_checkpoint(processes, choose)
-        source = config.init_from
-        if found is None and source is not None:
-            weights = shared_checkpoint(processes, lambda: initial_weights(Path(source)))
-            assert weights is not None
+        weights = _initial_weights(processes, config) if found is None else None
+        if weights is not None:
             start_from(model, weights)
         processes.from_first(lambda: folder.write_config(config))
         phases = model.phases(dataset, config.training)

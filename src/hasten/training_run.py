@@ -158,7 +158,7 @@ class TrainingRun:
                 "total": earlier + time.perf_counter() - setup.begin,
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
-            peak_memory_bytes=processes.largest(peak_memory_bytes()),
+            peak_memory_bytes=max(processes.gather(peak_memory_bytes())),
             effective=options_in_effect(trainer, config.evaluation.every),
             stopped_by=stopped_by,
             best_epoch=int(best.state["selection"]["best_epoch"]),

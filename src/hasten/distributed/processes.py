@@ -1,7 +1,8 @@
-"""The processes of a run: who they are, and everything that they do together.
+"""The processes of a run: ranks, collectives and error handling.
 
-Every collective goes through :class:`Processes`, which waits in slices and so can say who did not
-come instead of hanging. A run in one process uses the same object, and then nothing is exchanged.
+Every collective goes through :class:`Processes`, which waits in slices of a second. If a process
+fails or hangs, the others report its rank instead of hanging too. A run in one process uses the
+same object; its collectives return at once.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _SLICE = timedelta(seconds=1)
 
 
 class Processes:
-    """This process among those of the run; a context in which they are joined.
+    """This process and its collectives; a context manager that leaves the process group.
 
-    place: what this process is at, for the messages of the others. Collectives must be called by
-    all processes in the same order; they raise ProcessesError naming who failed.
+    place: what this process is doing, for error messages. All processes must call collectives in
+    the same order; these raise ProcessesError naming the rank that failed.
     """
 
     def __init__(self, device: torch.device, launch: Launch | None = None) -> None:
@@ -55,9 +56,9 @@ class Processes:
 
     @classmethod
     def join(cls, device: str, options: DistributedOptions) -> Processes:
-        """Meet the other processes that the launcher started, if it started any.
+        """Join the processes that the launcher started, if any.
 
-        device: as configured; ``cuda`` becomes the one of this process. Raises HastenError.
+        device: as configured; ``cuda`` becomes the device of this process. Raises HastenError.
         """
         launch = launched()
         target = resolve_device(device, launch)
@@ -70,7 +71,7 @@ class Processes:
             atexit.register(_leave, error.exit_code)
             if launch.rank == 0:
                 raise
-            # the first may never hear of it: each says for itself who could not come
+            # rank 0 may never hear of it, so each rank reports its own error
             where = f"rank {launch.rank} on {socket.gethostname()}"
             raise ProcessesError(f"{where}: {error}") from error
         return processes
@@ -82,7 +83,7 @@ class Processes:
             torch.cuda.set_device(self.device)  # nccl works on the current device
         store = meet(launch, options, self.device, self.backend)
         self._store = PrefixStore("hasten", store)
-        # keys that no group before this one has used: a launcher's store outlives its processes
+        # a new prefix: a launcher's store outlives its processes
         token = self.from_first(lambda: secrets.token_hex(8))
         holder = "the launcher" if launch.keeps_store else "rank 0"
         own = PrefixStore(token, store.clone())
@@ -101,12 +102,12 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the run folder and speaks for all."""
+        """Whether this is rank 0, which writes the run folder and the output."""
         return self.rank == 0
 
     @property
     def restarts(self) -> int:
-        """How often the launcher has begun again."""
+        """How often the launcher has restarted the processes."""
         return 0 if self.launch is None else self.launch.restarts
 
     @property
@@ -120,7 +121,7 @@ class Processes:
         return self.launch is None or self.launch.one_node
 
     def describe(self) -> list[str]:
-        """A line for the log, where there are several."""
+        """A line for the log, if a launcher started the processes."""
         if self.launch is None:
             return []
         return [
@@ -134,29 +135,29 @@ class Processes:
         if self.world > 1:
             self._run(what, lambda: dist.all_reduce(tensor, async_op=True), tensor)
         else:
-            self._raise_if_lost()
+            self.raise_if_lost()
         return tensor
 
     def meet(self, semaphores: Semaphores, what: str) -> None:
         """Go on when all processes have come here; for those that share memory."""
-        self._raise_if_lost()
+        self.raise_if_lost()
         started = time.monotonic()
         semaphores.tell()
         while not semaphores.come(_SLICE.total_seconds()):
-            self._raise_if_lost()
+            self.raise_if_lost()
             if semaphores.ended():
                 gone = RuntimeError("a process has ended")
                 raise self._broken(what, gone, time.monotonic()) from gone
             if time.monotonic() - started > self.timeout:
-                raise self._nobody(what)
+                raise self._timed_out(what)
 
     def broadcast_(self, tensor: Tensor, what: str) -> Tensor:
-        """Replace a tensor by that of the first process."""
+        """Replace a tensor by that of rank 0."""
         if self.joined:
             self._run(what, lambda: dist.broadcast(tensor, 0, async_op=True), tensor)
         return tensor
 
-    def gather(self, value: Any, what: str = "an exchange") -> list[Any]:
+    def gather(self, value: Any, what: str = "an all-gather") -> list[Any]:
         """A JSON value of every process, in the order of ranks, on every process."""
         if not self.joined:
             return [value]
@@ -164,16 +165,15 @@ class Processes:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
         size = torch.tensor([len(content)])
         self._run(what, lambda: dist.all_gather(sizes, size, async_op=True), size)
-        longest = max(int(each) for each in sizes)
-        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded = torch.zeros(max(int(each) for each in sizes), dtype=torch.uint8)
         padded[: len(content)] = content
         found = [torch.empty_like(padded) for _ in range(self.world)]
         self._run(what, lambda: dist.all_gather(found, padded, async_op=True), padded)
         texts = (t[: int(n)].numpy().tobytes() for t, n in zip(found, sizes, strict=True))
         return [json.loads(text) for text in texts]
 
-    def from_first(self, make: Callable[[], Any], what: str = "word of rank 0") -> Any:
-        """What ``make`` returns on the first process (JSON), on all; its error too."""
+    def from_first(self, make: Callable[[], Any], what: str = "a value of rank 0") -> Any:
+        """The JSON value that ``make`` returns on rank 0, on all processes; its error too."""
         if not self.joined:
             return make()
         answer: dict[str, Any] = {}
@@ -183,23 +183,16 @@ class Processes:
                 answer = {"value": make()}
             except HastenError as error:
                 problem, answer = error, _describe(error)
-        content = json.dumps(answer).encode()
-        size = torch.tensor([len(content)])
-        self.broadcast_(size, what)
-        buffer = torch.zeros(int(size), dtype=torch.uint8)
-        if self.first:
-            buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        self.broadcast_(buffer, what)
+        answer = self.gather(answer, what)[0]
         if problem is not None:
             problem.agreed = True
             raise problem
-        answer = json.loads(buffer.numpy().tobytes())
         if "error" in answer:
             raise _repeated(answer, "")
         return answer["value"]
 
     def together(self, what: str, function: Callable[[], T]) -> T:
-        """Run ``function`` on every process; where it fails on one, it fails on all."""
+        """Run ``function`` on every process; an error of one is raised on all."""
         if not self.joined:
             return function()
         self.place = what
@@ -219,17 +212,13 @@ class Processes:
             raise _repeated(told, f"rank {rank}: ") from problem
         return result  # type: ignore[return-value]
 
-    def largest(self, value: int) -> int:
-        """The largest of a number over all processes."""
-        return int(max(self.gather(value)))
-
     def remember(self, name: str, value: str) -> None:
-        """Keep a text for the processes that the launcher starts after a failure of these."""
+        """Store a text for the processes that the launcher starts if these fail."""
         if self._store is not None and self.launch is not None and self.launch.keeps_store:
             self._store.set(name, value)
 
     def recall(self, name: str) -> str | None:
-        """What :meth:`remember` kept, before the launcher began again."""
+        """What :meth:`remember` stored before the launcher restarted the processes."""
         keeps = self.launch is not None and self.launch.keeps_store
         if self._store is None or not keeps or not self._store.check([name]):
             return None
@@ -261,8 +250,8 @@ class Processes:
         self._store = None
 
     def _run(self, what: str, begin: Callable[[], Any], tensor: Tensor) -> None:
-        """Begin a collective and wait for it; nccl's are waited for by the device."""
-        self._raise_if_lost()
+        """Begin a collective and wait for it; with NCCL the device waits."""
+        self.raise_if_lost()
         if tensor.device.type == "cuda" and self.backend == "nccl":
             begin().wait()
             return
@@ -278,17 +267,17 @@ class Processes:
             except RuntimeError as error:
                 if work.is_completed():
                     raise self._broken(what, error, time.monotonic()) from error
-                self._raise_if_lost()
+                self.raise_if_lost()
                 if time.monotonic() - started > self.timeout:
-                    raise self._nobody(what) from error
+                    raise self._timed_out(what) from error
 
-    def _nobody(self, what: str) -> ProcessesError:
+    def _timed_out(self, what: str) -> ProcessesError:
         return ProcessesError(
             f"rank {self.rank} waited {self.timeout:g} s for the others in {what}, at "
             f"{self.place} (distributed.timeout): {self._places()}"
         )
 
-    def _raise_if_lost(self) -> None:
+    def raise_if_lost(self) -> None:
         if self._heartbeat is not None and self._heartbeat.lost is not None:
             raise ProcessesError(f"rank {self.rank} ends at {self.place}: {self._heartbeat.lost}")
 
@@ -299,7 +288,7 @@ class Processes:
         )
 
     def _places(self) -> str:
-        return "nobody was heard yet" if self._heartbeat is None else self._heartbeat.places()
+        return "no heartbeat was received yet" if self._heartbeat is None else self._heartbeat.places()
 
 
 def _describe(error: HastenError) -> dict[str, Any]:
@@ -320,7 +309,7 @@ def _exit_code(error: BaseException | None) -> int:
 
 
 def _leave(code: int) -> None:
-    """End at once: what torch has under way with a lost process would hold this one up."""
+    """Exit at once: collectives with a lost process would block a regular exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -13,7 +13,7 @@ from hasten.data.store import fingerprint
 from hasten.data.tables import AnyDataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
 from hasten.runs.atomic_write import delete_folder
-from hasten.runs.checkpoint import Checkpoint, read_checkpoint
+from hasten.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from hasten.runs.run_folder import RunFolder
 
 #: options that may change when a run resumes; all others would make it a different run
@@ -64,6 +64,39 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
             f"{folder.path} has no checkpoint {name!r}; it has best, final, {', '.join(names)}"
         )
     return folder.checkpoints / name
+
+
+def checkpoint_to_resume(
+    folder: RunFolder, name: str | None, warn: Callable[[str], None]
+) -> Checkpoint | None:
+    """The named checkpoint, later ones deleted; or the newest valid one, None if there is none.
+
+    warn: told of every damaged checkpoint. Raises CheckpointError if all are damaged.
+    """
+    if name is not None:
+        found = read_checkpoint(named_checkpoint(folder, name))
+        delete_later_checkpoints(folder, found)
+        return found
+    damaged: list[str] = []
+    newest = newest_checkpoint(folder.checkpoints, damaged.append)
+    if newest is None and damaged:
+        raise CheckpointError(
+            f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(damaged)}); "
+            "name best or final by --checkpoint, or start a new run"
+        )
+    for message in damaged:
+        warn(message)
+    return newest
+
+
+def copy_run(run: Path, out: Path, name: str | None) -> str:
+    """Copy a run to a new folder, up to the named checkpoint; the path of the copy."""
+    with RunFolder.open(run, lock=True) as source:
+        named = None if name is None else read_checkpoint(named_checkpoint(source, name))
+        with source.copy_to(out) as copy:
+            if named is not None:
+                delete_later_checkpoints(copy, named)
+            return str(copy.path)
 
 
 def delete_later_checkpoints(folder: RunFolder, chosen: Checkpoint) -> None:

@@ -172,7 +172,6 @@ def test_what_is_exchanged_arrives(several):
         assert told["from_first"] == {"value": [0, None, 0.1]}
         assert told["sum"] == [world, world * (world - 1) / 2]
         assert told["together"] == rank
-        assert told["largest"] == 10 * (world - 1)
         assert told["merged"] == [[world * (world - 1) // 2, 0], [world, world]]
         assert told["stopped"]
 

@@ -168,7 +168,6 @@ def collectives(processes: Processes) -> dict[str, Any]:
         "same_data": message(lambda: require_same_data(processes, dataset())),
         "merged": [merged.greater.tolist(), merged.equal.tolist()],
         "stopped": merged_ranks(processes, None if rank == 1 else ranks) is None,
-        "largest": processes.largest(10 * rank),
     }
 
 
