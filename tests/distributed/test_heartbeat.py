@@ -1,4 +1,4 @@
-"""Signs of life: who is silent, who failed and who holds the store are named."""
+"""Heartbeats: errors name who is silent, who failed and who holds the store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_silent_process_is_named_with_its_place(beats):
     beats[2].stop()
     until(lambda: beats[0].lost and beats[1].lost)
     for beat in beats[:2]:
-        assert beat.lost.startswith("rank 2 gave no sign of life for 1 s")
+        assert beat.lost.startswith("rank 2 sent no heartbeat for 1 s")
         assert "at step 2" in beat.lost
 
 

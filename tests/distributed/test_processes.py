@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from hasten.distributed.processes import Processes
-from tests.training import worker
-from tests.training.worker import CPU, FEWER_STEPS, MODELS, STEPS
+from tests.distributed import worker
+from tests.distributed.worker import CPU, FEWER_STEPS, MODELS, STEPS
 
 #: an epoch takes few links again and again beside many of another relation, and contrasted nodes
 REPEATING = {"hgt", "hgt-edges", "hgt-neighbors"}
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def run_workers(world: int, out: Path) -> list[dict[str, Any]]:
-    """What :mod:`tests.training.worker` finds on every rank."""
+    """What :mod:`tests.distributed.worker` finds on every rank."""
     port = free_port()
     started = []
     for rank in range(world):
@@ -46,7 +46,7 @@ def run_workers(world: int, out: Path) -> list[dict[str, Any]]:
         }
         started.append(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.training.worker", str(out)],
+                [sys.executable, "-m", "tests.distributed.worker", str(out)],
                 env={**os.environ, **{name: str(value) for name, value in variables.items()}},
                 cwd=ROOT,
                 stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a process of the tests of several processes does: ``python -m tests.training.worker OUT``.
+"""A process of the tests of several processes: ``python -m tests.distributed.worker OUT``.
 
 Every part runs on all ranks; what it finds goes to ``OUT/<rank>.json``, weights beside it.
 """

@@ -16,7 +16,7 @@ import pytest
 from hasten import api
 from tests.contract.cases import sequences
 from tests.contract.test_models import records
-from tests.training.test_distributed import ROOT
+from tests.distributed.test_processes import ROOT
 
 ADDRESSES = ("10.77.31.1", "10.77.31.2")
 

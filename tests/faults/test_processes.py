@@ -24,7 +24,7 @@ from hasten.distributed.launch import run_processes
 from hasten.runs.checkpoint import read_checkpoint
 from tests.contract.cases import sequences
 from tests.contract.test_models import fingerprint, records
-from tests.training.test_distributed import ROOT, free_port
+from tests.distributed.test_processes import ROOT, free_port
 
 HEARTBEAT = 4
 SETTINGS = ("model.width=16", "model.max_length=12", "checkpoint.every_steps=3")
@@ -204,7 +204,7 @@ def test_a_process_that_stands_still_is_named(stopped, data, tmp_path, started):
     # torchrun gives the stopped one 30 s before it sends SIGKILL, whatever --shutdown-timeout says
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert f"rank {stopped} gave no sign of life for {HEARTBEAT} s" in err
+    assert f"rank {stopped} sent no heartbeat for {HEARTBEAT} s" in err
 
 
 def _state(process: int) -> str:

@@ -135,7 +135,7 @@ class DistributedOptions(Section):
         600.0, gt=0, description="seconds that a process waits for the others at one point"
     )
     heartbeat: float = Field(
-        60.0, ge=1, description="seconds without a sign of life after which a process is given up"
+        60.0, ge=1, description="seconds without a heartbeat after which a process is lost"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which device a run uses, and the settings of torch that go with it."""
+"""The device of a run, and the settings of torch that go with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hasten.errors import ConfigurationError
 
 
 def resolve_device(name: str, launch: Launch | None = None) -> torch.device:
-    """``auto`` is CUDA, then MPS, then the CPU; a device that is not there is refused.
+    """The device by name: ``auto`` is CUDA, then MPS, then the CPU. Raises ConfigurationError.
 
     launch: of several processes on a machine each takes the CUDA device of its local rank, among
     those that ``CUDA_VISIBLE_DEVICES`` shows.
@@ -76,7 +76,7 @@ def prepare_torch(config: RunConfig, device: torch.device, launch: Launch | None
 
 
 def prepare_threads(launch: Launch | None) -> None:
-    """Let the processes of a machine share its cores, unless ``OMP_NUM_THREADS`` says how many."""
+    """Divide the cores among the processes of a machine, unless ``OMP_NUM_THREADS`` is set."""
     if launch is not None and launch.local_world > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // launch.local_world))
 

@@ -1,9 +1,9 @@
-"""Signs of life between processes, so that one that died or stands still is named.
+"""Heartbeats between processes, so that errors name the process that died or hangs.
 
-A thread writes this process's place into the store twice a second and reads the others'; a second
-one watches the clock, because the first may hang in the store itself. What they find is kept in
-:attr:`Heartbeat.lost`, at which the main thread looks while it waits; if it does not come to look,
-the process is ended from here.
+One thread writes this process's heartbeat to the store twice a second and reads the others'. A
+second thread checks the timeouts, because the first may hang in the store itself. The result is in
+:attr:`Heartbeat.lost`, which the main thread checks while it waits; if it does not, the second
+thread ends the process.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-#: seconds that the main thread has to end the process itself, once somebody is lost
+#: seconds that the main thread has to end the process, once a process is lost
 PATIENCE = 5.0
 _FAILED = "failed"
 
 
 class Heartbeat:
-    """Beats for one process among ``world``; threads run from :meth:`start` to :meth:`stop`.
+    """The heartbeat of one process; threads run from :meth:`start` to :meth:`stop`.
 
-    store: of torch.distributed, over a connection of its own, with keys that no earlier group of
-    processes has used. holder: who holds the store. silence: seconds without a sign of life after
-    which a process is lost. place: what this process is at.
+    store: of torch.distributed, with a connection and a key prefix of its own. holder: the process
+    that holds the store. timeout: seconds without a heartbeat after which a process is lost.
+    place: returns what this process is doing.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Heartbeat:
         holder: str,
         rank: int,
         world: int,
-        silence: float,
+        timeout: float,
         place: Callable[[], str],
     ) -> None:
         self.store, self.holder, self.rank, self.world = store, holder, rank, world
-        self.silence, self.place = silence, place
-        self.interval = min(0.5, silence / 10)
+        self.timeout, self.place = timeout, place
+        self.interval = min(0.5, timeout / 10)
         #: why this process cannot go on, once it cannot
         self.lost: str | None = None
         self._stopping = threading.Event()
@@ -57,24 +57,24 @@ class Heartbeat:
         ]
 
     def start(self) -> None:
-        """Begin; every process must have called :meth:`first_beat` before."""
+        """Start the threads; every process must have called :meth:`first_beat` before."""
         self._store_answered = time.monotonic()
         self._heard = dict.fromkeys(self._others(), self._store_answered)
         for thread in self._threads:
             thread.start()
 
     def first_beat(self) -> None:
-        """Be there for the others to read."""
-        self.store.set_timeout(timedelta(seconds=self.silence))
+        """Write the first heartbeat, for the others to read."""
+        self.store.set_timeout(timedelta(seconds=self.timeout))
         self._write(0)
 
     def stop(self) -> None:
-        """End the threads; the others may still beat."""
+        """Stop the threads."""
         self._stopping.set()
         self._threads[0].join(2 * self.interval)
 
     def tell_failure(self, message: str) -> None:
-        """Let the others know why this process ends, and leave them the time to read it."""
+        """Tell the other processes why this one ends, and give them time to read it."""
         text = json.dumps({"rank": self.rank, "place": self.place(), "message": message})
         try:
             self.store.compare_set(_FAILED, "", text)
@@ -83,7 +83,7 @@ class Heartbeat:
         time.sleep(3 * self.interval)
 
     def explain(self, since: float) -> str | None:
-        """Who is to blame for a connection that broke at ``since``; waits for some beats."""
+        """Which process caused a connection to break at ``since``; waits for some heartbeats."""
         deadline = since + 5 * self.interval
         while self.lost is None and self._store_gone is None and time.monotonic() < deadline:
             time.sleep(self.interval / 5)
@@ -97,7 +97,7 @@ class Heartbeat:
         return self.lost
 
     def places(self, ranks: list[int] | None = None) -> str:
-        """Where the others were last seen."""
+        """When and where the other processes were last seen."""
         now = time.monotonic()
         seen = [
             f"rank {rank} was last seen {now - self._heard[rank]:.0f} s ago at {_place(beat)}"
@@ -143,16 +143,16 @@ class Heartbeat:
     def _watch(self) -> None:
         while not self._stopping.wait(self.interval / 2):
             now = time.monotonic()
-            silent = [rank for rank, heard in self._heard.items() if now - heard > self.silence]
-            if now - self._store_answered > self.silence:
+            silent = [rank for rank, heard in self._heard.items() if now - heard > self.timeout]
+            if now - self._store_answered > self.timeout:
                 self._lose(
                     f"{self.holder}, where all processes report, has not answered for "
-                    f"{self.silence:g} s: it stands still, or its machine is cut off "
+                    f"{self.timeout:g} s: it stands still, or its machine is cut off "
                     f"({self.places()})"
                 )
             elif silent:
                 self._lose(
-                    f"{_ranks(silent)} gave no sign of life for {self.silence:g} s: stopped, "
+                    f"{_ranks(silent)} sent no heartbeat for {self.timeout:g} s: stopped, "
                     f"swapped out or cut off ({self.places(silent)})"
                 )
             elif os.getppid() != self._launcher:

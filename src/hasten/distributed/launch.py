@@ -1,7 +1,8 @@
-"""Starting several processes on this machine, and how a process was started.
+"""Start several processes on this machine, and read the environment that a launcher sets.
 
-``--devices N`` starts N processes of the same command and watches over them; torchrun and other
-launchers say by environment variables what each process is. torch is not imported here.
+``--devices N`` starts N processes of the same command and waits for them. torchrun and other
+launchers set the distributed environment: rank, world size, master address. This module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher says of this process. restarts: how often torchrun has begun again."""
+    """The distributed environment of a process. restarts: how often torchrun has restarted it."""
 
     rank: int
     world: int
@@ -51,7 +52,7 @@ class Launch:
 
 
 def launched(variables: Mapping[str, str] = os.environ) -> Launch | None:
-    """How this process was started: None if not as one of several. Raises UsageError."""
+    """The distributed environment; None if no launcher set it. Raises UsageError."""
     if "WORLD_SIZE" not in variables:
         return None
     world = _number(variables, "WORLD_SIZE", 1, None)
@@ -92,7 +93,7 @@ def _number(variables: Mapping[str, str], name: str, least: int, default: int | 
 
 
 def processes_to_start(devices: int, given: bool, port: int) -> int:
-    """How many processes this one has to start: 0 if it is to do the work itself.
+    """How many processes to start: 0 if this process does the work itself.
 
     devices: as configured; given: on the command line, where it must not contradict a launcher.
     """
@@ -117,12 +118,12 @@ def processes_to_start(devices: int, given: bool, port: int) -> int:
 
 @dataclass(frozen=True)
 class Ended:
-    """How processes ended. problem: says which of them a signal killed, if one was."""
+    """How processes ended. problem: names the process that a signal killed, if any."""
 
     code: int
     output: str
     problem: str | None
-    #: whether the first process lived long enough to say for itself what was wrong
+    #: whether rank 0 reported its own error
     first_spoke: bool
 
 
@@ -131,15 +132,15 @@ def run_processes(
 ) -> Ended:
     """Run ``python -m hasten ARGUMENTS`` as ``count`` processes until all have ended.
 
-    They meet on the loopback interface at ``port`` (0: a free one). Signals are passed on to all;
-    when one fails, the others get :data:`GRACE` seconds. capture: keep what is printed on stdout.
+    The rendezvous is on the loopback interface at ``port`` (0: a free one). Signals are forwarded
+    to all; if one fails, the others have :data:`GRACE` seconds to end. capture: keep stdout.
     Raises UsageError if the port is in use.
     """
     with _listener(port) as listener, tempfile.TemporaryFile("w+") as printed:
         children: list[subprocess.Popen[str]] = []
         try:
             with _passing_on(children):
-                # one by one: those already there are ended if the next cannot start
+                # one by one: if one cannot start, those before it are ended
                 for rank in range(count):
                     child = _start(arguments, rank, count, listener, printed, capture)
                     children.append(child)
@@ -222,14 +223,14 @@ def _ended(children: Sequence[subprocess.Popen[str]], failed: int | None, output
     if code < 0:
         name = signal.Signals(-code).name
         problem = f"rank {failed} (process {children[failed].pid}) was killed by {name}"
-    # the first process speaks for all, where it could
+    # rank 0 reports for all, if it could
     chosen = first if first > 0 else code
     return Ended(chosen if chosen > 0 else 1, output, problem, first_spoke=first >= 0)
 
 
 @contextmanager
 def _listener(port: int) -> Iterator[socket.socket]:
-    """The socket at which the processes meet, on the loopback interface alone."""
+    """The socket of the rendezvous, on the loopback interface only."""
     try:
         listener = socket.create_server((LOOPBACK, port))
     except OSError as error:
@@ -248,7 +249,7 @@ def port_problem(address: str, port: int, error: OSError) -> str:
 
 @contextmanager
 def _passing_on(children: Sequence[subprocess.Popen[str]]) -> Iterator[None]:
-    """While entered, signals that end a run go to all children; a hang-up as SIGTERM."""
+    """Forward signals that end a run to all children; SIGHUP as SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

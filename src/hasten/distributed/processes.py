@@ -28,7 +28,7 @@ from hasten.config import DistributedOptions
 from hasten.distributed.device import resolve_device
 from hasten.distributed.heartbeat import Heartbeat
 from hasten.distributed.launch import Launch, launched
-from hasten.distributed.rendezvous import first_line, meet, resolve_backend
+from hasten.distributed.rendezvous import first_line, rendezvous, resolve_backend
 from hasten.distributed.semaphores import Semaphores
 from hasten.errors import HastenError, ProcessesError
 
@@ -81,7 +81,7 @@ class Processes:
         self.backend = resolve_backend(options.backend, self.device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # nccl works on the current device
-        store = meet(launch, options, self.device, self.backend)
+        store = rendezvous(launch, options, self.device, self.backend)
         self._store = PrefixStore("hasten", store)
         # a new prefix: a launcher's store outlives its processes
         token = self.from_first(lambda: secrets.token_hex(8))
@@ -288,7 +288,9 @@ class Processes:
         )
 
     def _places(self) -> str:
-        return "no heartbeat was received yet" if self._heartbeat is None else self._heartbeat.places()
+        return (
+            "no heartbeat was received yet" if self._heartbeat is None else self._heartbeat.places()
+        )
 
 
 def _describe(error: HastenError) -> dict[str, Any]:

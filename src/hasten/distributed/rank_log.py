@@ -1,4 +1,4 @@
-"""What a process other than the first tells of itself: a log of its own in the run folder."""
+"""The log file of a process other than rank 0, in the run folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hasten.runs.journal import escape_controls
 class RankLog:
     """Stands in for :class:`hasten.runs.journal.Journal` on ranks above 0.
 
-    Lines for people go to ``train-rank<k>.log``; records and TensorBoard are the first's alone.
+    Log lines go to ``train-rank<k>.log``; only rank 0 writes metrics and TensorBoard.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -28,10 +28,10 @@ class RankLog:
     def record(
         self, kind: str, epoch: int, step: int, values: Mapping[str, float | str | int]
     ) -> None:
-        """Nothing: the first process records."""
+        """Do nothing: rank 0 records."""
 
     def train(self, text: str) -> None:
-        """A line for people."""
+        """Log a line."""
         try:
             self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escape_controls(text)}\n")
             self._file.flush()
@@ -39,10 +39,10 @@ class RankLog:
             raise self._failure(error) from error
 
     def valid(self, text: str) -> None:
-        """Nothing: the first process has it."""
+        """Do nothing: rank 0 logs it."""
 
     def warn(self, text: str) -> None:
-        """A warning; the first process shows it, where it concerns all."""
+        """Log a warning; rank 0 also shows it."""
         self.train(f"warning: {text}")
 
     def __enter__(self) -> RankLog:

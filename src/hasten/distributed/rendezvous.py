@@ -1,4 +1,4 @@
-"""How the processes of a run meet: the store, the network interface, the process group.
+"""Rendezvous of the processes of a run: store, network interface, process group.
 
 On one node everything stays on the loopback interface, unless the environment names another.
 """
@@ -75,7 +75,7 @@ def _address_of(interface: str) -> str | None:
 
 
 def open_store(launch: Launch, timeout: timedelta) -> Any:
-    """The store where the processes meet: held by the launcher or else by rank 0."""
+    """The store of the rendezvous: held by the launcher, or else by rank 0."""
     holds = launch.rank == 0 and not launch.keeps_store
     descriptor = launch.store_socket
     if holds and descriptor is None:
@@ -109,7 +109,9 @@ def _listen(launch: Launch) -> int:
     return listener.detach()
 
 
-def meet(launch: Launch, options: DistributedOptions, device: torch.device, backend: str) -> Any:
+def rendezvous(
+    launch: Launch, options: DistributedOptions, device: torch.device, backend: str
+) -> Any:
     """Wait for the others and form the process group; the store.
 
     Raises ProcessesError, naming who did not come.
@@ -132,7 +134,7 @@ def meet(launch: Launch, options: DistributedOptions, device: torch.device, back
             store=PrefixStore("group", here),
             rank=launch.rank,
             world_size=launch.world,
-            # the waiting is ours, by the same time; this one ends what nobody waits for any more
+            # Processes waits with its own timeout; this one only ends abandoned collectives
             timeout=timeout + timedelta(seconds=30),
             device_id=device if device.type == "cuda" and backend == "nccl" else None,
         )
@@ -147,5 +149,5 @@ def meet(launch: Launch, options: DistributedOptions, device: torch.device, back
 
 
 def first_line(error: BaseException) -> str:
-    """An error of torch without the trace of its C++ side."""
+    """The first line of an error of torch, without the C++ trace."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Every process of a run holds the same data, the same weights and the same checkpoint."""
+"""Check that all processes hold the same data and weights; broadcast checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def require_same_data(processes: Processes, dataset: Any) -> None:
-    """Refuse to train on data that differ between the processes (files of another machine)."""
+    """Raise DataError if the data differ between processes (files of another machine)."""
     if processes.world == 1:
         return
     found = processes.gather([fingerprint(dataset), socket.gethostname()], "comparing the data")
@@ -75,7 +75,7 @@ def _compare(processes: Processes, own: list[Any], names: list[str], when: str) 
 def shared_checkpoint(
     processes: Processes, read: Callable[[], Checkpoint | None]
 ) -> Checkpoint | None:
-    """What ``read`` returns on the first process, on all: only that one needs the files."""
+    """The checkpoint that ``read`` returns on rank 0, on all; only rank 0 needs the files."""
     if processes.world == 1:
         return read()
     kept: list[Checkpoint] = []

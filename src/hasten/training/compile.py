@@ -1,8 +1,8 @@
-"""torch.compile of what a step really calls, its graphs counted, kept only where it pays.
+"""Apply torch.compile to the hot function of a phase, and report what it gained.
 
-``auto`` times forward and backward of the first batches both ways and keeps the faster;
-``default`` and ``reduce-overhead`` compile in any case. Either way the report says how many graphs
-were compiled and what was measured. Nothing that training depends on is changed by the probe.
+``auto`` times forward and backward of the first batches both ways and keeps the faster one;
+``default`` and ``reduce-overhead`` always compile. The report has the number of graphs and the
+measured times. Measuring does not change the training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GRAPHS = 64
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What compiling did: graphs compiled, whether they are in use.
+    """The outcome of compiling: number of graphs, whether they are in use.
 
     compile_seconds: of the first batches, which compile; eager_ms, compiled_ms: of forward and
     backward of a batch, the best of the probes.
@@ -44,7 +44,7 @@ class CompileReport:
 
 
 def forget_compiled() -> None:
-    """Start from no compiled code, so that the graphs of this run are counted."""
+    """Drop compiled code, so that only the graphs of this run are counted."""
     torch._dynamo.reset()
 
 
@@ -66,7 +66,7 @@ def _probe(step: OptimizerStep, seed: int) -> float:
 
 
 def compile_step(step: OptimizerStep, mode: str, seed: int) -> CompileReport:
-    """Compile the phase's hot function in place, or put it back if ``auto`` finds no gain."""
+    """Compile the phase's hot function in place; ``auto`` undoes it if it is not faster."""
     from torch._dynamo.utils import counters  # noqa: PLC0415 - heavy, and only needed here
 
     compile_mode = None if mode in ("auto", "default") else mode
@@ -114,5 +114,5 @@ def compile_step(step: OptimizerStep, mode: str, seed: int) -> CompileReport:
 
 
 def _plain(function: Any) -> Any:
-    """Nothing in the function's place."""
+    """The function itself, not compiled."""
     return function

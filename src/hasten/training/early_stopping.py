@@ -1,4 +1,4 @@
-"""Which epoch is the best, and when to stop: decided on the validation metric alone."""
+"""Model selection and early stopping by the validation metric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Selection:
     last_epoch: int = 0
 
     def update(self, value: float, epoch: int) -> bool:
-        """Take in the value after ``epoch`` epochs; True if it is the best so far."""
+        """Record the value after ``epoch`` epochs; True if it is the best so far."""
         self.last_epoch = epoch
         better = math.isfinite(value) and (
             self.best is None

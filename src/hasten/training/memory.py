@@ -1,7 +1,7 @@
-"""Giving memory that is free but kept back: to the device, or on the CPU to the system.
+"""Release cached memory: to the device, or on the CPU to the operating system.
 
-Off by default. Between two steps an allocator keeps what they both need; given back, it has to be
-asked for again: on CUDA by a synchronisation and new allocations, on the CPU page by page.
+Off by default, because the next step has to allocate the memory again: on CUDA with a
+synchronization, on the CPU page by page.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 
 
 def can_release(device: torch.device) -> bool:
-    """Whether :func:`release_memory` can give anything back."""
+    """Whether :func:`release_memory` has an effect."""
     return device.type in ("cuda", "mps") or platform.libc_ver()[0] == "glibc"
 
 
 def release_memory(device: torch.device) -> None:
-    """Collect garbage, and give back what is cached but free."""
+    """Collect garbage and release cached memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

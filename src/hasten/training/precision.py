@@ -1,4 +1,4 @@
-"""Mixed precision: autocast, the fp16 loss scaler, and the way down when it does not hold.
+"""Mixed precision: autocast, the fp16 loss scaler, and the precision fallback.
 
 Losses, softmaxes and norms are computed in float32 by the operations themselves; what autocast
 lowers are the matrix products.
@@ -41,7 +41,7 @@ class Precision:
         scaled.backward()  # type: ignore[no-untyped-call]
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients by the loss scale, before anything looks at them."""
+        """Divide the gradients by the loss scale, before they are read."""
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
 
@@ -75,7 +75,7 @@ def resolve_precision(
 
 
 def slow_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> str | None:
-    """What to say of a precision that this device only emulates; None where there is nothing."""
+    """A warning if the device only emulates this precision, else None."""
     if device.type != "cpu" or name in ("fp32", "auto"):
         return None
     if name == "bf16" and cpu_computes_bf16():
@@ -92,6 +92,6 @@ def slow_precision(name: PrecisionName | Literal["auto"], device: torch.device) 
 
 
 def gradient_norm(parameters: Sequence[Tensor], kind: float = 2.0) -> Tensor:
-    """A norm of all gradients together, on their device, without a synchronisation."""
+    """A norm of all gradients together, on their device, without a synchronization."""
     grads = [p.grad for p in parameters if p.grad is not None]
     return torch.nn.utils.get_total_norm(grads, kind)

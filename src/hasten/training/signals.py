@@ -1,4 +1,4 @@
-"""Signals that ask the run to save and stop."""
+"""Handlers for the signals that save and stop a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """While entered, SIGINT and SIGTERM only set :attr:`received`; the trainer looks and saves.
+    """A context in which SIGINT and SIGTERM only set :attr:`received`; the trainer then saves.
 
     A second SIGINT raises KeyboardInterrupt, for when saving itself hangs. Outside the main
     thread, where Python allows no handlers, it does nothing.

@@ -1,14 +1,13 @@
-"""The average of the weights over the last epochs: what a run is judged by and keeps.
+"""Exponential moving average of the weights, used for evaluation and saved as the model.
 
-Weights that follow noisy gradients with a large learning rate circle around what they are drawn to;
-their average lies nearer to it (Polyak and Juditsky 1992, SIAM J. Control Optim. 30:838; for neural
-networks Izmailov et al. 2018, UAI). Here it forgets exponentially: with N the steps of so many
-epochs, every m-th step
+With a large learning rate and noisy gradients the weights oscillate around a minimum; their average
+is closer to it (Polyak and Juditsky 1992, SIAM J. Control Optim. 30:838; for neural networks
+Izmailov et al. 2018, UAI). With N the steps of the configured number of epochs, every m-th step
 
     average += w (weights - average),   w = max(1 - exp(-m / N), 3 / (n + 3)),
 
-n the number of times before, so that the first time it is the weights themselves and early on
-leans on the latest of few. Training never reads it: the same steps are taken with and without.
+where n counts the earlier updates: the first update copies the weights, and early updates weight
+recent values more. Training never reads the average.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-#: times within the steps of so many epochs; each is a pass over all parameters
+#: updates within N steps; each is a pass over all parameters
 _TIMES = 20
 
 
@@ -45,12 +44,12 @@ class WeightAverage:
         self.times = 0
 
     def due(self, step: int) -> bool:
-        """Whether the weights are to be taken in after so many steps."""
+        """Whether to update the average after this step."""
         return step % self.every == 0
 
     @torch.no_grad()
     def take(self) -> None:
-        """Take the weights in as they are now; all rows of tables are up to date."""
+        """Update the average by the current weights; flush deferred row updates before."""
         share = max(self.share, 3 / (self.times + 3))
         for name, average in self.averages.items():
             average.lerp_(self.weights[name], share)
@@ -58,17 +57,16 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model has the averages in this block, and its own weights again after it."""
-        self._exchange()
+        """Swap the averages into the model for this block."""
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
-        # in place, a tensor at a time: other things hold the model's memory (parts of parameters
-        # that a process moves, compiled steps), and no third copy of all is needed
+    def _swap(self) -> None:
+        # in place, because compiled steps hold the memory; a tensor at a time, to save a third copy
         for name, average in self.averages.items():
             weight = self.weights[name]
             held = weight.clone()
@@ -76,7 +74,7 @@ class WeightAverage:
             average.copy_(held)
 
     def of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These weights of the model by name, with the averages in place of those that have one."""
+        """These weights by name, replaced by their averages where there is one."""
         held = {name: self.averages[first] for name, first in self.names.items()}
         return {**weights, **held}
 
