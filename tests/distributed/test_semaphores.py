@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hasten.distributed.semaphores import Semaphores, room
+from hasten.distributed.semaphores import Semaphores, size_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared on Linux alone")
 
@@ -19,7 +19,7 @@ OFFSET = 64
 
 def made(world: int) -> list[Semaphores]:
     """Those of all ranks, in this process: they differ in nothing but who waits."""
-    memory = mmap.mmap(-1, OFFSET + room(world))
+    memory = mmap.mmap(-1, OFFSET + size_of(world))
     found = [Semaphores(memory, OFFSET, rank, world) for rank in range(world)]
     found[0].prepare()
     return found

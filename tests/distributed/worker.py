@@ -22,7 +22,7 @@ from hasten.build import build_model, load_data
 from hasten.config import DistributedOptions, InteractionOptions, TrainingOptions
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
-from hasten.distributed import shared_memory
+from hasten.distributed import summed_buffer
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
@@ -87,7 +87,7 @@ MODELS = {
 #: how models are trained in turns: as usual, and as where memory cannot be shared
 WAYS = (
     nullcontext,
-    lambda: patch.object(shared_memory, "_reserve", lambda *_: None),
+    lambda: patch.object(summed_buffer, "_reserve", lambda *_: None),
 )
 
 
@@ -183,7 +183,7 @@ def summed(processes: Processes) -> dict[str, Any]:
     }
     for name, replaced in sharing.items():
         for dtype, count in ((torch.float32, 1), (torch.float32, 200_003), (torch.float64, 70_001)):
-            with patch.multiple(shared_memory, **replaced) if replaced else nullcontext():
+            with patch.multiple(summed_buffer, **replaced) if replaced else nullcontext():
                 buffer = SummedBuffer(processes, count + 5, dtype, CPU)
             for repeat in (1, 2):
                 buffer.values.copy_(torch.arange(count + 5) * (processes.rank + repeat))
@@ -193,7 +193,7 @@ def summed(processes: Processes) -> dict[str, Any]:
                 own = torch.arange(count, count + 5, dtype=dtype) * (processes.rank + repeat)
                 assert torch.equal(buffer.values[:count], right)
                 assert torch.equal(buffer.values[count:], own)
-        found[name] = buffer.memory is not None
+        found[name] = buffer.shared
     del buffer
     gc.collect()  # what trained before this, too
     handles = [Path(f"/proc/self/fd/{number}") for number in range(256)]

@@ -85,7 +85,7 @@ def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
     rate = size / typical / 1e9
     return {
         "bytes": size,
-        "through": "memory" if buffer.memory else processes.backend,
+        "through": "memory" if buffer.shared else processes.backend,
         "median_microseconds": typical * 1e6,
         "slowest_microseconds": max(seconds) * 1e6,
         "gb_per_second": rate,

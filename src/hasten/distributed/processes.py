@@ -139,7 +139,7 @@ class Processes:
         return tensor
 
     def meet(self, semaphores: Semaphores, what: str) -> None:
-        """Go on when all processes have come here; for those that share memory."""
+        """Wait until all processes are here; for processes that share memory."""
         self.raise_if_lost()
         started = time.monotonic()
         semaphores.tell()
