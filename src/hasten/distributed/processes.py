@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,6 +25,12 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hasten.config import DistributedOptions
 from hasten.distributed.device import resolve_device
+from hasten.distributed.error_relay import (
+    describe_error,
+    exit_code_of,
+    exit_now,
+    relayed_error,
+)
 from hasten.distributed.heartbeat import Heartbeat
 from hasten.distributed.launch import Launch, launched
 from hasten.distributed.rendezvous import first_line, rendezvous, resolve_backend
@@ -68,7 +73,7 @@ class Processes:
         try:
             processes._meet(launch, options)
         except HastenError as error:
-            atexit.register(_leave, error.exit_code)
+            atexit.register(exit_now, error.exit_code)
             if launch.rank == 0:
                 raise
             # rank 0 may never hear of it, so each rank reports its own error
@@ -182,13 +187,13 @@ class Processes:
             try:
                 answer = {"value": make()}
             except HastenError as error:
-                problem, answer = error, _describe(error)
+                problem, answer = error, describe_error(error)
         answer = self.gather(answer, what)[0]
         if problem is not None:
             problem.agreed = True
             raise problem
         if "error" in answer:
-            raise _repeated(answer, "")
+            raise relayed_error(answer, "")
         return answer["value"]
 
     def together(self, what: str, function: Callable[[], T]) -> T:
@@ -202,14 +207,14 @@ class Processes:
             result = function()
         except HastenError as error:
             problem = error
-        outcomes = self.gather(None if problem is None else _describe(problem), what)
+        outcomes = self.gather(None if problem is None else describe_error(problem), what)
         failed = [(rank, told) for rank, told in enumerate(outcomes) if told is not None]
         if failed:
             if problem is not None and len(failed) == self.world:
                 problem.agreed = True
                 raise problem
             rank, told = failed[0]
-            raise _repeated(told, f"rank {rank}: ") from problem
+            raise relayed_error(told, f"rank {rank}: ") from problem
         return result  # type: ignore[return-value]
 
     def remember(self, name: str, value: str) -> None:
@@ -246,7 +251,7 @@ class Processes:
             if not isinstance(error, ProcessesError):
                 self._heartbeat.tell_failure(f"{type(error).__name__}: {error}")
             self._heartbeat.stop()
-            atexit.register(_leave, _exit_code(error))
+            atexit.register(exit_now, exit_code_of(error))
         self._store = None
 
     def _run(self, what: str, begin: Callable[[], Any], tensor: Tensor) -> None:
@@ -291,27 +296,3 @@ class Processes:
         return (
             "no heartbeat was received yet" if self._heartbeat is None else self._heartbeat.places()
         )
-
-
-def _describe(error: HastenError) -> dict[str, Any]:
-    return {"error": str(error), "code": error.code, "exit_code": error.exit_code}
-
-
-def _repeated(told: dict[str, Any], where: str) -> HastenError:
-    """The error of another process, raised here too."""
-    error = HastenError(where + told["error"])
-    error.code, error.exit_code, error.agreed = told["code"], told["exit_code"], True
-    return error
-
-
-def _exit_code(error: BaseException | None) -> int:
-    if isinstance(error, KeyboardInterrupt):
-        return 130
-    return error.exit_code if isinstance(error, HastenError) else 1
-
-
-def _leave(code: int) -> None:
-    """Exit at once: collectives with a lost process would block a regular exit."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
