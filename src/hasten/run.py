@@ -65,9 +65,8 @@ def train(
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
 
-    refit: then train a second run on the training and validation parts together, for as many epochs
-    as validation selected, in the folder ``refit`` of the run, and return its summary. If time runs
-    out in the first run, there is no second.
+    refit: unless time ran out, train again on the training and validation parts together, for as
+    many epochs as validation selected, in the folder ``refit`` of the run; return that summary.
     """
     if table is None:
         config = with_sample(config)
@@ -207,10 +206,10 @@ def _initial_weights(processes: Processes, config: RunConfig) -> Checkpoint | No
 def _falls_back(error: RuntimeError, processes: Processes, config: RunConfig, run: Path) -> bool:
     """Whether the run continues on the CPU because its device failed; warns if so."""
     device = processes.device.type
-    falls_back = falls_back_to_cpu(error, device, config.device, processes.world)
-    if falls_back:
-        sys.stderr.write(f"{fallback_message(error, device, str(run))}\n")
-    return falls_back
+    if not falls_back_to_cpu(error, device, config.device, processes.world):
+        return False
+    sys.stderr.write(f"{fallback_message(error, device, str(run))}\n")
+    return True
 
 
 def resume(
@@ -259,9 +258,8 @@ def _resume(
     held: list[RunFolder] = []
     warnings: list[str] = []
 
-    def hold() -> str:
+    def hold() -> None:
         held.append(RunFolder.open(run, lock=True))
-        return str(run)
 
     def choose() -> Checkpoint | None:
         chosen = checkpoint_to_resume(folder, checkpoint, warnings.append)
