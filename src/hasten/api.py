@@ -1,4 +1,4 @@
-"""The library in one call: train, look at the metrics, recommend."""
+"""The Python API: train a model, read its metrics, recommend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """A finished run: its metrics, its folder, and what can be done with it."""
+    """The result of a training run: metrics, run folder and trained model."""
 
     def __init__(self, summary: Summary) -> None:
         self.summary = summary
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Test metrics of the checkpoint selected on validation."""
+        """Test metrics of the best checkpoint, as selected on validation."""
         return dict(self.summary.test)
 
     @property
@@ -47,12 +47,12 @@ class Result:
 
     @property
     def protocol(self) -> str:
-        """How the metrics were made; it belongs to the numbers."""
+        """The evaluation protocol. Report it with the metrics."""
         return self.summary.protocol
 
     @property
     def loaded(self) -> LoadedRun:
-        """The model (``.model``, in evaluation mode) and its data (``.dataset``)."""
+        """The trained model (``.model``, in evaluation mode) and its data (``.dataset``)."""
         if self._loaded is None:
             self._loaded = load_run(self.path)
         return self._loaded
@@ -66,11 +66,11 @@ class Result:
     def predict(
         self, questions: Sequence[Mapping[str, Any]], topk: int = 10, **options: Any
     ) -> Predictions:
-        """Completions of triples; options as in :func:`hasten.inference.predict.predict`."""
+        """Predict missing parts of triples; options: :func:`hasten.inference.predict.predict`."""
         return predict(self.loaded, questions, topk=topk, **options)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a metric: part, metric, value, protocol (needs pandas)."""
+        """A DataFrame with a row for each metric: part, metric, value, protocol."""
         import pandas as pd  # noqa: PLC0415 - optional
 
         parts = {"valid": self.summary.valid, "test": self.summary.test}
@@ -98,13 +98,12 @@ def train(
 ) -> Result:
     """Train a model and return its :class:`Result`.
 
-    data: a path, a registered name, a pandas/polars/Arrow table or a mapping of arrays; None takes
-    the built-in sample. settings: dotted configuration keys, ``{"model.width": 128}``; flags: the
-    everyday ones by name (``epochs=20, lr=1e-3, device="cpu", out="runs/mine"``). refit: then train
-    anew on the training and validation parts, for as many epochs as were selected.
-    devices=2 trains in two processes: they are new ones of the program hasten, so a script needs
-    no ``if __name__`` guard, but they read the data themselves, from a path. In a script that
-    torchrun starts, this call is one of its processes.
+    data: a path, a registered name, a pandas/polars/Arrow table or a mapping of arrays; None: the
+    built-in sample. settings: dotted configuration keys, ``{"model.width": 128}``; flags: common
+    options by name (``epochs=20, lr=1e-3, device="cpu", out="runs/mine"``). refit: train again on
+    the training and validation parts, for the selected number of epochs.
+    ``devices=2`` trains in two new processes. They read the data from a path; scripts need no
+    ``if __name__`` guard. Under torchrun, each call is one of its processes.
     Raises hasten.HastenError.
     """
     path = str(data) if isinstance(data, str | Path) else None
@@ -120,7 +119,7 @@ def train(
 def _train_in_processes(
     config: RunConfig, count: int, table: object | None, quiet: bool, refit: bool
 ) -> Summary:
-    """Train by ``count`` new processes of the command line; what they print comes back."""
+    """Train in ``count`` new processes of the command line and read their JSON output."""
     if table is not None:
         raise UsageError(
             f"devices={count} with a table in memory: several processes read the data from files; "
@@ -139,11 +138,11 @@ def _train_in_processes(
     if ended.code == 0:
         return Summary.from_json(values)
     told = values.get("error", {"code": "processes", "message": ended.problem})
-    error = HastenError(told["message"] or "the processes failed; what they said stands above")
+    error = HastenError(told["message"] or "the processes failed; see their messages above")
     error.code, error.exit_code = told["code"], ended.code
     raise error
 
 
 def load(run: str | Path, checkpoint: str = "best", device: str = "auto") -> LoadedRun:
-    """The model and data of a run folder."""
+    """Load the model and the data of a run folder."""
     return load_run(Path(run), checkpoint=checkpoint, device=device)

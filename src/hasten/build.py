@@ -1,4 +1,4 @@
-"""What a run is put together from: data, model, tasks to be judged by, weights of a checkpoint."""
+"""Build the parts of a run: data, model, ranking tasks, initial weights."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from hasten.training.state import phase_state
 
 
 def load_data(config: RunConfig, table: object | None) -> AnyDataset:
-    """The data of a run: a table in memory, or what the configuration names."""
+    """Load the data of a run: from a table in memory or as configured."""
     dataset = _read(config, table)
     return refitted(dataset) if config.data.refit else dataset
 
 
 def _read(config: RunConfig, table: object | None) -> AnyDataset:
-    """The data of the family that the options belong to."""
+    """Load the data for the options of a model family."""
     options, seed = config.data, config.seed
     if isinstance(options, TripleOptions):
         return _read_graph(config, options, table)
@@ -62,7 +62,7 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
 
 
 def _read_graph(config: RunConfig, options: TripleOptions, table: object | None) -> AnyDataset:
-    """A graph, with the features of its nodes where the model takes them as input."""
+    """Load a graph, with node features if the model takes them as input."""
     files = options.features if isinstance(options, TypedGraphOptions) else {}
     wanted = getattr(config.model, "inputs", None) == "features"
     if files and not wanted:
@@ -83,7 +83,7 @@ def _read_graph(config: RunConfig, options: TripleOptions, table: object | None)
 
 
 def with_sample(config: RunConfig) -> RunConfig:
-    """The configuration with the model's built-in sample where it names no data."""
+    """The configuration, with the built-in sample of the model if it names no data."""
     if config.data.path is not None or config.data.train is not None:
         return config
     sample = load_model(config.model.name).sample
@@ -91,7 +91,7 @@ def with_sample(config: RunConfig) -> RunConfig:
 
 
 def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyTask]:
-    """What is ranked on the validation and on the test part."""
+    """The ranking tasks of validation and test."""
     options, seed = config.evaluation, config.seed
     return (
         ranking_task(dataset, VALID, options, seed),
@@ -100,7 +100,7 @@ def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyT
 
 
 def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) -> Model:
-    """The model, initialised from the seed alone."""
+    """Build the model; its initial weights depend only on the seed."""
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
     model = load_model(config.model.name)(config.model, Sizes.of(dataset))
@@ -109,14 +109,14 @@ def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) ->
     return model.to(device)
 
 
-def judge_task(
+def evaluate_task(
     model: Model,
     task: AnyTask,
     config: RunConfig,
     processes: Processes,
     stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
-    """Judge the model, every process ranking its share of the queries."""
+    """Evaluate the model; each process ranks its share of the queries."""
     found = rank(
         model,
         task,
@@ -127,12 +127,12 @@ def judge_task(
         parts=processes.world,
         merge=lambda ranks: merged_ranks(processes, ranks),
     )
-    # of machines that differ, one decides what is best
+    # results of different machines can differ in the last bits: the first process decides
     return replace(found, values=processes.from_first(lambda: found.values))
 
 
 def describe_data(dataset: AnyDataset) -> dict[str, Any]:
-    """What ``data.json`` of the run folder says of the data."""
+    """The content of ``data.json`` in the run folder."""
     source = dataset.source
     return {
         "name": dataset.name,
@@ -146,14 +146,14 @@ def describe_data(dataset: AnyDataset) -> dict[str, Any]:
     }
 
 
-def start_from(model: Model, checkpoint: Checkpoint) -> None:
-    """The weights of a checkpoint as a beginning, perhaps those of another model."""
+def load_initial_weights(model: Model, checkpoint: Checkpoint) -> None:
+    """Initialize the model from a checkpoint, possibly one of another model."""
     if not model.adopt(checkpoint.tensors["weights"]):
         load_weights(model, checkpoint)
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Put the weights of a checkpoint into the model; CheckpointError where they do not fit."""
+    """Load the weights of a checkpoint. Raises CheckpointError if they do not fit the model."""
     try:
         model.load_state_dict(checkpoint.tensors["weights"])
     except RuntimeError as error:
@@ -162,10 +162,10 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def load_phases(
+def load_phase_states(
     model: Model, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
 ) -> None:
-    """Restore the state that phases keep between epochs, if scoring depends on it."""
+    """Restore the state of the training phases if scoring depends on it."""
     if not checkpoint.tensors.get("phases") and not model.scores_by_phases:
         return
     for phase in model.phases(dataset, config.training):

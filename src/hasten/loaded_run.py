@@ -1,4 +1,4 @@
-"""A finished run: its model loaded again from the folder alone, and judged again."""
+"""Load a trained model from its run folder, and evaluate it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import torch
 
-from hasten.build import build_model, judge_task, load_phases, load_weights
+from hasten.build import build_model, evaluate_task, load_phase_states, load_weights
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.data.store import load_stored
@@ -30,7 +30,7 @@ from hasten.runs.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run's model with the weights of one checkpoint, and its data."""
+    """The model of a run with the weights of a checkpoint, and its data."""
 
     path: Path
     config: RunConfig
@@ -40,7 +40,7 @@ class LoadedRun:
 
 
 def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> LoadedRun:
-    """The model of a run, in evaluation mode, rebuilt from its folder alone."""
+    """Load the model of a run in evaluation mode."""
     tune_process()
     with RunFolder.open(run, lock=False) as folder:
         config = load_config(folder.path / "config.yaml")
@@ -50,7 +50,7 @@ def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> Lo
         model = build_model(config, dataset, target)
         found = read_checkpoint(named_checkpoint(folder, checkpoint))
         load_weights(model, found)
-        load_phases(model, dataset, config, found)
+        load_phase_states(model, dataset, config, found)
         return LoadedRun(folder.path, config, model.eval(), dataset, target)
 
 
@@ -62,9 +62,9 @@ def evaluate(
     device: str | None = None,
     by: str | None = None,
 ) -> dict[str, Any]:
-    """Judge a finished run's checkpoint again, perhaps by another protocol.
+    """Evaluate a checkpoint of a run, possibly with another protocol.
 
-    by: ``relation`` or ``direction`` of a knowledge graph; ``groups`` has the table then.
+    by: also return metrics by ``relation`` or ``direction`` of a knowledge graph, as ``groups``.
     """
     begin = time.perf_counter()
     tune_process()
@@ -84,7 +84,7 @@ def evaluate(
         for name, part in (("valid", VALID), ("test", TEST)):
             task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
             if len(task.queries):
-                parts[name] = found = judge_task(loaded.model, task, config, processes)
+                parts[name] = found = evaluate_task(loaded.model, task, config, processes)
                 if by is not None and found.ranks is not None:
                     graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
                     groups.append(grouped_metrics(task, found.ranks, metrics, graph, cast(By, by)))

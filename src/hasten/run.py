@@ -13,8 +13,8 @@ from hasten.build import (
     build_model,
     describe_data,
     load_data,
+    load_initial_weights,
     ranking_tasks,
-    start_from,
     with_sample,
 )
 from hasten.config import RunConfig
@@ -160,7 +160,7 @@ def _train_new(
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask]]:
         model = build_model(config, dataset, device)
         if weights is not None:
-            start_from(model, weights)
+            load_initial_weights(model, weights)
         # all validation happens before the run folder is created
         return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
 
@@ -282,7 +282,7 @@ def _resume(
         found = shared_checkpoint(processes, choose)
         weights = _initial_weights(processes, config) if found is None else None
         if weights is not None:
-            start_from(model, weights)
+            load_initial_weights(model, weights)
         processes.from_first(lambda: folder.write_config(config))
         phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hasten.build import judge_task, load_weights
+from hasten.build import evaluate_task, load_weights
 from hasten.data.tables import AnyDataset
 from hasten.distributed.processes import Processes
 from hasten.distributed.rank_log import RankLog
@@ -116,7 +116,7 @@ class TrainingRun:
     def evaluate(self, task: AnyTask) -> Evaluation:
         """Evaluate the model as it is now; a signal stops the evaluation early."""
         setup = self.setup
-        return judge_task(
+        return evaluate_task(
             setup.model,
             task,
             setup.resolved.config,

@@ -1,1 +1,1 @@
-"""What a finished run is used for, from its folder alone."""
+"""Use a trained model: recommend, predict, explain, embed, export."""

@@ -1,4 +1,4 @@
-"""Embeddings of a file or of a run beside random vectors, and what held-out links say of them."""
+"""Check embeddings for collapse, against random vectors and by held-out links."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hasten.models.interface import NodeEmbedder
 from hasten.ops.random import Stream, key
 
 NOTE = (
-    "random vectors pass the mean cosine and the components: they speak against collapse only; "
-    "what embeddings are worth, held-out links say"
+    "random vectors pass the mean cosine and the components: these criteria only detect collapse; "
+    "held-out links measure the quality of embeddings"
 )
 
 
@@ -35,10 +35,10 @@ def check_embeddings(
     checkpoint: str = "best",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Everything that ``hasten check-embeddings`` says, and ``problems``: criteria not met.
+    """Check the embeddings of a file or a run, as ``hasten check-embeddings`` does.
 
-    Raises:
-        UsageError: nothing can be read there.
+    The result lists the failed criteria as ``problems``. Raises UsageError if there is nothing to
+    read.
     """
     links = part = None
     found: Embeddings | None = None

@@ -1,4 +1,4 @@
-"""Embeddings of a run's nodes, and files of them."""
+"""The node embeddings of a run, and files of embeddings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError, UsageError
 from hasten.inference.export import escape_formulas
 from hasten.models.interface import NodeEmbedder
+from hasten.runs.atomic_write import atomic_path
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
@@ -40,7 +41,7 @@ class Embeddings:
 
 
 def embed(loaded: LoadedRun, block: int | None = None) -> Embeddings:
-    """The embeddings of all nodes of the run's graph. block: nodes that are computed at a time.
+    """The embeddings of all nodes of the graph. block: the number of nodes computed at a time.
 
     Raises:
         UsageError: its model has none.
@@ -111,21 +112,16 @@ def _write_csv(
 ) -> None:
     import csv  # noqa: PLC0415 - only where it is needed
 
-    aside = path.with_name(f".{path.name}.new")
-    try:
-        with aside.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            for number, row in enumerate(rows):
-                more = [] if vectors is None else [_listed(vectors[number])]
-                writer.writerow([*row, *more])
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with atomic_path(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        for number, row in enumerate(rows):
+            more = [] if vectors is None else [_listed(vectors[number])]
+            writer.writerow([*row, *more])
 
 
 def _listed(vector: NDArray[np.float32]) -> str:
-    """A JSON list; nine digits give every float32 back."""
+    """A JSON list; nine digits represent every float32 exactly."""
     return "[" + ", ".join(f"{value:.9g}" for value in vector.tolist()) + "]"
 
 
@@ -139,7 +135,7 @@ def _write_projector(found: Embeddings, folder: Path) -> list[Path]:
 
 
 def read_embeddings(path: Path) -> Embeddings:
-    """Those of a file that :func:`write_embeddings` (csv, parquet, npy) or another tool wrote.
+    """Read a file of :func:`write_embeddings` (csv, parquet, npy) or of another tool.
 
     Raises:
         UsageError: with the line of what cannot be read, or a value that is not finite.

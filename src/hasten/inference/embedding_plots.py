@@ -1,4 +1,4 @@
-"""Pictures of embeddings: nodes along the first principal components, and how much each holds."""
+"""Plot embeddings: the first principal components and the explained variance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TYPES_SHOWN = 12
 
 
 def plot_components(vectors: NDArray[np.float32], kinds: list[str], folder: Path) -> list[Path]:
-    """Write pca.png (two components, coloured by type) and variance.png; returns their paths.
+    """Write pca.png (two components, colored by type) and variance.png; returns their paths.
 
     vectors: float32 [S, D], the nodes that are drawn; kinds: [S] their types.
     """
@@ -19,10 +19,10 @@ def plot_components(vectors: NDArray[np.float32], kinds: list[str], folder: Path
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
-    centred = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
-    _, singular, directions = np.linalg.svd(centred, full_matrices=False)
+    centered = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
+    _, singular, directions = np.linalg.svd(centered, full_matrices=False)
     share = singular**2 / max(float((singular**2).sum()), 1e-30)
-    places = centred @ directions[:2].T
+    places = centered @ directions[:2].T
     if places.shape[1] < 2:
         places = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
     scatter = Figure(figsize=(7, 6), layout="constrained")

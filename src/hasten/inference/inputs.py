@@ -1,4 +1,4 @@
-"""Lists of ids and new histories, from a file or from the command line."""
+"""Read ids, histories and queries from files or the command line."""
 
 from __future__ import annotations
 
@@ -80,10 +80,9 @@ def _time(where: str, text: str) -> float:
 
 
 def read_questions(path: Path) -> list[dict[str, str]]:
-    """Questions of a table with two or three of the columns head, relation and tail.
+    """Queries of a table with two or three of the columns head, relation and tail.
 
-    In every row exactly one of the three is open: without a column, or empty. Raises DataError
-    with file and line.
+    In each row exactly one of the three is missing. Raises DataError with file and line.
     """
     questions = []
     for place, cells in _rows(path, (), TRIPLE):

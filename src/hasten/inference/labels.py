@@ -1,4 +1,4 @@
-"""From the labels that people write to indices of a vocabulary; unknown ones are refused."""
+"""Map labels to the indices of a vocabulary, with helpful errors for unknown labels."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Other packages, each optional."""
+"""Integrations with optional packages: Dagster, PyTorch Geometric."""

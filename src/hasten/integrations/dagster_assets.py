@@ -3,8 +3,8 @@
     graphs = {"whole": GraphSource("kg.csv")}
     defs = hgt_definitions(graphs, Path("embeddings"))
 
-A partition is a graph. What is made lies in ``FOLDER/GRAPH``: ``graph.json``, the run folders, the
-embeddings of the newest run, plots; nothing is pickled, and assets hand each other no values.
+Each graph is a partition. ``FOLDER/GRAPH`` contains ``graph.json``, the run folders, the embeddings
+of the newest run and plots. Assets exchange files only; nothing is pickled.
 """
 
 # no "from __future__ import annotations": Dagster reads the annotations of assets
@@ -25,6 +25,7 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.store import fingerprint
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError
+from hasten.runs.atomic_write import write_atomically
 
 Found = TypeVar("Found")
 
@@ -76,7 +77,7 @@ def hgt_definitions(graphs: Mapping[str, GraphSource], folder: Path) -> dg.Defin
 def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.AssetsDefinition]:
     """The assets ``typed_graph``, ``hgt_embeddings`` and ``hgt_validation``, a partition a graph.
 
-    What hasten refuses fails the asset with hasten's message.
+    Errors of hasten fail the asset with their message.
     """
     parts = dg.StaticPartitionsDefinition(sorted(graphs))
 
@@ -84,7 +85,7 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
     def typed_graph(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         """The graph, read and checked; its counts are recorded."""
         name = context.partition_key
-        graph = _said(lambda: _read(graphs[name]))
+        graph = _as_failure(lambda: _read(graphs[name]))
         described = {"data": graphs[name].data, "fingerprint": fingerprint(graph)}
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
@@ -102,13 +103,13 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
         name = context.partition_key
         place, source = folder / name, graphs[name]
         expected = _recorded(place / "graph.json", "typed_graph")["fingerprint"]
-        if _said(lambda: fingerprint(_read(source))) != expected:
+        if _as_failure(lambda: fingerprint(_read(source))) != expected:
             raise dg.Failure(
                 f"the data of {name!r} have changed since typed_graph read them: materialise it "
                 "again"
             )
         run = place / "runs" / context.run_id
-        result = _said(
+        result = _as_failure(
             lambda: train(
                 "hgt", source.data, settings=_settings(source, config), out=run,
                 epochs=config.epochs, lr=config.lr, device=config.device, quiet=True,
@@ -143,14 +144,14 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
     def hgt_validation(
         context: dg.AssetExecutionContext, config: ValidationConfig
     ) -> dg.MaterializeResult:
-        """What ``hasten check-embeddings`` says of the newest run, with plots."""
+        """The result of ``hasten check-embeddings`` for the newest run, with plots."""
         from hasten.inference.check_embeddings import (  # noqa: PLC0415 - brings torch
             check_embeddings,
         )
 
         place = folder / context.partition_key
         run = Path(_recorded(place / "embeddings.json", "hgt_embeddings")["run"])
-        found = _said(
+        found = _as_failure(
             lambda: check_embeddings(
                 run, plots=place / "plots", max_cosine=config.max_cosine,
                 min_components=config.min_components, sample=config.sample, device=config.device,
@@ -227,10 +228,9 @@ def _counts(graph: KnowledgeGraph) -> dict[str, Any]:
     }
 
 
-def _figures(health: Mapping[str, Any] | None) -> dict[str, float]:
-    """The numbers of a health record."""
-    found = {} if health is None else health
-    return {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
+def _figures(diagnostics: Mapping[str, Any] | None) -> dict[str, float]:
+    """The numbers of embedding diagnostics."""
+    return {k: float(v) for k, v in (diagnostics or {}).items() if isinstance(v, int | float)}
 
 
 def _picture(path: Path) -> dg.MetadataValue:
@@ -238,8 +238,8 @@ def _picture(path: Path) -> dg.MetadataValue:
     return dg.MetadataValue.md(f"![{path.stem}](data:image/png;base64,{text})")
 
 
-def _said(attempt: Callable[[], Found]) -> Found:
-    """What the attempt gives; what hasten refuses becomes a failure with its message."""
+def _as_failure(attempt: Callable[[], Found]) -> Found:
+    """Call the function; errors of hasten fail the asset with their message."""
     try:
         return attempt()
     except HastenError as error:
@@ -254,6 +254,4 @@ def _recorded(path: Path, asset: str) -> dict[str, Any]:
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:
-    aside = path.with_name(f".{path.name}.new")
-    aside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    aside.replace(path)
+    write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())

@@ -46,7 +46,7 @@ def to_hetero_data(graph: KnowledgeGraph, *parts: int) -> Any:
 def from_hetero_data(data: Any) -> pa.Table:
     """The edges of a HeteroData in PrimeKG's columns: what ``hasten.train("hgt", table)`` takes.
 
-    A node is called by ``data[type].node_id`` where that is there, else by its number.
+    Nodes are labeled by ``data[type].node_id`` if it exists, else by their number.
 
     Raises:
         DataError: an edge to a node that there is not, a type of no node, or no edges.

@@ -33,9 +33,9 @@ def generate_hgt_embeddings_batched(
     seed: int = 0,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train HGT on ``edges_csv`` and write ``output_csv``; returns what came out.
+    """Train HGT on ``edges_csv`` and write its node embeddings to ``output_csv``.
 
-    An epoch is one optimiser step, as in the guide: of every relation ``edge_sample_size`` links
+    An epoch is one optimizer step, as in the guide: ``edge_sample_size`` links of every relation
     are scored (at most a fifth of them), in ``accumulation_steps`` micro-batches, each with the
     neighbourhoods of its own links. node_batch_size: nodes that inference computes at a time.
     device: None: CUDA, MPS or the CPU, and the CPU where that fails (said on stderr).
