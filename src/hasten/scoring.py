@@ -7,9 +7,11 @@ scorer of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hasten.arrays import Int64
@@ -28,7 +30,7 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class FactorScorer:
-    """``vectors @ table.T + bias``: the scorer of every model that factorises."""
+    """``vectors @ table.T + bias``: the scorer of every model that factorizes."""
 
     vectors: Tensor
     catalogue: Catalogue
@@ -40,9 +42,24 @@ class FactorScorer:
         return product_plus(self.vectors, table.T, self.catalogue.bias[start:stop])
 
 
+class PairScorer:
+    """The scorer of a model with any score function.
+
+    score: int64 queries, [Q] each, and int64 [Q, K] candidates to [Q, K] scores.
+    """
+
+    def __init__(self, score: Callable[..., Tensor], *queries: Tensor) -> None:
+        self.score, self.queries = score, queries
+
+    def block(self, start: int, stop: int) -> Tensor:
+        first = self.queries[0]
+        candidates = torch.arange(start, stop, device=first.device)
+        return self.score(*self.queries, candidates.expand(len(first), -1))
+
+
 @dataclass(frozen=True)
 class RecommenderQueries:
-    """Users with the history that is known when they ask. user: int64 [Q], -1 for a new user."""
+    """Users with their known histories. user: int64 [Q], -1 for a new user."""
 
     user: Int64
     history: Histories
@@ -61,7 +78,7 @@ class RecommenderQueries:
 
 @dataclass(frozen=True)
 class TripleQueries:
-    """Facts with an open end: which entities are the tail of (entity, relation, ?)?
+    """Incomplete triples: which entities are the tail of (entity, relation, ?)?
 
     entity, relation: int64 [Q]. Of R relations, r + R is the reciprocal of r: (t, r + R, ?) asks
     for the heads of (?, r, t).

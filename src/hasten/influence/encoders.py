@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.influence.factors import Linear, per_term
-from hasten.models.knowledge_graph.base import TripleModel
+from hasten.models.knowledge_graph.base import FactorizedTripleModel
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ Rows = tuple[Tensor, Tensor]
 class BilinearEncoder:
     """x = compose(E_e, R_r), without parameters of its own: DistMult and ComplEx."""
 
-    def __init__(self, model: TripleModel, compose: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(
+        self, model: FactorizedTripleModel, compose: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
         self.model, self.compose = model, compose
 
     def floats(self) -> tuple[int, int, int]:

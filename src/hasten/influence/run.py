@@ -41,7 +41,7 @@ from hasten.influence.support import Method, choose_method, encoder_of
 from hasten.influence.trace import Checkpoint, Limits, trace, trace_self
 from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.interface import Model
-from hasten.models.knowledge_graph.base import TripleModel
+from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.objectives.base import Phase
 from hasten.objectives.completion import CompletionPhase
 from hasten.objectives.next_item import NextItemPhase
@@ -207,7 +207,7 @@ def _triples(run: LoadedRun, selection: Selection, options: Options) -> tuple[So
         encoder = encoder_of(run.model, run.arithmetic)
         assert encoder is not None
         factors = TripleFactors(
-            cast(TripleModel, run.model), encoder, Answers.build(graph), method.loss, method.layers,
+            cast(FactorizedTripleModel, run.model), encoder, Answers.build(graph), method.loss, method.layers,
             run.arithmetic,
         )  # fmt: skip
         sketch = sketch_of(options, len(graph.entities), 2 * len(graph.relations))

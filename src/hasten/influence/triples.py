@@ -32,7 +32,7 @@ from hasten.influence.residuals import (
     softmax_residuals,
 )
 from hasten.influence.sources import MemorySizes, cut
-from hasten.models.knowledge_graph.base import TripleModel
+from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.objectives.triple_queries import both_directions, questions_of, training_rows
 from hasten.ops.graph.csr import CSR
 
@@ -86,7 +86,7 @@ class TripleFactors:
 
     def __init__(
         self,
-        model: TripleModel,
+        model: FactorizedTripleModel,
         encoder: Encoder,
         answers: Answers,
         loss: Loss,

@@ -44,12 +44,29 @@ class PairwiseModel(Protocol):
         ...
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, D] of users, positives and negatives, float32.
-
-        A model whose L2 norm is not that of these vectors has ``penalised`` with the same
-        arguments, which returns what it is taken of.
-        """
+        """[B, D] of users, positives and negatives, float32."""
         ...
+
+    def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """[B] ``s(negative) - s(positive)``, from the vectors of :meth:`pair_vectors`."""
+        ...
+
+    def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor] | None:
+        """[B, D] whose squared norms the L2 term sums; None: the vectors of the pairs."""
+        ...
+
+
+class InnerProductPairs:
+    """Defaults for a model without a graph whose score is ``user · item``."""
+
+    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+        return ()
+
+    def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return (user * (negative - positive)).sum(1)
+
+    def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor] | None:
+        return None
 
 
 class PairwisePhase(SimplePhase):
@@ -127,10 +144,10 @@ class PairwisePhase(SimplePhase):
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         pairs = self.share(batch, rows)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
-        margin = (user * (negative - positive)).sum(1)
-        penalised = getattr(self.model, "penalised", None)
-        if penalised is not None:
-            user, positive, negative = penalised(encoded, pairs)
+        margin = self.model.margins(user, positive, negative)
+        penalized = self.model.penalized(encoded, pairs)
+        if penalized is not None:
+            user, positive, negative = penalized
         norms = (user.square() + positive.square() + negative.square()).sum() / 2
         count = batch.denominators["pairs"]
         return [

@@ -17,7 +17,7 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
+from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase, Sampling
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
@@ -42,7 +42,7 @@ class BPRMFOptions(ModelOptions):
     )
 
 
-class BPRMF(Model):
+class BPRMF(InnerProductPairs, Model):
     """Users [U, D] and items [N, D]."""
 
     name = "bprmf"
@@ -73,10 +73,6 @@ class BPRMF(Model):
                 sampling=self.options.sampling,
             )
         ]
-
-    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
-        """Nothing: there is no graph."""
-        return ()
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         device = next(self.parameters()).device

@@ -41,7 +41,7 @@ from hasten.models.collaborative.translation_loss import translation_loss
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
+from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase, Sampling
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.best_paths import PathGraph
@@ -101,7 +101,7 @@ class Layer(nn.Module):
         return [(linear.weight, linear.bias) for linear in self._linears]
 
 
-class KGAT(Model):
+class KGAT(InnerProductPairs, Model):
     """The model. Its graph is that of the data, given by :meth:`phases`."""
 
     name = "kgat"

@@ -24,7 +24,7 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
 from hasten.models.interface import Model, Sizes
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
+from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase, Sampling
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.layer_mean import layer_mean
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
@@ -45,7 +45,7 @@ class LightGCNOptions(ModelOptions):
     )
 
 
-class LightGCN(Model):
+class LightGCN(InnerProductPairs, Model):
     """Nodes [N + U, D], the items first. Its graph is that of the data, given by :meth:`phases`."""
 
     name = "lightgcn"
@@ -90,7 +90,7 @@ class LightGCN(Model):
         mean, _, wanted = encoded
         return self._rows(mean, wanted, pairs)
 
-    def penalised(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """[B, D] what the L2 norm is taken of: layer 0."""
         _, own, wanted = encoded
         return self._rows(own, wanted, pairs)

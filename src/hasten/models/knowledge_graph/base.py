@@ -1,16 +1,16 @@
 """What models of knowledge graphs share: tables, reciprocal relations, losses, the scorer.
 
-A model answers (h, r, ?) by a vector q(h, r) and scores entity t as ``q · e_t + b_t``. Heads are
-asked for by the reciprocal relation: (?, r, t) is (t, r + R, ?). Losses, summed over the questions
-of a batch and divided by their number:
+A model scores the answers of a query (h, r, ?). The query (?, r, t) for heads is (t, r + R, ?),
+with the reciprocal relation r + R. Losses, summed over the queries of a batch and divided by their
+number; only the last one works for scores that are not ``q(h, r) · e_t + b_t``:
 
 - ``1-n``: binary cross-entropy over all entities, with all training answers of (h, r) as
   positives and smoothed labels (Dettmers et al. 2018);
 - ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018), a training
   triple and direction at a time;
 - ``1-n-softmax``: the same cross-entropies, but all answers of (h, r) in training together: over an
-  epoch the loss of ``1vsall``, with one q(h, r) a question instead of one an answer;
-- ``sampled``: binary cross-entropy of one answer and k drawn entities that are not known as
+  epoch the loss of ``1vsall``, with one q(h, r) per query instead of one per answer;
+- ``sampled``: binary cross-entropy of one answer and k sampled entities that are not known
   answers; its cost does not depend on the number of entities.
 """
 
@@ -42,15 +42,15 @@ from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.one_to_many_loss import one_to_many_loss
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, Table
-from hasten.scoring import Catalogue, FactorScorer, TripleQueries
+from hasten.scoring import Catalogue, FactorScorer, PairScorer, TripleQueries
 
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 _SMOOTHING, _NEGATIVES = 0.1, 128
 Share = Annotated[float, Field(ge=0, lt=1)]
 Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled"]
 LOSSES = (
-    "binary over all entities, all answers of a question at once; softmax, all answers at once; "
-    "softmax, one answer; one answer among drawn entities"
+    "binary over all entities, all answers of a query at once; softmax, all answers at once; "
+    "softmax, one answer; one answer among sampled entities"
 )
 
 
@@ -61,7 +61,7 @@ class TripleOptions(ModelOptions):
     loss: Loss = Field("1-n", description=LOSSES)
     label_smoothing: Share | None = Field(None, description="of 1-n: labels (1-s) y + s/N (0.1)")
     negatives: int | None = Field(
-        None, ge=1, description="of sampled: entities drawn for each answer (128)"
+        None, ge=1, description="of sampled: entities sampled for each answer (128)"
     )
 
     @model_validator(mode="after")
@@ -78,13 +78,16 @@ class TripleOptions(ModelOptions):
 
 
 class TripleModel(Model):
-    """Entities, relations in both directions, an entity bias; a subclass says what q(h, r) is."""
+    """Entities and relations in both directions, with any score function of a triple.
+
+    A subclass defines :meth:`scores`. It is trained with sampled negatives; for the losses over all
+    entities see :class:`FactorizedTripleModel`.
+    """
 
     reads = "triples"
     sample = "families"
-    supports = Supports(compile=True)
     defaults = {"evaluation.metrics": METRICS}
-    #: questions whose BatchNorm statistics are taken together; 1: there are none
+    #: queries whose BatchNorm statistics are taken together; 1: there are none
     group = 1
     options: TripleOptions
 
@@ -92,19 +95,21 @@ class TripleModel(Model):
         super().__init__(options, sizes)
         self.entities: Table = EmbeddingTable(sizes.entities, options.width)
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
-        self.bias = nn.Parameter(torch.zeros(sizes.entities))
 
     @abstractmethod
-    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
-        """[B, D] float32: q(h, r) of entities' rows and int64 [B] relations or reciprocals."""
+    def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
+        """[B, K] float32 scores of int64 [B, K] answers to the queries (entity, relation, ?).
+
+        entity: int64 [B]; relation: int64 [B], r + R for the reciprocal of r.
+        """
 
     @property
     def moments(self) -> Sequence[GroupMoments]:
-        """What BatchNorm follows in training."""
+        """The statistics that BatchNorm updates in training."""
         return [part for part in self.modules() if isinstance(part, GroupMoments)]
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
-        """One phase: rows with all their answers, or single triples in both directions."""
+        """One phase: KvsAll rows, or single triples in both directions."""
         options = self.options
         examples: Rows | SingleTriples
         if options.loss in ("1-n", "1-n-softmax"):
@@ -115,36 +120,69 @@ class TripleModel(Model):
         return [CompletionPhase(self, examples, training.batch_size)]
 
     def completion_loss(self, batch: CompletionBatch) -> Tensor:
-        """The loss that the options name, summed over the questions and times ``batch.scale``."""
+        """The loss of ``model.loss``, summed over the queries and times ``batch.scale``."""
+        assert batch.target is not None
+        assert batch.negatives is not None, "losses over all entities need a factorized score"
+        ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
+        scores = self.scores(batch.entity, batch.relation, ids)
+        return batch.scale * self.sampled_loss(scores[:, 0], scores[:, 1:])
+
+    def sampled_loss(self, true: Tensor, sampled: Tensor) -> Tensor:
+        """The sum over triples of binary cross-entropy: scores [B] of answers, [B, k] of others."""
+        return softplus(-true).sum() + softplus(sampled).sum()
+
+    def scorer(self, queries: TripleQueries) -> Scorer:
+        """The scores of all entities, block by block."""
+        return PairScorer(self.scores, *self._ids(queries))
+
+    def _ids(self, queries: TripleQueries) -> tuple[Tensor, Tensor]:
+        entity, relation = torch.from_numpy(queries.entity), torch.from_numpy(queries.relation)
+        return entity.to(self.device), relation.to(self.device)
+
+
+class FactorizedTripleModel(TripleModel):
+    """Score ``q(h, r) · e_t + b_t``: a subclass defines q as :meth:`vectors`. Has all losses."""
+
+    supports = Supports(compile=True)
+
+    def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.bias = nn.Parameter(torch.zeros(sizes.entities))
+
+    @abstractmethod
+    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+        """[B, D] float32: q(h, r) of entities' rows and int64 [B] relations or reciprocals."""
+
+    def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
+        x_BD = self.vectors(self.entities.rows(entity), relation)
+        # a product, so that autocast computes it in low precision; the rest is float32
+        products = torch.bmm(self.entities.rows(answers), x_BD[:, :, None])[:, :, 0]
+        return products.to(wide(x_BD)) + self.bias[answers]
+
+    def completion_loss(self, batch: CompletionBatch) -> Tensor:
+        if batch.negatives is not None:
+            return super().completion_loss(batch)
         head_BD = self.entities.rows(batch.entity)
         table = self.entities.block(0, self.sizes.entities)
         x_BD = self.vectors(head_BD, batch.relation)
-        if batch.row is not None and batch.item is not None:
-            if self.options.loss == "1-n-softmax":
-                total = catalogue_cross_entropy(x_BD, [table], batch.item, self.bias, of=batch.row)
-                return batch.scale * total
-            smoothing, pairs = self.options.smoothing, (batch.row, batch.item)
-            return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
-        assert batch.target is not None
-        if batch.negatives is None:
+        if batch.target is not None:
             return batch.scale * catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
-        ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
-        # a product, so that it is taken in the precision asked for; the rest in float32
-        products = torch.bmm(self.entities.rows(ids), x_BD[:, :, None])[:, :, 0]
-        scores = products.to(wide(x_BD)) + self.bias[ids]
-        true, drawn = softplus(-scores[:, 0]), softplus(scores[:, 1:])
-        return batch.scale * (true.sum() + drawn.sum())
+        assert batch.row is not None
+        assert batch.item is not None
+        if self.options.loss == "1-n-softmax":
+            total = catalogue_cross_entropy(x_BD, [table], batch.item, self.bias, of=batch.row)
+            return batch.scale * total
+        smoothing, pairs = self.options.smoothing, (batch.row, batch.item)
+        return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """Compile what a step calls: the vectors of the questions."""
+        """Compile the vectors of the queries."""
         plain = type(self).vectors.__get__(self)  # not what an earlier call put in its place
         self.vectors = wrap(plain)  # type: ignore[method-assign]
         return True
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         """``q · e_t + b_t`` for all entities t."""
-        device = self.bias.device
-        entity = torch.from_numpy(queries.entity).to(device)
-        relation = torch.from_numpy(queries.relation).to(device)
+        entity, relation = self._ids(queries)
         vectors = self.vectors(self.entities.rows(entity), relation)
         return FactorScorer(vectors, Catalogue(self.entities, self.bias))

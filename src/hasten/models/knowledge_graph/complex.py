@@ -16,9 +16,9 @@ from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
     LOSSES,
     METRICS,
+    FactorizedTripleModel,
     Loss,
     Share,
-    TripleModel,
     TripleOptions,
 )
 from hasten.ops.dense.dropout import dropout
@@ -39,7 +39,7 @@ class ComplExOptions(TripleOptions):
         return width
 
 
-class ComplEx(TripleModel):
+class ComplEx(FactorizedTripleModel):
     """The model."""
 
     name = "complex"

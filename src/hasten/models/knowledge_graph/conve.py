@@ -23,7 +23,7 @@ from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import METRICS, Share, TripleModel, TripleOptions
+from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel, Share, TripleOptions
 from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
     folded_filters,
@@ -82,7 +82,7 @@ def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
     )
 
 
-class ConvE(TripleModel):
+class ConvE(FactorizedTripleModel):
     """The model."""
 
     name = "conve"

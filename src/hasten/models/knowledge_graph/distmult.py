@@ -15,9 +15,9 @@ from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
     LOSSES,
     METRICS,
+    FactorizedTripleModel,
     Loss,
     Share,
-    TripleModel,
     TripleOptions,
 )
 from hasten.ops.dense.dropout import dropout
@@ -31,7 +31,7 @@ class DistMultOptions(TripleOptions):
     dropout: Share = Field(0.3, description="of the products")
 
 
-class DistMult(TripleModel):
+class DistMult(FactorizedTripleModel):
     """The model."""
 
     name = "distmult"

@@ -14,6 +14,7 @@ from hasten.data.modality import Modality
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
+from hasten.objectives.pairwise import InnerProductPairs
 from hasten.ops.dense.product import onednn_is_faster
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.csr import CSR
@@ -90,7 +91,7 @@ def training_pairs(dataset: Dataset) -> CSR:
     return CSR.of(dataset.histories(TRAIN)).distinct()
 
 
-class ScoresByVectors:
+class ScoresByVectors(InnerProductPairs):
     """Scoring by products of the vectors of users and items (a part of models).
 
     ``judged()`` gives [N + U, D] of all items, then of all users; ``vectors`` holds what a

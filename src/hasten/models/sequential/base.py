@@ -9,6 +9,7 @@ Shapes: B sequences, D width, T tokens of all sequences together, N items, Q que
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -21,14 +22,17 @@ from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
+from hasten.models.interface import Model, Sizes
 from hasten.models.sequential.residual import HyperResiduals, PlainResiduals, Projection, Residuals
+from hasten.objectives.base import Phase
 from hasten.objectives.next_item import NextItemBatch, NextItemModel, NextItemPhase
 from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
 from hasten.ops.dtypes import wide
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
-from hasten.ops.table import Table
-from hasten.scoring import RecommenderQueries
+from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.table import EmbeddingTable, Table
+from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 #: sampled rows up to which inputs, targets and negatives are gathered together
 FEW_ROWS = 1 << 17
@@ -37,18 +41,23 @@ MOST_PERMUTED = 4
 
 
 class SequentialOptions(ModelOptions):
-    """Options that sequential models share; the values of SASRec's paper in brackets."""
+    """Options that all sequential models share; the values of SASRec's paper in brackets."""
 
     width: int = Field(64, ge=1, description="D, the width of everything [50]")
-    blocks: int = Field(2, ge=1, description="attention and feed-forward blocks [2]")
-    heads: int = Field(1, ge=1, description="attention heads; must divide the width [1]")
     max_length: int = Field(50, ge=1, description="most recent items that are seen [50, ml-1m 200]")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="[0.5, ml-1m 0.2]")
-    feedforward: int = Field(1, ge=1, description="inner width of the FFN in multiples of D [1]")
-    norm: Literal["pre", "post"] = Field("pre", description="layer norm before or after [pre]")
     loss: Literal["ce", "bce", "gbce"] = Field("ce", description="[bce]")
     negatives: int = Field(1, ge=1, description="sampled negatives per position, bce and gbce [1]")
     calibration: float = Field(0.75, ge=0, le=1, description="gBCE's t")
+
+
+class AttentionOptions(SequentialOptions):
+    """Options of models with self-attention; the values of SASRec's paper in brackets."""
+
+    blocks: int = Field(2, ge=1, description="attention and feed-forward blocks [2]")
+    heads: int = Field(1, ge=1, description="attention heads; must divide the width [1]")
+    feedforward: int = Field(1, ge=1, description="inner width of the FFN in multiples of D [1]")
+    norm: Literal["pre", "post"] = Field("pre", description="layer norm before or after [pre]")
     residual: Literal["plain", "mhc"] = Field(
         "plain", description="mhc: manifold-constrained hyper-connections"
     )
@@ -61,13 +70,13 @@ class SequentialOptions(ModelOptions):
     )
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> SequentialOptions:
+    def _heads_divide(self) -> AttentionOptions:
         if self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
         return self
 
     @model_validator(mode="after")
-    def _hyper_connections(self) -> SequentialOptions:
+    def _hyper_connections(self) -> AttentionOptions:
         """Refuse what would have no effect; fill in what belongs to mhc."""
         if self.residual == "plain":
             for name in ("streams", "projection", "maps"):
@@ -96,7 +105,7 @@ class SequentialOptions(ModelOptions):
         return self
 
 
-def residuals_of(options: SequentialOptions) -> Residuals:
+def residuals_of(options: AttentionOptions) -> Residuals:
     """The residual connections that the options ask for."""
     if options.residual == "plain":
         return PlainResiduals()
@@ -249,3 +258,42 @@ def query_vectors(
         vectors = vectors.to(wide(found))
         vectors[tokens.query] = found.to(vectors.dtype)
     return vectors
+
+
+class SequentialModel(Model):
+    """An item table and an encoder: a subclass defines :meth:`encode`.
+
+    Trained to predict the next item at every position, by cross-entropy over all items or by
+    sampled negatives (``model.loss``). The score of an item is its product with the state at the
+    last item of the history.
+    """
+
+    sample = "sequences"
+    scores_new_users = True
+    options: SequentialOptions
+
+    def __init__(self, options: SequentialOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        self.items: Table = EmbeddingTable(sizes.items, options.width)
+
+    @abstractmethod
+    def encode(self, rows_TD: Tensor, batch: NextItemBatch | QueryTokens) -> Tensor:
+        """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
+
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
+        self.recompute = training.recompute
+        return [next_item_phase(self, self.options, dataset, training)]
+
+    def next_item_loss(self, batch: NextItemBatch) -> Tensor:
+        return next_item_loss(batch, self.options, self.items, lambda x: self.encode(x, batch))
+
+    def states(self, batch: NextItemBatch) -> Tensor:
+        """[T, D] the states from which the batch's targets are predicted."""
+        return batch.at_targets(self.encode(self.items.rows(batch.tokens), batch))
+
+    def query_vectors(self, queries: RecommenderQueries) -> Tensor:
+        """[Q, D] float32, in the order of the queries; zeros for an empty history."""
+        return query_vectors(queries, self.options, self.items, self.device, self.encode)
+
+    def scorer(self, queries: RecommenderQueries) -> Scorer:
+        return FactorScorer(self.query_vectors(queries), Catalogue(self.items))

@@ -21,8 +21,8 @@ from hasten.config import TrainingOptions
 from hasten.data.tables import Dataset
 from hasten.models.interface import Model, Sizes
 from hasten.models.sequential.base import (
+    AttentionOptions,
     QueryTokens,
-    SequentialOptions,
     next_item_loss,
     next_item_phase,
     query_vectors,
@@ -41,7 +41,7 @@ from hasten.ops.table import EmbeddingTable, Table
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 
-class SASRecOptions(SequentialOptions):
+class SASRecOptions(AttentionOptions):
     """Options of SASRec; the paper's values in brackets."""
 
     name: Literal["sasrec"] = "sasrec"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.models.sequential.base import SequentialOptions, initialise
+from hasten.models.sequential.base import AttentionOptions, initialise
 from hasten.models.sequential.residual import Residuals, connect
 from hasten.ops.dense.dropout import dropout
 
@@ -27,7 +27,7 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Block(nn.Module):
     """Attention and point-wise feed-forward, each with dropout, residual and layer norm."""
 
-    def __init__(self, options: SequentialOptions, residuals: Residuals, number: int) -> None:
+    def __init__(self, options: AttentionOptions, residuals: Residuals, number: int) -> None:
         super().__init__()
         width, inner = options.width, options.width * options.feedforward
         self.drop, self.pre = options.dropout, options.norm == "pre"

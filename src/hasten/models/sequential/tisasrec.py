@@ -29,8 +29,8 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import DataError
 from hasten.models.interface import Model, Sizes
 from hasten.models.sequential.base import (
+    AttentionOptions,
     QueryTokens,
-    SequentialOptions,
     next_item_loss,
     query_vectors,
     residuals_of,
@@ -52,7 +52,7 @@ from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 PAPER_L2 = 5e-5
 
 
-class TiSASRecOptions(SequentialOptions):
+class TiSASRecOptions(AttentionOptions):
     """Options of TiSASRec; the paper's values in brackets."""
 
     name: Literal["tisasrec"] = "tisasrec"
