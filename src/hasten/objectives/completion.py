@@ -155,7 +155,7 @@ class Rows:
 class SingleTriples:
     """An example is a training triple in one direction, with its one answer.
 
-    negatives: entities drawn for each that are not among the known answers in training; 0: none,
+    negatives: entities sampled for each that are not among the known answers in training; 0: none,
     all entities are scored (1vsAll).
     """
 
