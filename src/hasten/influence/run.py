@@ -207,8 +207,8 @@ def _triples(run: LoadedRun, selection: Selection, options: Options) -> tuple[So
         encoder = encoder_of(run.model, run.arithmetic)
         assert encoder is not None
         factors = TripleFactors(
-            cast(FactorizedTripleModel, run.model), encoder, Answers.build(graph), method.loss, method.layers,
-            run.arithmetic,
+            cast(FactorizedTripleModel, run.model), encoder, Answers.build(graph), method.loss,
+            method.layers, run.arithmetic,
         )  # fmt: skip
         sketch = sketch_of(options, len(graph.entities), 2 * len(graph.relations))
         examples = FactoredTriples(graph, factors, tests, kept)
