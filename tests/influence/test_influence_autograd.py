@@ -24,6 +24,9 @@ from hasten.influence.support import choose_method
 from hasten.influence.trace import Checkpoint, Limits, trace_self
 from hasten.loaded_run import load_run
 from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.base import TripleModel, TripleOptions
+from hasten.models.sequential.base import SequentialModel, SequentialOptions
+from hasten.objectives.base import Batch
 from hasten.objectives.completion import CompletionPhase, Rows, SingleTriples
 from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.table import EmbeddingTable
@@ -107,26 +110,6 @@ def test_a_sample_of_triples_has_the_influences_of_the_whole(negatives, graph): 
     torch.testing.assert_close(some, whole[:, kept], rtol=1e-9, atol=1e-12)
 
 
-class Bilinear(nn.Module):
-    """The losses of a DistMult or ComplEx in PyTorch's own operations."""
-
-    def __init__(self, model) -> None:
-        super().__init__()
-        self.inner = model
-
-    def example_losses(self, batch):
-        model = self.inner
-        scores = model.vectors(model.entities.rows(batch.entity), batch.relation)
-        scores = scores @ model.entities.weight.T + model.bias
-        if batch.row is None:
-            return F.cross_entropy(scores, batch.target, reduction="none")
-        labels = torch.zeros_like(scores)
-        labels[batch.row, batch.item] = 1
-        smoothing = model.options.smoothing
-        labels = (1 - smoothing) * labels + smoothing / labels.shape[1]
-        return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
-
-
 @pytest.mark.parametrize("name", ["distmult", "complex"])
 @pytest.mark.parametrize("trained", ["1-n", "1vsall"])
 def test_factors_are_equal_to_automatic_differentiation(name, trained, graph):  # noqa: F811
@@ -135,7 +118,7 @@ def test_factors_are_equal_to_automatic_differentiation(name, trained, graph):  
     losses = TripleLosses(
         CompletionPhase(model, data, 4), graph, tests, np.arange(len(graph.of(TRAIN))), 0
     )
-    plain = AutogradSource(Bilinear(model), losses)
+    plain = AutogradSource(model, losses)
     factored = source_of(model, graph, "training", "all", tests)
     torch.testing.assert_close(
         found_matrix(plain, ONCE, limits), found_matrix(factored, ONCE, limits), rtol=1e-9,
@@ -145,6 +128,58 @@ def test_factors_are_equal_to_automatic_differentiation(name, trained, graph):  
         trace_self(plain, ONCE, limits=limits, **alone()),
         trace_self(factored, ONCE, limits=limits, **alone()),
     )
+
+
+class PageRotation(TripleModel):
+    """RotatE from a score and a loss that sums over triples."""
+
+    name, summary, Options = "page", "", RotationOptions
+    scores = Rotation.scores
+
+    def __init__(self, options, sizes) -> None:
+        super().__init__(TripleOptions(name="page", width=6, loss="sampled"), sizes)
+        self.angles = EmbeddingTable(2 * sizes.relations, 3)
+
+    def sampled_loss(self, true, sampled):
+        weight = torch.softmax(sampled.detach(), dim=1)
+        return -F.logsigmoid(true).sum() - (weight * F.logsigmoid(-sampled)).sum()
+
+
+def test_a_subclass_with_a_score_of_its_own_has_example_losses(graph):  # noqa: F811
+    model, source = rotation_source(graph, 2)
+    page = PageRotation(None, Sizes.of(graph)).double()
+    page.load_state_dict({**page.state_dict(), **model.state_dict()})
+    batch, _ = source.examples.batch_of(np.arange(7))
+    torch.testing.assert_close(page.example_losses(batch), model.example_losses(batch))
+    total = page.completion_loss(batch)
+    torch.testing.assert_close(page.example_losses(batch).sum(), total / batch.scale)
+    plain = AutogradSource(page, source.examples)
+    limits = Limits(1 << 30, 16)
+    torch.testing.assert_close(
+        found_matrix(plain, ONCE, limits), found_matrix(source, ONCE, limits)
+    )
+
+
+class Pointwise(SequentialModel):
+    """States without a look at the history."""
+
+    name, summary, Options = "pointwise", "", SequentialOptions
+
+    def encode(self, rows_TD, batch):
+        return torch.tanh(rows_TD)
+
+
+@pytest.mark.parametrize("trained", ["ce", "bce", "gbce"])
+def test_losses_of_sequential_models_add_up(trained):
+    config = build_config(
+        "sasrec", None, flags={"model.width": 8, "model.loss": trained, "model.dropout": 0.0}
+    )
+    dataset = load_table(sequences(9, 24), config.data, 0)
+    model = Pointwise(config.model, Sizes.of(dataset)).double()
+    (phase,) = model.phases(dataset, config.training)
+    rows = np.argsort(-phase.targets, kind="stable")
+    batch = phase.lay_out(Batch(torch.from_numpy(rows), 0, 0, 0), rows)
+    torch.testing.assert_close(model.example_losses(batch).sum(), model.next_item_loss(batch))
 
 
 class Recurrent(nn.Module):

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.functional import softplus
 
 from hasten.config import ModelOptions, TrainingOptions
@@ -131,6 +132,15 @@ class TripleModel(Model):
         """The sum over triples of binary cross-entropy: scores [B] of answers, [B, k] of others."""
         return softplus(-true).sum() + softplus(sampled).sum()
 
+    def example_losses(self, batch: CompletionBatch) -> Tensor:
+        """[B] the loss of each triple and direction, for ``hasten influence``."""
+        assert batch.target is not None
+        assert batch.negatives is not None
+        ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
+        scores = self.scores(batch.entity, batch.relation, ids)[:, None]
+        losses: Tensor = torch.func.vmap(self.sampled_loss)(scores[..., 0], scores[..., 1:])
+        return losses
+
     def scorer(self, queries: TripleQueries) -> Scorer:
         """The scores of all entities, block by block."""
         return PairScorer(self.scores, *self._ids(queries))
@@ -174,6 +184,21 @@ class FactorizedTripleModel(TripleModel):
             return batch.scale * total
         smoothing, pairs = self.options.smoothing, (batch.row, batch.item)
         return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
+
+    def example_losses(self, batch: CompletionBatch) -> Tensor:
+        if batch.negatives is not None:
+            return super().example_losses(batch)
+        x_BD = self.vectors(self.entities.rows(batch.entity), batch.relation)
+        scores = x_BD @ self.entities.block(0, self.sizes.entities).T + self.bias
+        if batch.target is not None:
+            return F.cross_entropy(scores, batch.target, reduction="none")
+        labels = torch.zeros_like(scores)
+        labels[batch.row, batch.item] = 1
+        if self.options.loss == "1-n-softmax":
+            return -(labels * F.log_softmax(scores, 1)).sum(1)
+        smoothing = self.options.smoothing
+        labels = (1 - smoothing) * labels + smoothing / len(self.entities)
+        return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile the vectors of the queries."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions, TrainingOptions
@@ -286,6 +287,19 @@ class SequentialModel(Model):
 
     def next_item_loss(self, batch: NextItemBatch) -> Tensor:
         return next_item_loss(batch, self.options, self.items, lambda x: self.encode(x, batch))
+
+    def example_losses(self, batch: NextItemBatch) -> Tensor:
+        """[T] the loss of each target, for ``hasten influence``."""
+        states = self.states(batch)
+        if batch.negatives is None:
+            scores = states @ self.items.block(0, len(self.items)).T
+            return F.cross_entropy(scores, batch.targets, reduction="none")
+        ids = torch.cat([batch.targets[:, None], batch.negatives], dim=1)
+        scores = (states[:, None] * self.items.rows(ids)).sum(-1)
+        beta, options = 1.0, self.options
+        if options.loss == "gbce":
+            beta = gbce_beta(options.negatives, len(self.items), options.calibration)
+        return beta * F.softplus(-scores[:, 0]) + F.softplus(scores[:, 1:]).sum(1)
 
     def states(self, batch: NextItemBatch) -> Tensor:
         """[T, D] the states from which the batch's targets are predicted."""
