@@ -46,13 +46,12 @@ def dropout() -> None:
 
     from hasten.models.sequential import sasrec, self_attention
     from hasten.ops.attention import causal_attention
-    from hasten.ops.dense.dropout import dropout_reference
 
     def keep_mask(shape: torch.Size, probability: float) -> torch.Tensor:
         return torch.nn.functional.dropout(torch.ones(shape), probability)
 
     for module in (sasrec, self_attention):
-        _replace(module, "dropout", dropout_reference)
+        _replace(module, "dropout", torch.nn.functional.dropout)
     _replace(causal_attention, "keep_mask", keep_mask)
 
 

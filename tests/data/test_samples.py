@@ -150,9 +150,9 @@ def test_the_counter_is_that_of_the_operations():
     torch = pytest.importorskip("torch")
     from hasten.ops import random as operations
 
-    base = counter.key(5, counter.STREAM_SAMPLE, 2)
+    base = counter.key(5, counter.Stream.SAMPLE, 2)
     assert base == operations.key(5, operations.Stream.SAMPLE, 2)
-    assert counter.STREAM_SPLIT == operations.Stream.SPLIT
+    assert counter.Stream.SPLIT == operations.Stream.SPLIT
     places = torch.arange(1000)
     theirs = operations.bits(base if base < 2**63 else base - 2**64, places).numpy()
     assert np.array_equal(counter.bits(base, 1000).view(np.int64), theirs)

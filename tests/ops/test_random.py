@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.ops.random import Stream, bits, integers, key, mix, permutation, uniform
+from hasten.data.columns import counter_random
+from hasten.ops.random import Stream, bits, integers, key, permutation, uniform
+
+
+def mix(value: int) -> int:
+    return int(counter_random.mix(np.array([value % 2**64], np.uint64))[0])
 
 
 def test_splitmix_known_answers():

@@ -3,55 +3,27 @@
 There is no generator state to save: the same key gives the same number on every process, in every
 micro-batch and after every resume.
 
-The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable
-pseudorandom number generators", variant 13 of Stafford), applied once per key part: each part is
-absorbed by ``state = mix(state + gamma * (part + 1))``. All arithmetic is int64 modulo 2^64, so it
-is identical with numpy and with torch on every device.
+The mixing function is that of :mod:`hasten.data.columns.counter_random`, applied once per key part:
+each part is absorbed by ``state = mix(state + gamma * (part + 1))``. All arithmetic is int64 modulo
+2^64, so it is identical with numpy and with torch on every device.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-
-import numpy as np
 import torch
 from torch import Tensor
 
-_GAMMA = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
-_MASK = 2**64 - 1
+from hasten.data.columns.counter_random import GAMMA, MIX_1, MIX_2, Stream, key
 
-
-class Stream(IntEnum):
-    """Independent sources of randomness; numbers are part of the format of a run: never reuse."""
-
-    PERMUTATION = 1
-    NEGATIVES = 2
-    DROPOUT = 3
-    INITIALISATION = 4
-    CANDIDATES = 5
-    SPLIT = 6
-    SAMPLE = 7
-    POSITIVES = 8
-    INFLUENCE = 9
-    NEIGHBOURS = 10
-
-
-def mix(value: int) -> int:
-    """The SplitMix64 finaliser of one 64-bit integer."""
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
-    value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
-    return value ^ (value >> 31)
-
-
-def key(*parts: int) -> int:
-    """One 64-bit key from whole numbers, e.g. ``key(seed, Stream.NEGATIVES, epoch)``."""
-    state = 0
-    for part in parts:
-        state = mix(state + _GAMMA * (part + 1))
-    return state
+__all__ = [
+    "Stream",
+    "bits",
+    "integers",
+    "key",
+    "permutation",
+    "seed_device",
+    "uniform",
+]
 
 
 def _signed(value: int) -> int:
@@ -69,12 +41,12 @@ def bits(base: int, *parts: Tensor) -> Tensor:
     base: from :func:`key`; parts: e.g. example ids [B, 1] and draw numbers [k].
     """
     state: Tensor | None = None
-    gamma = _signed(_GAMMA)
+    gamma = _signed(GAMMA)
     for part in parts:
         step = (part.to(torch.int64) + 1) * gamma
         state = step + _signed(base) if state is None else step + state
-        state = (state ^ _shift_right(state, 30)) * _signed(_MIX_1)
-        state = (state ^ _shift_right(state, 27)) * _signed(_MIX_2)
+        state = (state ^ _shift_right(state, 30)) * _signed(MIX_1)
+        state = (state ^ _shift_right(state, 27)) * _signed(MIX_2)
         state = state ^ _shift_right(state, 31)
     if state is None:
         raise ValueError("bits needs at least one tensor of counters")
@@ -108,8 +80,3 @@ def seed_device(device: torch.device, value: int) -> None:
     if device.type == "mps":
         torch.mps.manual_seed(value % 2**63)
     torch.default_generator.manual_seed(value % 2**63)
-
-
-def numpy_generator(*parts: int) -> np.random.Generator:
-    """A numpy generator for work outside training (samples, splits), keyed like all the rest."""
-    return np.random.Generator(np.random.Philox(key=key(*parts)))

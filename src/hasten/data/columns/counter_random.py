@@ -1,41 +1,56 @@
 """Counter-based random numbers in numpy: a pure function of (key, counter), for splits and samples.
 
-The same function as :mod:`hasten.ops.random` (the SplitMix64 finalizer), without torch. It uses
-integer and exact floating-point operations only, so every version of numpy gives the same
-numbers.
+The mixing function is the finalizer of SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable
+pseudorandom number generators", variant 13 of Stafford). :mod:`hasten.ops.random` draws the same
+numbers as tensors. Only whole-number and exact floating-point steps are used, so that the numbers
+are the same with every version of numpy.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 from numpy.typing import NDArray
 
-#: the streams of ``hasten.ops.random.Stream`` that data uses
-STREAM_SPLIT, STREAM_SAMPLE = 6, 7
-
-_GAMMA = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
+GAMMA = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
 _MASK = 2**64 - 1
 
 
+class Stream(IntEnum):
+    """Independent sources of randomness; numbers are part of the format of a run: never reuse."""
+
+    PERMUTATION = 1
+    NEGATIVES = 2
+    DROPOUT = 3
+    INITIALISATION = 4
+    CANDIDATES = 5
+    SPLIT = 6
+    SAMPLE = 7
+    POSITIVES = 8
+    INFLUENCE = 9
+    NEIGHBOURS = 10
+
+
 def key(*parts: int) -> int:
-    """One 64-bit key from integers, e.g. ``key(seed, STREAM_SPLIT)``."""
+    """One 64-bit key from whole numbers, e.g. ``key(seed, Stream.NEGATIVES, epoch)``."""
     state = 0
     for part in parts:
-        value = (state + _GAMMA * (part + 1)) & _MASK
-        value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
-        value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
+        value = (state + GAMMA * (part + 1)) & _MASK
+        value = ((value ^ (value >> 30)) * MIX_1) & _MASK
+        value = ((value ^ (value >> 27)) * MIX_2) & _MASK
         state = value ^ (value >> 31)
     return state
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The SplitMix64 finalizer, in place: a bijection of 64-bit integers."""
+    """The finalizer of SplitMix64, in place: a bijection of 64-bit integers."""
     value ^= value >> np.uint64(30)
-    value *= np.uint64(_MIX_1)
+    value *= np.uint64(MIX_1)
     value ^= value >> np.uint64(27)
-    value *= np.uint64(_MIX_2)
+    value *= np.uint64(MIX_2)
     value ^= value >> np.uint64(31)
     return value
 
@@ -43,7 +58,7 @@ def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def bits(base: int, count: int, start: int = 0) -> NDArray[np.uint64]:
     """64 random bits for each of the counters start..start+count-1."""
     value = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-    value *= np.uint64(_GAMMA)
+    value *= np.uint64(GAMMA)
     value += np.uint64(base)
     return mix(value)
 

@@ -41,7 +41,7 @@ def random_parts(
         DataError: too few triples for a part that should not be empty.
     """
     count = len(triples)
-    order = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SPLIT, 1), count))
+    order = np.argsort(counter.bits(counter.key(seed, counter.Stream.SPLIT, 1), count))
     first = np.zeros(count, bool)
     entities = np.stack([triples.head[order], triples.tail[order]], axis=1).reshape(-1)
     first[np.unique(entities, return_index=True)[1] // 2] = True

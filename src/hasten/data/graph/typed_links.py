@@ -155,7 +155,7 @@ def link_parts(
     )
     ends = np.stack([low[first], high[first]], axis=1)
     relation = triples.relation[first]
-    order = np.argsort(counter.bits(counter.key(seed, counter.STREAM_SPLIT, 2), len(first)))
+    order = np.argsort(counter.bits(counter.key(seed, counter.Stream.SPLIT, 2), len(first)))
     stays = np.zeros(len(first), bool)
     stays[np.unique(ends[order].reshape(-1), return_index=True)[1] // 2] = True
     stays[np.unique(relation[order], return_index=True)[1]] = True

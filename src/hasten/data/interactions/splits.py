@@ -69,7 +69,7 @@ def ratio(
                 f"(the longest has {int(counts.max(initial=0))})"
             )
     if order == "random":
-        random = counter.bits(counter.key(seed, counter.STREAM_SPLIT), len(user))
+        random = counter.bits(counter.key(seed, counter.Stream.SPLIT), len(user))
         positions = np.lexsort((random, user))
     else:
         positions = np.arange(len(user))
@@ -107,7 +107,7 @@ def carve_valid(
             "a validation file, or --set data.valid_share=0"
         )
     taken = np.where(eligible, np.maximum(np.floor(counts * share + 0.5), 1), 0).astype(np.int64)
-    random = counter.bits(counter.key(seed, counter.STREAM_SPLIT, 1), len(pairs))
+    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 1), len(pairs))
     order = np.lexsort((random, owner))
     starts = np.cumsum(counts) - counts
     chosen = np.zeros(len(pairs), bool)

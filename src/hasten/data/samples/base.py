@@ -31,17 +31,17 @@ class SampleSet:
 
 def uniform(count: int, part: int, seed: int) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1) of the given stream."""
-    return counter.uniform(counter.key(seed, counter.STREAM_SAMPLE, part), count)
+    return counter.uniform(counter.key(seed, counter.Stream.SAMPLE, part), count)
 
 
 def integers(high: int, count: int, part: int, seed: int) -> Int64:
     """Uniform integers in [0, high) of the given stream."""
-    return counter.integers(high, counter.key(seed, counter.STREAM_SAMPLE, part), count)
+    return counter.integers(high, counter.key(seed, counter.Stream.SAMPLE, part), count)
 
 
 def permutation(count: int, part: int, seed: int) -> Int64:
     """A random order of 0..count-1 of the given stream."""
-    return np.argsort(counter.bits(counter.key(seed, counter.STREAM_SAMPLE, part), count))
+    return np.argsort(counter.bits(counter.key(seed, counter.Stream.SAMPLE, part), count))
 
 
 def first_pairs(user: Int64, item: Int64, events: int) -> tuple[Int64, Int64]:

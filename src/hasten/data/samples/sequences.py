@@ -141,7 +141,7 @@ def _walks(
     tastes, starts = tastes[order], offsets[:-1][order]
     going = np.searchsorted(-lengths[order], -np.arange(1, lengths.max() + 1), side="right")
     sizes = (items - np.arange(genres) + genres - 1) // genres
-    bases = [counter.key(seed, counter.STREAM_SAMPLE, part) for part in (5, 6, 7, 8)]
+    bases = [counter.key(seed, counter.Stream.SAMPLE, part) for part in (5, 6, 7, 8)]
     item = np.empty(offsets[-1], np.int64)
     time = np.empty(offsets[-1], np.int64)
     taste = np.zeros(users, np.int64)

@@ -12,11 +12,12 @@ expectation is exact. Other devices use ``torch.nn.functional.dropout`` unchange
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+#: float32 [256, 8] the bits of every byte, lowest first
+_BITS = ((torch.arange(256, device="cpu")[:, None] >> torch.arange(8, device="cpu")) & 1).float()
 
 
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
@@ -79,18 +80,6 @@ def _(seed: Tensor, count: int, probability: float) -> Tensor:  # noqa: ARG001 -
 
 def mask_of(bits: Tensor, shape: torch.Size, probability: float) -> Tensor:
     """The float32 mask whose bits :func:`keep_bytes` has drawn."""
-    table = _table(round(256 / kept_scale(probability)))
+    table = _BITS * kept_scale(probability)
     expanded = table.index_select(0, bits.to(torch.int32))
     return expanded.view(-1)[: shape.numel()].view(shape)
-
-
-@lru_cache(maxsize=64)
-def _table(kept: int) -> Tensor:
-    """[256, 8] mask values of the bits of every byte: 0, or 256 / kept where the bit is 1."""
-    bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
-    return bits.to(torch.float32) * (256 / kept)
-
-
-def dropout_reference(x: Tensor, probability: float, training: bool) -> Tensor:
-    """What :func:`dropout` computes in distribution: torch's own dropout."""
-    return F.dropout(x, probability, training)
