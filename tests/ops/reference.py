@@ -14,7 +14,7 @@ from hasten.ops.dense.unit_rows import LEAST
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.best_paths import PathGraph, WeighedPath
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
+from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.ranking.rank_all import Ranks
 from hasten.ops.ranking.scorer import Scorer
@@ -58,15 +58,6 @@ def relation_attention_reference(
     return torch.stack(found)
 
 
-def grouped_linear_reference(
-    x: Tensor, weights: Tensor, sizes: Sequence[int], bias: Tensor | None = None
-) -> Tensor:
-    """The same with a matrix for every row."""
-    group = torch.repeat_interleave(torch.tensor(list(sizes), device=x.device))
-    product = torch.einsum("bd,bdk->bk", x, weights[group])
-    return product if bias is None else product + bias[group]
-
-
 def convolution_reference(
     images: Tensor, filters: Tensor, gain: Tensor, shift: Tensor, eps: float, keep: Tensor | None
 ) -> Tensor:
@@ -105,30 +96,6 @@ def best_paths_reference(
 
     walk(source, (), (source,), 1.0)
     return sorted(found, key=lambda path: (-path.weight, path.edges))
-
-
-def layer_mean_reference(
-    graph: SparseGraph, weights: EdgeWeights, x: Tensor, rows: Tensor, layers: int
-) -> tuple[Tensor, Tensor]:
-    """The same with a dense matrix."""
-    dense = x.new_zeros(graph.shape)
-    index = (graph.rows, graph.columns.long())
-    dense.index_put_(index, weights.values.to(x.dtype), accumulate=True)
-    found = [x]
-    for _ in range(layers):
-        found.append(dense @ found[-1])
-    return x[rows], torch.stack(found).mean(0)[rows]
-
-
-def layer_sum_reference(graph: SparseGraph, weights: EdgeWeights, x: Tensor, layers: int) -> Tensor:
-    """The same with a dense matrix."""
-    dense = x.new_zeros(graph.shape)
-    index = (graph.rows, graph.columns.long())
-    dense.index_put_(index, weights.values.to(x.dtype), accumulate=True)
-    found = [x]
-    for _ in range(layers):
-        found.append(dense @ found[-1])
-    return torch.stack(found).sum(0)
 
 
 def nearest_reference(x: Tensor, k: int) -> list[set[int]]:

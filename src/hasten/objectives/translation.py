@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from hasten.objectives.base import Batch, Encoded, SimplePhase, TableRows, Term
 from hasten.objectives.batch_order import Latest, Turns
-from hasten.ops.distinct_rows import distinct_rows
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key
@@ -113,7 +112,7 @@ class TranslationPhase(SimplePhase):
 
         def draw() -> tuple[TranslationBatch, Tensor, Tensor]:
             drawn = self.batch(of, of.ids)
-            return drawn, *distinct_rows(drawn.nodes, self.nodes)
+            return drawn, *torch.unique(drawn.nodes, return_inverse=True)
 
         return self._drawn.of((of.seed, of.epoch, of.index), draw)
 

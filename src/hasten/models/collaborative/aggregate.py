@@ -27,7 +27,8 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.dropout import dropout, keep_bytes, kept_scale, mask_of
 from hasten.ops.dtypes import autocast_dtype, wide
-from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, places, product
+from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
+from hasten.ops.graph.spmm_rows import places
 
 Aggregator = Literal["bi-interaction", "gcn", "graphsage"]
 #: what enters the matrices of each aggregator

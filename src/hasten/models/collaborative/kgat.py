@@ -46,7 +46,8 @@ from hasten.objectives.translation import TranslationBatch, TranslationPhase
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
-from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm_rows, with_neighbours
+from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
+from hasten.ops.graph.spmm_rows import spmm_rows, with_neighbours
 from hasten.ops.random import seed_device
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, FixedTable

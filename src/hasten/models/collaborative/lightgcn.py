@@ -26,8 +26,8 @@ from hasten.models.interface import Model, Sizes
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase, Sampling
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.layer_mean import layer_mean
-from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
+from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm
+from hasten.ops.graph.spmm_rows import spmm_rows
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, FixedTable
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
@@ -106,8 +106,14 @@ class LightGCN(InnerProductPairs, Model):
     def _propagate(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """[S, D] layer 0 and the mean of all layers of these nodes (int64 [S] on the host)."""
         assert self.graph is not None
-        x = self.nodes.block(0, len(self.nodes))
-        return layer_mean(self.graph, self.weights, x, wanted, self.options.layers)
+        x, rows = self.nodes.block(0, len(self.nodes)), wanted.to(self.nodes.weight.device)
+        layers: list[Tensor] = []
+        for _ in range(self.options.layers - 1):
+            layers.append(x.index_select(0, rows))
+            x = spmm(self.graph, self.weights, x)
+        # the last layer is computed for these nodes alone
+        layers += spmm_rows(self.graph, self.weights, x, wanted)
+        return layers[0], sum(layers[1:], layers[0]) / len(layers)
 
     @contextmanager
     def encoded_once(self) -> Iterator[None]:

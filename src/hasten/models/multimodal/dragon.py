@@ -46,8 +46,7 @@ from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.unit_rows import unit_rows
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.bipartite import Bipartite, Weighted
-from hasten.ops.graph.layer_sum import layer_sum
-from hasten.ops.graph.spmm import spmm_rows
+from hasten.ops.graph.spmm_rows import spmm_rows
 
 _SLOPE = 0.01
 #: the loss is in bits
@@ -178,7 +177,9 @@ class DRAGON(ScoresByVectors, Model):
 
     def _propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
         options, pairs = self.options, self._pairs_graph
-        total = layer_sum(pairs.graph, pairs.weights, self._modalities(), options.layers)
+        total = x = self._modalities()
+        for _ in range(options.layers):
+            total = x + pairs @ total
         of_items, of_users = torch.split(total, [self.sizes.items, self.sizes.users])
         for _ in range(options.mm_layers - 1):
             of_items = of_items + self._item_graph @ of_items

@@ -47,7 +47,7 @@ from hasten.ops.dense.linear import LinearMap, linear
 from hasten.ops.dense.unit_rows import unit_rows
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.bipartite import Bipartite, Weighted
-from hasten.ops.graph.spmm import RowEntries, row_sums
+from hasten.ops.graph.spmm_rows import RowEntries, row_sums
 
 _SLOPE = 0.01
 #: what judges recommenders with features: every 20 places, as they are published

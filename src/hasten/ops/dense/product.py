@@ -29,14 +29,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return _onednn(a.contiguous(), _dense(b).T)
 
 
-def product_into(out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None = None) -> None:
-    """``a @ b + bias`` into ``out`` [M, N], which may be of another type."""
+def product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """``a @ b`` into ``out`` [M, N], which may be of another type."""
     if out.dtype != a.dtype or _large_float32(a, b):
-        out.copy_(product(a, b) if bias is None else product_plus(a, b, bias))
-    elif bias is None:
-        torch.mm(a, b, out=out)
+        out.copy_(product(a, b))
     else:
-        torch.addmm(bias, a, b, out=out)
+        torch.mm(a, b, out=out)
 
 
 def product_plus(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
