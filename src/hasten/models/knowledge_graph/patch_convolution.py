@@ -8,8 +8,7 @@ places, that is the mean m and the covariance S of the taps:
     y_b = relu(f_b p_b),   f_b = keep_b [a w, shift - a mean]
 
 so that it costs a (K+1)×(K+1) matrix instead of passes over B·C·L values, and the dropout of whole
-channels costs nothing: its mask is folded into the filters too. Everything is float32; only the
-outputs and the patches are kept for the backward pass.
+channels costs nothing: its mask is folded into the filters too. Everything is float32.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-#: images taken at once on a CPU: what comes of them is still in its cache when it is rectified
-_IMAGES_CPU = 64
 
 
 def patches_of(images: Tensor, kernel: int) -> Tensor:
@@ -67,8 +63,11 @@ def rectified_products(patches: Tensor, filters: Tensor, keep: Tensor | None) ->
 
     keep: a dropout mask, not negative, the same for all places of a channel.
     """
-    result: Tensor = _Rectified.apply(patches, filters, keep)  # type: ignore[no-untyped-call]
-    return result
+    kept = filters.expand(len(patches), *filters.shape)
+    if keep is not None:
+        kept = keep.to(filters.dtype)[:, :, None] * filters
+    with torch.autocast(patches.device.type, enabled=False):
+        return torch.relu(torch.bmm(kept, patches)).flatten(1)
 
 
 class _Patches(torch.autograd.Function):
@@ -103,35 +102,3 @@ class _Moments(torch.autograd.Function):
         both = (grad + grad.T) / (patches.shape[0] * patches.shape[2])
         with torch.autocast(patches.device.type, enabled=False):
             return torch.bmm(both.expand(len(patches), *both.shape), patches)
-
-
-class _Rectified(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
-        kept = _kept(filters, keep, len(patches))
-        y = patches.new_empty(len(patches), filters.shape[0], patches.shape[2])
-        with torch.autocast(patches.device.type, enabled=False):
-            step = _IMAGES_CPU if patches.device.type == "cpu" else max(1, len(patches))
-            for start in range(0, len(patches), step):
-                some = slice(start, start + step)
-                torch.bmm(kept[some], patches[some], out=y[some]).relu_()
-        ctx.save_for_backward(patches, filters, keep, y)
-        return y.flatten(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        patches, filters, keep, y = ctx.saved_tensors
-        inner = torch.ops.aten.threshold_backward(grad.to(y.dtype).view_as(y), y, 0)
-        with torch.autocast(patches.device.type, enabled=False):
-            grad_patches = torch.bmm(_kept(filters, keep, len(patches)).transpose(1, 2), inner)
-            each = torch.bmm(inner, patches.transpose(1, 2))
-        if keep is not None:
-            each *= keep[:, :, None]
-        return grad_patches, each.sum(0), None
-
-
-def _kept(filters: Tensor, keep: Tensor | None, batch: int) -> Tensor:
-    """[B, C, K + 1] the filters of each image: those of dropped channels are zero."""
-    if keep is None:
-        return filters.expand(batch, *filters.shape)
-    return keep.to(filters.dtype)[:, :, None] * filters
