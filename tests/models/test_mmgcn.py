@@ -58,7 +58,7 @@ def gradients(model, loss):
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
-@pytest.mark.parametrize("order", [None, "sum first", "matrix first"])
+@pytest.mark.parametrize("order", [None, "aggregate first", "multiply first"])
 @pytest.mark.parametrize("ids", ["trainable", "frozen"])
 def test_loss_and_gradients_are_those_of_the_equations(layers, order, ids):
     l2 = 0.05 if ids == "trainable" else None
@@ -108,7 +108,7 @@ def test_frozen_ids_are_not_moved_and_constants_change_nothing():
             model._constants = type(
                 "Anew", (), {"__call__": lambda _, name, like, make: make().to(like)}
             )()
-            model.order = "matrix first"
+            model.order = "multiply first"
         step = OptimizerStep(
             phase, 0, TrainingOptions(batch_size=8), Precision("fp32", CPU), Share(), CPU
         )
@@ -124,7 +124,7 @@ def test_frozen_ids_are_not_moved_and_constants_change_nothing():
 
 def test_frozen_constants_are_summed_once(monkeypatch):
     _, model, phase = build(ids="frozen", projected=())
-    model.order = "sum first"
+    model.order = "aggregate first"
     from hasten.ops.graph import bipartite
 
     widths = []

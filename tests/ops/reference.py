@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.arrays import Int64
-from hasten.ops.dense.unit_rows import LEAST
+from hasten.ops.dense.normalized_rows import LEAST
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.best_paths import PathGraph, WeighedPath
 from hasten.ops.graph.csr import CSR
@@ -70,7 +70,7 @@ def convolution_reference(
     return y.flatten(1)
 
 
-def unit_rows_reference(*tables: Sequence[Tensor]) -> Tensor:
+def normalized_rows_reference(*tables: Sequence[Tensor]) -> Tensor:
     """The same by ``cat`` and ``normalize``."""
     whole = [torch.cat([part.to(wide(part)) for part in parts]) for parts in tables]
     return torch.cat([F.normalize(table, dim=1, eps=LEAST) for table in whole], dim=1)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import hasten.ops.graph.embedding_bag as module
-from hasten.ops.graph.embedding_bag import bag_sums, busiest, equal_blocks
+from hasten.ops.graph.embedding_bag import busiest, embedding_bag_sums, equal_blocks
 
 
 def made(lengths, width=5):
@@ -33,7 +33,7 @@ LENGTHS = {
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of few entries are worth a call."""
+    """ColumnBlocks of few entries are worth a call."""
     monkeypatch.setattr(module, "_LEAST", 8)
 
 
@@ -80,7 +80,7 @@ def test_equals_one_call_bit_for_bit_and_the_dense_product(small, kind, monkeypa
             columns, x, offsets, mode="sum", per_sample_weights=values, include_last_offset=True
         )
 
-    found = bag_sums(offsets, columns, values, x)
+    found = embedding_bag_sums(offsets, columns, values, x)
     assert torch.equal(found, one(offsets, columns, values, x))
     dense = torch.zeros(len(offsets) - 1, len(x))
     for row, (low, high) in enumerate(pairwise(offsets.tolist())):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Order = Literal["sum first", "matrix first"]
+Order = Literal["aggregate first", "multiply first"]
 #: what summing one element of one neighbour costs, in operations of a matrix product: 4.4 G
 #: elements against 70 GFLOP a second, with one thread of a CPU
 _ELEMENT = 16
@@ -27,4 +27,4 @@ def cheaper_order(
     first = 2 * rows * width * out * products
     first += 0 if constant else 2 * _ELEMENT * entries * width
     then = 2 * columns * width * out * products + 2 * _ELEMENT * entries * out
-    return "sum first" if first <= then else "matrix first"
+    return "aggregate first" if first <= then else "multiply first"

@@ -43,7 +43,7 @@ from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap
-from hasten.ops.dense.unit_rows import unit_rows
+from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import spmm_rows
@@ -201,7 +201,7 @@ class DRAGON(ScoresByVectors, Model):
             raw = self._constants(channel.modality, self.shares, partial(features_of, modality))
             z = channel.second(F.leaky_relu_(channel.first(raw), _SLOPE))
             found.append((z, channel.users))
-        return unit_rows(*found)
+        return normalized_rows(*found)
 
     def _build(self) -> None:
         """The three graphs, at the first use."""

@@ -44,7 +44,7 @@ from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap, linear
-from hasten.ops.dense.unit_rows import unit_rows
+from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import RowEntries, row_sums
@@ -276,7 +276,7 @@ class MMGCN(ScoresByVectors, Model):
         """[U, d0] normalised; once, where they are frozen."""
 
         def unit() -> Tensor:
-            return unit_rows([channel.users])
+            return normalized_rows([channel.users])
 
         if channel.users.requires_grad:
             return unit()
@@ -291,15 +291,15 @@ class MMGCN(ScoresByVectors, Model):
 
         name, project, graph = channel.modality, channel.project, self.graph.to_users
         if project is None:
-            x = self._constants(name, self.ids, lambda: unit_rows([raw().to(self.ids.dtype)]))
+            x = self._constants(name, self.ids, lambda: normalized_rows([raw().to(self.ids.dtype)]))
             return self._sums(graph, x, layer, True, f"{name} to users"), layer.own(x)
         features = self._constants(name, self.ids, raw)
-        x = unit_rows([project(features)])
+        x = normalized_rows([project(features)])
         return self._sums(graph, x, layer, False, f"{name} to users"), layer.own(x)
 
     def _sums(self, graph: Weighted, x: Tensor, layer: Layer, constant: bool, name: str) -> Tensor:
         """Neighbours' sums through W, in the cheaper order; sums of a constant once."""
-        if self._order(graph, layer, constant) == "matrix first":
+        if self._order(graph, layer, constant) == "multiply first":
             return graph @ linear(x, layer.spread)
         if constant:
             x = self._constants(f"{name} summed", self.ids, lambda: graph @ x.to(self.ids.dtype))

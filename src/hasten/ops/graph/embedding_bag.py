@@ -25,7 +25,7 @@ _UNEQUAL = 1.1
 _MOST = 64
 
 
-def bag_sums(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
+def embedding_bag_sums(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
     """[M, D] ``out[i] = sum of values[e] x[columns[e]]`` for offsets[i] <= e < offsets[i + 1].
 
     offsets: int32 [M + 1]; columns: int32 [E]; values: [E]; x: [N, D]; without gradient, on a CPU.

@@ -27,7 +27,7 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.data.interactions.clean import stable_order
 from hasten.ops.dtypes import autocast_dtype
-from hasten.ops.graph.embedding_bag import bag_sums
+from hasten.ops.graph.embedding_bag import embedding_bag_sums
 from hasten.ops.graph.row_products import row_products, rows_of
 
 Path = Literal["bag", "csr", "gather"]
@@ -171,7 +171,7 @@ def product(
     """[M, D] of entries by rows (as in :class:`SparseGraph`), without gradient."""
     rows, path = len(offsets) - 1, path or _path_of(x)
     if path == "bag":
-        return bag_sums(offsets, columns, values, x)
+        return embedding_bag_sums(offsets, columns, values, x)
     if path == "csr":
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant)")

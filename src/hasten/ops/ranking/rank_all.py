@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hasten.arrays import Int64
 from hasten.ops.graph.csr import CSR
-from hasten.ops.ranking.blocks import WHOLE, Blocks, Positions
+from hasten.ops.ranking.column_blocks import WHOLE, ColumnBlocks, Positions
 from hasten.ops.ranking.scorer import Scorer
 
 #: scores compared at a time on the CPU, so that both comparisons find them in the cache (1 MiB)
@@ -63,7 +63,7 @@ def rank_all(
     """
     assert len(targets) == queries
     assert excluded is None or len(excluded) == queries
-    blocks = Blocks.choose(queries, count, columns)
+    blocks = ColumnBlocks.choose(queries, count, columns)
     pair_row = targets.rows
     whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
     own = Positions.build(pair_row, targets.items, blocks).scores(scorer, whole)
@@ -98,7 +98,7 @@ def rank_among(
     candidates: int64 [Q, 1 + C]; an item that is listed twice competes twice. NaN as above.
     """
     queries, width = candidates.shape
-    blocks = Blocks.choose(queries, count, columns)
+    blocks = ColumnBlocks.choose(queries, count, columns)
     row = np.repeat(np.arange(queries, dtype=np.int64), width)
     whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
     scores = Positions.build(row, candidates.reshape(-1), blocks).scores(scorer, whole)
@@ -109,7 +109,7 @@ def rank_among(
 
 
 def _hidden(
-    targets: CSR, excluded: CSR | None, blocks: Blocks
+    targets: CSR, excluded: CSR | None, blocks: ColumnBlocks
 ) -> tuple[Positions | None, NDArray[np.bool_]]:
     """Where candidates are taken out, and which of the targets are among them [T]."""
     if excluded is None or not len(excluded.items):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hasten.arrays import Int64
 from hasten.ops.graph.csr import CSR
-from hasten.ops.ranking.blocks import Blocks, Positions
+from hasten.ops.ranking.column_blocks import ColumnBlocks, Positions
 from hasten.ops.ranking.scorer import Scorer
 
 #: columns of a block where not all fit; each costs a selection and a merge, so wider than ranking's
@@ -46,7 +46,7 @@ def topk_all(
     assert k > 0
     assert count < _LOWER
     assert excluded is None or len(excluded) == queries
-    blocks = Blocks.choose(queries, count, columns, _COLUMNS)
+    blocks = ColumnBlocks.choose(queries, count, columns, _COLUMNS)
     hidden = None
     if excluded is not None:
         hidden = Positions.build(excluded.rows, excluded.items, blocks)

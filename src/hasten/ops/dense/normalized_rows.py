@@ -22,19 +22,19 @@ from hasten.ops.dtypes import wide
 LEAST = 1e-12
 
 
-def unit_rows(*tables: Sequence[Tensor]) -> Tensor:
+def normalized_rows(*tables: Sequence[Tensor]) -> Tensor:
     """[R, M D], in float32 or wider; tables: M lists of parts [*, D], of the same heights in all.
 
     A row of zeros stays one, and its gradient is that of dividing by 1e-12.
     """
     heights = [len(part) for part in tables[0]]
-    found: Tensor = _UnitRows.apply(  # type: ignore[no-untyped-call]
+    found: Tensor = _NormalizedRows.apply(  # type: ignore[no-untyped-call]
         heights, *(part for parts in tables for part in parts)
     )
     return found
 
 
-class _UnitRows(torch.autograd.Function):
+class _NormalizedRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, heights: list[int], *parts: Tensor) -> Tensor:
         width, total, count = parts[0].shape[1], sum(heights), len(parts) // len(heights)

@@ -19,7 +19,7 @@ COLUMNS = 2048
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ColumnBlocks:
     """The catalogue 0..count-1 in blocks of ``columns`` columns, the last one narrower."""
 
     count: int
@@ -28,8 +28,8 @@ class Blocks:
     @classmethod
     def choose(
         cls, queries: int, count: int, columns: int | None, otherwise: int | None = None
-    ) -> Blocks:
-        """Blocks of the width asked for; None: one where ``WHOLE`` allows, else ``otherwise``."""
+    ) -> ColumnBlocks:
+        """ColumnBlocks of the width asked for; None: one where ``WHOLE`` allows, else ``otherwise``."""
         assert count > 0
         assert columns is None or columns > 0
         if columns is None:
@@ -63,10 +63,10 @@ class Positions:
     column: Int64
     order: Int64
     starts: Int64
-    blocks: Blocks
+    blocks: ColumnBlocks
 
     @classmethod
-    def build(cls, row: Int64, item: Int64, blocks: Blocks) -> Positions:
+    def build(cls, row: Int64, item: Int64, blocks: ColumnBlocks) -> Positions:
         if len(blocks) == 1:
             order = np.arange(len(item), dtype=np.int64)
             return cls(row, item, order, np.array([0, len(item)], np.int64), blocks)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hasten.ops.dense.unit_rows import unit_rows
-from tests.ops.reference import unit_rows_reference
+from hasten.ops.dense.normalized_rows import normalized_rows
+from tests.ops.reference import normalized_rows_reference
 
 
 def tables(count, heights=(4, 3), dtype=torch.float64):
@@ -22,7 +22,7 @@ def tables(count, heights=(4, 3), dtype=torch.float64):
 def test_equals_the_reference_forward_and_backward(count, heights):
     made = tables(count, heights)
     parts = [part for table in made for part in table]
-    ours, theirs = unit_rows(*made), unit_rows_reference(*made)
+    ours, theirs = normalized_rows(*made), normalized_rows_reference(*made)
     assert ours.shape == (sum(heights), 5 * count)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
     probe = torch.randn(ours.shape, dtype=torch.float64)
@@ -37,7 +37,7 @@ def test_a_gradient_that_is_not_contiguous():
     probe = torch.randn(10, 7, dtype=torch.float64)
     grads = [
         torch.autograd.grad((found.t() * probe).sum(), made[1])
-        for found in (unit_rows(*made), unit_rows_reference(*made))
+        for found in (normalized_rows(*made), normalized_rows_reference(*made))
     ]
     for mine, other in zip(*grads, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
@@ -46,7 +46,7 @@ def test_a_gradient_that_is_not_contiguous():
 def test_parts_of_a_lower_precision():
     made = tables(2, dtype=torch.float32)
     low = [[top.detach().bfloat16().requires_grad_(), bottom] for top, bottom in made]
-    ours, theirs = unit_rows(*low), unit_rows_reference(*low)
+    ours, theirs = normalized_rows(*low), normalized_rows_reference(*low)
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, theirs)
     grads = torch.autograd.grad(ours[:, 0].sum(), low[0])
