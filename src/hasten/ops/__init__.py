@@ -1,1 +1,1 @@
-"""The shared operations that carry the speed; each with a plain reference beside it."""
+"""Operations that several models share: attention, losses, graphs, ranking, dense layers."""

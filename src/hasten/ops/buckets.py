@@ -1,9 +1,9 @@
-"""Laying out ragged sequences so that almost no padding is computed.
+"""Buckets of sequences of similar length, with little padding.
 
-Rows sorted by falling length are cut into buckets; each bucket is a dense [rows, length] rectangle
-and all buckets lie behind one another in one flat token array. Token-wise layers run on the flat
-array, attention on each rectangle (a view). A new bucket is begun when the padding within this one
-would cost more than what a bucket costs by itself (its kernel launches).
+Sequences are sorted by length, longest first, and cut into buckets. Each bucket is a left-aligned
+[rows, length] rectangle; one flat token array holds all buckets, one after the other. Token-wise
+layers run on the flat array, attention on each rectangle (a view). A new bucket starts when further
+padding would cost more than the kernel launches of a bucket.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The seam to embedding tables: everything reaches rows through ``rows`` and ``block``.
+"""The interface of embedding tables: ``rows`` and ``block``.
 
-Nothing else touches the storage, so a table sharded by rows over processes can take the place of
-:class:`EmbeddingTable` without a change in models, losses or ranking.
+Models, losses and ranking read tables through it alone, so a table that is sharded over processes
+can replace :class:`EmbeddingTable`.
 """
 
 from __future__ import annotations

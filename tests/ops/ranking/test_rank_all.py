@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hasten.ops.graph.csr import CSR
-from hasten.ops.ranking import blocks as blocks_module
+from hasten.ops.ranking import column_blocks as blocks_module
 from hasten.ops.ranking.rank_all import rank_all, rank_among
 from hasten.scoring import Catalogue, FactorScorer
 from tests.ops.reference import rank_all_reference

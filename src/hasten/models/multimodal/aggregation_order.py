@@ -1,8 +1,7 @@
-"""``A X W`` over a fixed graph: whether the neighbours are summed first, or the matrix comes first.
+"""The cheaper order of ``A X W`` over a fixed graph: aggregate first, or multiply first.
 
-``(A X) W`` and ``A (X W)`` are the same numbers up to rounding. What differs is how many rows go
-through the matrix, how wide the rows are that are summed, and, where X is constant, that ``A X`` is
-constant too and can be summed once for all steps.
+``(A X) W`` and ``A (X W)`` are equal up to rounding. They differ in the rows to multiply and
+in the width to aggregate. Where X is constant, ``A X`` is computed once for all steps.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _ELEMENT = 16
 def cheaper_order(
     rows: int, columns: int, entries: int, width: int, out: int, *, constant: bool
 ) -> Order:
-    """Counted for a step, forward and backward.
+    """The order with fewer operations, forward and backward.
 
     rows, columns, entries: of the graph; width, out: of the matrix; constant: X has no gradient,
     so that ``A X`` is not counted.

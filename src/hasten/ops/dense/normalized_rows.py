@@ -1,4 +1,4 @@
-"""Rows of length one: of one table, or of several side by side, each stacked from parts.
+"""Row-normalized tables: one, or several side by side, each stacked from parts.
 
 For table m its parts stand one above the other, and columns m D to (m + 1) D of the result are
 ``row / max(|row|, 1e-12)``. Forward writes into the result at once and keeps it; with y a row of it

@@ -1,4 +1,4 @@
-"""Ragged rows of catalogue ids: what a query's targets and exclusions are to the ranking ops."""
+"""Ragged rows of catalogue ids in compressed sparse rows (CSR)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighted sums of rows, bag by bag, with all threads of a CPU equally busy.
+"""Embedding-bag sums with equal work for all threads of a CPU.
 
 ``embedding_bag`` gives every thread the same number of bags. In a graph whose large rows stand
 together (items and entities before users) one thread then has most of the entries: 1.7 times its

@@ -1,4 +1,4 @@
-"""Walking a scorer's catalogue in blocks of columns, and positions in its score matrix."""
+"""Column blocks of a score matrix, and positions in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ColumnBlocks:
     def choose(
         cls, queries: int, count: int, columns: int | None, otherwise: int | None = None
     ) -> ColumnBlocks:
-        """ColumnBlocks of the width asked for; None: one where ``WHOLE`` allows, else ``otherwise``."""
+        """Blocks of this width; None: one block where ``WHOLE`` allows, else ``otherwise``."""
         assert count > 0
         assert columns is None or columns > 0
         if columns is None:

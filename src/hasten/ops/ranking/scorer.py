@@ -1,4 +1,4 @@
-"""What the ranking operations ask of a scorer."""
+"""The interface of scorers: scores of queries against ranges of the catalogue."""
 
 from __future__ import annotations
 
