@@ -72,7 +72,8 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     from hasten.config import TrainingOptions
     from hasten.data.tables import KnowledgeGraph, Source, Triples, Vocabulary
     from hasten.models.interface import Sizes
-    from hasten.models.typed_graph.hgt import HGT, HGTOptions
+    from hasten.models.typed_graph.hgt import HGT
+    from hasten.models.typed_graph.hgt_options import HGTOptions
     from hasten.training.precision import Precision
     from hasten.training.step import OptimizerStep, Share
 

@@ -17,8 +17,9 @@ from hasten.config import RunConfig, TrainingOptions, TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.samples.typed_graph import make_medicine
 from hasten.models.interface import Sizes
-from hasten.models.typed_graph.hgt import HGT, HGTOptions
+from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_layer import HGTLayer
+from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.runs.environment import peak_memory_bytes
 
 

@@ -14,7 +14,8 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
-from hasten.models.typed_graph.hgt import HGT, HGTOptions
+from hasten.models.typed_graph.hgt import HGT
+from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs, jaccard_pairs_reference
 from hasten.objectives.links import _against_drawn
 from hasten.ops.graph.csr import CSR

@@ -18,7 +18,8 @@ from hasten.errors import ConfigurationError, DataError
 from hasten.inference.embed import embed
 from hasten.loaded_run import load_run
 from hasten.models.interface import Sizes
-from hasten.models.typed_graph.hgt import HGT, HGTOptions
+from hasten.models.typed_graph.hgt import HGT
+from hasten.models.typed_graph.hgt_options import HGTOptions
 from tests.contract.test_models import fingerprint as of_run
 from tests.models.test_hgt import table
 

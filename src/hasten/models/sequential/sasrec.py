@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from hasten.config import TrainingOptions
 from hasten.data.tables import Dataset
 from hasten.models.interface import Model, Sizes
+from hasten.models.sequential.attention import AttentionOptions, residuals_of, through_blocks
 from hasten.models.sequential.base import (
-    AttentionOptions,
     QueryTokens,
     next_item_loss,
     next_item_phase,
     query_vectors,
-    residuals_of,
-    through_blocks,
 )
 from hasten.models.sequential.self_attention import Block
 from hasten.models.supports import Supports

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.models.sequential.base import AttentionOptions, initialise
+from hasten.models.sequential.attention import AttentionOptions
+from hasten.models.sequential.base import initialise
 from hasten.models.sequential.residual import Residuals, connect
 from hasten.ops.dense.dropout import dropout
 

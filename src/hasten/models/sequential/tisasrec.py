@@ -28,14 +28,8 @@ from hasten.config import TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import DataError
 from hasten.models.interface import Model, Sizes
-from hasten.models.sequential.base import (
-    AttentionOptions,
-    QueryTokens,
-    next_item_loss,
-    query_vectors,
-    residuals_of,
-    through_blocks,
-)
+from hasten.models.sequential.attention import AttentionOptions, residuals_of, through_blocks
+from hasten.models.sequential.base import QueryTokens, next_item_loss, query_vectors
 from hasten.models.sequential.personal_times import personal_times
 from hasten.models.sequential.self_attention import Block
 from hasten.models.supports import Supports

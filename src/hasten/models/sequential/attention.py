@@ -1,0 +1,106 @@
+"""Options of models with self-attention, and their residual connections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hasten.models.sequential.base import SequentialOptions
+from hasten.models.sequential.residual import HyperResiduals, PlainResiduals, Projection, Residuals
+
+#: streams whose permutations are few enough to weigh them all
+MOST_PERMUTED = 4
+
+
+class AttentionOptions(SequentialOptions):
+    """Options of models with self-attention; the values of SASRec's paper in brackets."""
+
+    blocks: int = Field(2, ge=1, description="attention and feed-forward blocks [2]")
+    heads: int = Field(1, ge=1, description="attention heads; must divide the width [1]")
+    feedforward: int = Field(1, ge=1, description="inner width of the FFN in multiples of D [1]")
+    norm: Literal["pre", "post"] = Field("pre", description="layer norm before or after [pre]")
+    residual: Literal["plain", "mhc"] = Field(
+        "plain", description="mhc: manifold-constrained hyper-connections"
+    )
+    streams: int | None = Field(None, ge=2, le=16, description="mhc: residual streams (4)")
+    projection: Projection | None = Field(
+        None, description="mhc: how streams are mixed doubly stochastically (sinkhorn)"
+    )
+    maps: Literal["dynamic", "static"] | None = Field(
+        None, description="mhc: maps that follow each token, or one for all (dynamic)"
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> AttentionOptions:
+        if self.width % self.heads:
+            raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
+        return self
+
+    @model_validator(mode="after")
+    def _hyper_connections(self) -> AttentionOptions:
+        """Refuse what would have no effect; fill in what belongs to mhc."""
+        if self.residual == "plain":
+            for name in ("streams", "projection", "maps"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} belongs to residual=mhc, and residual is plain")
+            return self
+        if self.norm == "post":
+            raise ValueError("residual=mhc needs norm=pre: streams are not normalised on their way")
+        if self.blocks == 1 and self.projection not in (None, "identity"):
+            raise ValueError(
+                f"projection={self.projection} has no effect with one block: the first sublayer "
+                "would mix equal streams, the last what is averaged next"
+            )
+        filled = {
+            "streams": self.streams or 4,
+            "projection": self.projection or ("identity" if self.blocks == 1 else "sinkhorn"),
+            "maps": self.maps or "dynamic",
+        }
+        if filled["projection"] == "permutation" and int(filled["streams"]) > MOST_PERMUTED:
+            raise ValueError(
+                f"projection=permutation weighs all {filled['streams']}! permutations: "
+                f"at most {MOST_PERMUTED} streams"
+            )
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)  # the section is frozen
+        return self
+
+
+def residuals_of(options: AttentionOptions) -> Residuals:
+    """The residual connections that the options ask for."""
+    if options.residual == "plain":
+        return PlainResiduals()
+    assert options.streams is not None
+    assert options.projection is not None
+    return HyperResiduals(
+        streams=options.streams,
+        width=options.width,
+        sublayers=2 * options.blocks,
+        projection=options.projection,
+        dynamic=options.maps == "dynamic",
+    )
+
+
+def through_blocks(
+    blocks: Sequence[nn.Module] | nn.ModuleList,
+    residuals: Residuals,
+    x_TD: Tensor,
+    *context: Any,
+    recompute: bool,
+) -> Tensor:
+    """[T, D] after all blocks, each called as ``block(flowing, *context)``.
+
+    recompute: activations within a block are computed again in the backward pass, not kept.
+    """
+    flowing = residuals.expand(x_TD)
+    for block in blocks:
+        if recompute and torch.is_grad_enabled():
+            flowing = checkpoint(block, flowing, *context, use_reentrant=False)
+        else:
+            flowing = block(flowing, *context)
+    return residuals.reduce(flowing)
