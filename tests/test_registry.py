@@ -10,11 +10,11 @@ import pytest
 
 from hasten import registry
 from hasten.config import EvaluationOptions, TrainingOptions
+from hasten.config.data import READS
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Model
 from hasten.registry import (
     BUILT_IN,
-    READS,
     ModelEntry,
     find_model,
     load_model,

@@ -46,7 +46,7 @@ def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> Lo
         config = load_config(folder.path / "config.yaml")
         dataset = load_stored(folder.data)
         target = resolve_device(device)
-        prepare_torch(config, target)
+        prepare_torch(config.threads, config.training.deterministic, target)
         model = build_model(config, dataset, target)
         found = read_checkpoint(named_checkpoint(folder, checkpoint))
         load_weights(model, found)

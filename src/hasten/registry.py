@@ -11,30 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from hasten.config import (
-    DataOptions,
-    FeatureOptions,
-    InteractionOptions,
-    KnowledgeOptions,
-    PairOptions,
-    TripleOptions,
-    TypedGraphOptions,
-)
 from hasten.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
+    from hasten.config import DataOptions
     from hasten.models.interface import Model
 
 ENTRY_POINT_GROUP = "hasten.models"
-#: what a model may declare as ``reads``, and the options of these data
-READS: dict[str, type[DataOptions]] = {
-    "interactions": InteractionOptions,
-    "pairs": PairOptions,
-    "facts": KnowledgeOptions,
-    "features": FeatureOptions,
-    "triples": TripleOptions,
-    "typed_graph": TypedGraphOptions,
-}
 _REQUIRED = ("name", "summary", "Options", "sample")
 
 
@@ -178,8 +161,10 @@ def load_model(name: str) -> type[Model]:
 def reads(model: type[Model]) -> type[DataOptions]:
     """The type of the ``data`` section that a model reads, from its attribute ``reads``.
 
-    Raises ConfigurationError if the attribute is not one of :data:`READS`.
+    Raises ConfigurationError if the attribute is not one of :data:`hasten.config.data.READS`.
     """
+    from hasten.config.data import READS  # noqa: PLC0415 - brings pydantic
+
     if model.reads not in READS:
         raise ConfigurationError(
             f"model {model.name!r}: reads = {model.reads!r}: must be one of {', '.join(READS)}"

@@ -155,7 +155,7 @@ def _train_new(
         processes.together("looking for a validation part", lambda: refitted(dataset))
     require_same_data(processes, dataset)
     weights = _initial_weights(processes, config)
-    prepare_torch(config, device, processes.launch)
+    prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask]]:
         model = build_model(config, dataset, device)
@@ -275,7 +275,7 @@ def _resume(
         dataset = processes.together("reading the data", lambda: load_stored(folder.data))
         processes.from_first(lambda: refuse_changed_data(folder, dataset))
         require_same_data(processes, dataset)
-        prepare_torch(config, device, processes.launch)
+        prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.together(
             "building the model", lambda: build_model(config, dataset, device)
         )

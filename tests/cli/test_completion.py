@@ -130,9 +130,9 @@ def test_predictions_as_text(here, capfd):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["run"], "what is asked?"),
-        (["run", "--head", "n1"], "what is asked?"),
-        (["run", "--head", "n1", "--relation", "next", "--tail", "n2"], "what is asked?"),
+        (["run"], "no query: give two of"),
+        (["run", "--head", "n1"], "no query: give two of"),
+        (["run", "--head", "n1", "--relation", "next", "--tail", "n2"], "no query: give two of"),
         (["run", "--head", "n1", "--questions", "q.csv"], "--questions FILE, or two of"),
         (["run", "--head", "m1", "--relation", "next"], "1 of 1 entities are unknown to the run"),
         (["run", "--head", "n1", "--relation", "nxt"], "nearest to 'nxt' is 'next'"),

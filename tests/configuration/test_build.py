@@ -152,7 +152,7 @@ def test_all_that_is_wrong_comes_in_one_message(tmp_path):
     with pytest.raises(ConfigurationError) as caught:
         build_config("toy", None, file, [], {"batch_size": 0})
     message = str(caught.value)
-    assert message.startswith("4 things are wrong")
+    assert message.startswith("4 errors in the configuration")
     assert "training.epochs = -3 (run.yaml, line 3): must be 0 or more" in message
     assert "unknown key 'training.lrr' (run.yaml, line 4); did you mean 'training.lr'?" in message
     assert "model.loss = mse (run.yaml, line 6): must be one of ce, bce" in message

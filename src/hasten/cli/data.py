@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hasten.cli import output
-from hasten.cli.options import DebugOption, JsonOption, SetOption
+from hasten.cli.options import DebugOption, JsonOption, SetOption, flag
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ _FIRST_MODEL = {
 PathArgument = Annotated[
     str | None, typer.Argument(metavar="PATH", help="A file, a folder or a registered name.")
 ]
-FormatOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The format, where it is not recognised.")
-]
+FormatOption = Annotated[str | None, flag("NAME", "Format of the data, if it is not recognized.")]
 
 
 def _options(path: str | None, form: str | None, sets: list[str] | None) -> AnyDataOptions:
@@ -49,7 +47,7 @@ def _options(path: str | None, form: str | None, sets: list[str] | None) -> AnyD
 
 @app.command("list")
 def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
-    """Registered data sets, and the formats that can be read."""
+    """List registered data sets and supported formats."""
     from hasten.data.readers import READERS, triples, typed  # noqa: PLC0415
     from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415 - slow to import
     from hasten.data.sources.fetch import cached  # noqa: PLC0415
@@ -90,13 +88,11 @@ def inspect(
     path: PathArgument = None,
     format: FormatOption = None,
     sets: SetOption = None,
-    write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the configuration there, as YAML.")
-    ] = None,
+    write: Annotated[Path | None, flag("FILE", "Write the configuration to a YAML file.")] = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Guess format, columns and separator; say what the data hold and which options read them."""
+    """Detect format, columns and separator; show statistics and the options to use."""
     options = _options(path, format, sets)
     if write is not None and write.exists():
         raise UsageError(f"{write} exists already")
@@ -113,7 +109,7 @@ def inspect(
     if found.times is not None:
         output.say(f"times: {found.times['first']} to {found.times['last']}")
     if found.settings:
-        output.say("The same without guessing:")
+        output.say("Explicit options for the same result:")
         output.say("  hasten train MODEL " + " ".join(_quoted(found.settings, found.options)))
     if write is not None:
         import yaml  # noqa: PLC0415 - only where it is needed
@@ -167,7 +163,7 @@ def check(
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Read everything and apply every rule; exit code 2 with the lines where one is broken."""
+    """Read and validate the data. The exit code is 2 if a check fails."""
     options = _options(path, format, sets)
     from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import
     from hasten.data.store import fingerprint  # noqa: PLC0415
@@ -198,21 +194,19 @@ def check(
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A registered name, or an address.")],
-    sha256: Annotated[
-        str | None, typer.Option(metavar="HEX", help="Required for an address.")
-    ] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A registered name, or a URL.")],
+    sha256: Annotated[str | None, flag("HEX", "Checksum; required for a URL.")] = None,
     cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="None: HASTEN_CACHE or ~/.cache/hasten.")
+        Path | None, flag("DIR", "Cache folder; default: HASTEN_CACHE or ~/.cache/hasten.")
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Only what is in the cache.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use only the cache.")] = False,
     max_bytes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Refuse a larger download (4 GiB).")
+        int | None, flag("N", "Maximum size of the download (4 GiB).", min=1)
     ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Download a registered data set into the cache: https, checked by sha256."""
+    """Download a data set into the cache over https and verify its sha256."""
     from hasten.cli.downloads import bar  # noqa: PLC0415 - slow to import
     from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415
     from hasten.data.sources.fetch import DEFAULT_CAP  # noqa: PLC0415
@@ -249,13 +243,13 @@ def fetch(
 @app.command()
 def features(
     texts: Annotated[Path, typer.Argument(metavar="TEXTS", help="A file of item and text.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="NAME_feat.parquet.")],
-    width: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many features.")] = 128,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the decomposition.")] = 0,
+    out: Annotated[Path, flag("FILE", "NAME_feat.parquet.")],
+    width: Annotated[int, flag("N", "Maximum number of features.", min=1)] = 128,
+    seed: Annotated[int, flag("N", "Seed of the decomposition.", min=0)] = 0,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Features of items from their texts (TF-IDF and SVD), for models that read features."""
+    """Compute item features from texts (TF-IDF and SVD), for models that read features."""
     from hasten.data.interactions.text_features import write_text_features  # noqa: PLC0415 - slow to import
 
     written = write_text_features(texts, out, width, seed)
@@ -277,19 +271,17 @@ def make(
             metavar="KIND", help="sequences, sittings, library, gallery, families, medicine."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="A .csv file, or a folder for it.")],
-    users: Annotated[int | None, typer.Option(metavar="N", help="1200.")] = None,
-    items: Annotated[int | None, typer.Option(metavar="N", help="400.")] = None,
-    events: Annotated[int | None, typer.Option(metavar="N", help="24000.")] = None,
-    families: Annotated[
-        int | None, typer.Option(metavar="N", help="48; of families alone.")
-    ] = None,
-    genes: Annotated[int | None, typer.Option(metavar="N", help="720; of medicine alone.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Everything follows from it.")] = 0,
+    out: Annotated[Path, flag("PATH", "A .csv file, or a folder for it.")],
+    users: Annotated[int | None, flag("N", "Number of users (1200).")] = None,
+    items: Annotated[int | None, flag("N", "Number of items (400).")] = None,
+    events: Annotated[int | None, flag("N", "Number of interactions (24000).")] = None,
+    families: Annotated[int | None, flag("N", "Size of families (48).")] = None,
+    genes: Annotated[int | None, flag("N", "Size of medicine (720).")] = None,
+    seed: Annotated[int, flag("N", "Seed of the generator.", min=0)] = 0,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Make a data set with planted structure, of any size: a CSV file and the items' names."""
+    """Generate a data set with known structure: a CSV file and the items' names."""
     from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415 - slow to import
 
     graphs = {"families": families, "medicine": genes}

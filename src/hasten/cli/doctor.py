@@ -1,4 +1,4 @@
-"""``hasten doctor``: what hasten finds on this machine, and whether it computes rightly."""
+"""``hasten doctor``: describe the machine and test the installation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hasten.cli.options import (
 )
 from hasten.errors import UsageError
 
-# What hasten itself and the libraries under it take from the environment.
+#: environment variables that hasten and its libraries read
 VARIABLES = {
     "HASTEN_ALLOCATOR": "off: leave the memory allocator as it is",
     "HASTEN_CACHE": "folder of fetched data sets",
@@ -46,7 +46,7 @@ def doctor(
         bool,
         typer.Option(
             "--distributed",
-            help="Test the processes that --devices or torchrun starts, and their exchange.",
+            help="Test several processes and the communication between them.",
         ),
     ] = False,
     device: DeviceOption = None,
@@ -56,7 +56,7 @@ def doctor(
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Say what hasten finds on this machine, and test it.
+    """Describe this machine and test the installation.
 
     The exit code is 1 if a test fails.
     """
@@ -71,7 +71,7 @@ def doctor(
     }
     for name, value in named.items():
         if value is not None:
-            raise UsageError(f"{name} belongs to hasten doctor --distributed: give that too")
+            raise UsageError(f"{name} needs --distributed")
     prepare_process()
     found = examine()
     failed = [check for check in found["checks"] if check["status"] == "fail"]

@@ -14,6 +14,7 @@ from hasten.cli.options import (
     DeviceOption,
     JsonOption,
     RunArgument,
+    flag,
     prepare_process,
 )
 from hasten.errors import HastenError, UsageError
@@ -24,10 +25,10 @@ _ENDINGS = {"csv": ".csv", "parquet": ".parquet", "npy": ".npy", "projector": ""
 def embed(
     run: RunArgument,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="None: embeddings.* in the run folder.")
+        Path | None, flag("FILE", "File to write; default: embeddings.* in the run folder.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="csv, parquet, npy or projector (a folder).")
+        str | None, flag("NAME", "csv, parquet, npy or projector (a folder).")
     ] = None,
     checkpoint: CheckpointOption = "best",
     device: DeviceOption = None,
@@ -72,26 +73,22 @@ def embed(
 def check(
     what: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="A file, or a run folder.")],
     plots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write pca.png and variance.png there.")
+        Path | None, flag("DIR", "Folder for the plots pca.png and variance.png.")
     ] = None,
-    max_cosine: Annotated[
-        float, typer.Option(metavar="X", help="The mean cosine must be below.")
-    ] = 0.5,
+    max_cosine: Annotated[float, flag("X", "Maximum mean cosine similarity.")] = 0.5,
     min_components: Annotated[
-        int, typer.Option(metavar="N", help="So many components for 90 % of the variance.", min=1)
+        int, flag("N", "Minimum components for 90 % of the variance.", min=1)
     ] = 15,
-    sample: Annotated[
-        int, typer.Option(metavar="N", help="Nodes that are looked at.", min=2)
-    ] = 2048,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the sample.")] = 0,
+    sample: Annotated[int, flag("N", "Nodes to sample.", min=2)] = 2048,
+    seed: Annotated[int, flag("N", "Seed of the sample.", min=0)] = 0,
     checkpoint: CheckpointOption = "best",
     device: DeviceOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Check embeddings: have they collapsed, do they tell more than random vectors?
+    """Test embeddings for collapse, in comparison with random vectors.
 
-    Of a run also: can held-out links be told from others? Exit code 1 where a
+    For a run also test link prediction on held-out links. The exit code is 1 if a
     criterion is not met.
     """
     if not what.exists():
@@ -120,7 +117,7 @@ def check(
 
 
 def _show(found: dict[str, Any]) -> None:
-    """The figures beside those of random vectors."""
+    """Print the diagnostics beside those of random vectors."""
     if found["health"] is not None:
         output.say(f"{'':<16} {'these':>10} {'random':>10}")
         for name, value in found["health"].items():
@@ -131,7 +128,7 @@ def _show(found: dict[str, Any]) -> None:
         for name, value in found["health"]["within_type"].items():
             output.say(f"  within {name}: {value:.3f}")
     else:
-        output.say("embeddings: this model offers none; only its links are judged")
+        output.say("embeddings: this model has none; only its links are evaluated")
     if found["links"] is not None:
         links = found["links"]
         output.say(f"held-out links of {found['part']}: AUROC {links['auroc']:.4f}, "
@@ -142,7 +139,7 @@ def _show(found: dict[str, Any]) -> None:
                 f"{each['links']:.0f} links"
             )
     else:
-        output.say("links: not judged (a file says nothing of them: give the run folder)")
+        output.say("links: not evaluated (give the run folder instead of a file)")
     output.say(found["note"])
 
 

@@ -1,4 +1,4 @@
-"""``hasten evaluate``: the metrics of a run that exists, by its own protocol or another."""
+"""``hasten evaluate``: metrics of an existing run, by its own protocol or another."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hasten.cli.options import (
     RunArgument,
     SetOption,
     TopkOption,
+    flag,
     given,
     prepare_process,
     start_if_several,
@@ -39,10 +40,10 @@ def evaluate(
     devices: DevicesOption = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", help="Knowledge graphs: also by relation, or by direction."),
+        flag("WHAT", "Knowledge graphs: metrics by relation or by direction."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of --by: write .parquet, .csv or .json.")
+        Path | None, flag("FILE", "Write the table of --by to a .parquet, .csv or .json file.")
     ] = None,
     format: OutFormatOption = None,
     json: JsonOption = False,
@@ -50,11 +51,11 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint of RUN on its validation and test parts.
 
-    Another protocol: --set evaluation.mask_history=true (or
-    evaluation.candidates=uni100). It is printed beside the numbers.
+    Use another protocol with --set evaluation.mask_history=true or
+    evaluation.candidates=uni100.
     """
     if by is None and out is not None:
-        raise UsageError("--out takes what --by divides: give --by relation or --by direction")
+        raise UsageError("--out writes the table of --by: give --by relation or --by direction")
     if format is not None and out is None:
         raise UsageError("--format is the format of --out FILE, which is not given")
     prepare_process(several=True)
@@ -90,7 +91,7 @@ def evaluate(
 
 
 def _configured_metrics(run: Path) -> tuple[str, ...] | None:
-    """The run's own metrics, which a lone --metrics or --topk completes."""
+    """The run's metrics, which complete --metrics or --topk where only one is given."""
     from hasten.configuration.build import load_config  # noqa: PLC0415 - only when needed
 
     file = run / "config.yaml"

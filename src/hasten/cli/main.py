@@ -76,7 +76,7 @@ def _hasten(
     """
 
 
-app.command("train")(train.train)
+app.command("train", cls=train.TrainCommand)(train.train)
 app.command("resume")(resume.resume)
 app.command("evaluate")(evaluate.evaluate)
 app.command("recommend")(recommend.recommend)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the refusal of those whose work is not built."""
+"""Options that several commands share, and helpers that parse them."""
 
 from __future__ import annotations
 
@@ -12,77 +12,58 @@ import typer
 from hasten.cli.output import say
 from hasten.errors import ProcessesError, UsageError
 
+TRAINING, SPEED, EVALUATION = "Training", "Speed and memory", "Evaluation"
+PROCESSES = "Several processes"
+
+
+def flag(metavar: str, text: str, panel: str | None = None, *, min: int | None = None) -> Any:
+    """An option with a value. metavar: how help shows the value; panel: its group in help."""
+    return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, min=min)
+
+
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any configuration key; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set any configuration key; repeatable."),
 ]
 MetricsOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Such as ndcg,hr,mrr; the first selects the checkpoint.",
-        rich_help_panel="Evaluation",
-    ),
+    flag("NAMES", "Metrics, such as ndcg,hr,mrr; the first selects the checkpoint.", EVALUATION),
 ]
 TopkOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBERS", help="Their cuts, such as 10,20.", rich_help_panel="Evaluation"
-    ),
+    str | None, flag("NUMBERS", "Cutoffs of the metrics, such as 10,20.", EVALUATION)
 ]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="auto, cpu, cuda, cuda:0 or mps.",
-        rich_help_panel="Speed and memory",
-    ),
-]
+DeviceOption = Annotated[str | None, flag("NAME", "auto, cpu, cuda, cuda:0 or mps.", SPEED)]
 DevicesOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="N",
-        help="Processes to start on this machine, each on its own device.",
-        rich_help_panel="Several processes",
-    ),
+    flag("N", "Processes to start on this machine, each on its own device.", PROCESSES),
 ]
 BackendOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="nccl, gloo, or auto: by the device.",
-        rich_help_panel="Several processes",
-    ),
+    str | None, flag("NAME", "nccl, gloo, or auto: nccl on CUDA, else gloo.", PROCESSES)
 ]
 MasterPortOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N",
-        help="Where they meet; 0: a free port.",
-        rich_help_panel="Several processes",
-    ),
+    str | None, flag("N", "Port for the processes to connect to; 0: a free port.", PROCESSES)
 ]
 CheckpointOption = Annotated[
-    str, typer.Option(metavar="NAME", help="best, final, or a name such as epoch-0010.")
+    str, flag("NAME", "Checkpoint: best, final, or a name such as epoch-0010.")
 ]
 OutFileOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write .parquet, .csv or .json.")
+    Path | None, flag("FILE", "Write the result to a .parquet, .csv or .json file.")
 ]
 OutFormatOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of --out: parquet, csv or json.")
+    str | None, flag("NAME", "Format of the --out file: parquet, csv or json.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress, only warnings.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress, only warnings.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def prepare_process(*, several: bool = False) -> None:
-    """What every command that computes does before it imports torch.
+    """Prepare a command that computes; call it before torch is imported.
 
-    several: whether the command works in several processes; others are refused there, rather than
-    left to do the same work over and over. The allocator's settings only take effect before torch
-    allocates.
+    several: whether the command supports several processes; the others raise UsageError under
+    torchrun, since every process would repeat the same work. The allocator's settings take effect
+    only before torch allocates.
     """
     world = os.environ.get("WORLD_SIZE", "1")
     if world != "1" and not several:
@@ -101,9 +82,9 @@ def prepare_process(*, several: bool = False) -> None:
 def start_if_several(
     context: typer.Context, devices: int, given: bool = False, port: int = 0
 ) -> None:
-    """Where several processes are wanted and none were started: start them, and end with them.
+    """Start the processes of --devices with this command's arguments, and exit with their code.
 
-    They are given the same arguments as this one.
+    Does nothing for one process, or where a launcher has started them.
     """
     from hasten.distributed import launch  # noqa: PLC0415 - only when it is needed
 
@@ -119,7 +100,7 @@ def start_if_several(
 
 
 def whole_number(name: str, text: str | None) -> int | None:
-    """A number given for a flag that is needed before there is a configuration."""
+    """The number of a flag that is needed before there is a configuration."""
     if text is None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,4}", text.strip()):
@@ -128,17 +109,28 @@ def whole_number(name: str, text: str | None) -> int | None:
 
 
 def refuse_unavailable(memory_budget: str | None) -> None:
-    """Options of the command line's contract whose work is not built: refused, never ignored."""
+    """Refuse options that this version does not implement."""
     if memory_budget is not None:
         raise UsageError(
-            f"--memory-budget {memory_budget} is not available in this version: it trains in the "
-            "memory that the batch needs; leave the option out"
+            f"--memory-budget {memory_budget} is not available in this version: leave it out and "
+            "use --accumulate or --recompute to reduce memory"
         )
 
 
 def given(**flags: Any) -> dict[str, Any]:
-    """The flags that were given; the others keep what the file or the defaults say."""
+    """The flags that were given; the others keep the value of the file or the default."""
     return {name: value for name, value in flags.items() if value is not None}
+
+
+def check_export(out: Path | None, format: str | None) -> None:
+    """Refuse an --out file that cannot be written, and --format without --out."""
+    if out is None:
+        if format is not None:
+            raise UsageError("--format is the format of --out FILE, which is not given")
+        return
+    from hasten.inference import export  # noqa: PLC0415 - brings pyarrow
+
+    export.check_target(out, format)
 
 
 def seconds(text: str | None) -> float | None:

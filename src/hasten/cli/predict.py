@@ -1,11 +1,9 @@
-"""``hasten predict``: what completes a triple, from a run folder."""
+"""``hasten predict``: complete triples with the model of a run folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, cast
-
-import typer
 
 from hasten.cli import output
 from hasten.cli.options import (
@@ -16,6 +14,7 @@ from hasten.cli.options import (
     OutFileOption,
     OutFormatOption,
     RunArgument,
+    flag,
     prepare_process,
 )
 from hasten.cli.recommend import show_rows
@@ -29,19 +28,15 @@ _COLUMNS = (
 
 def predict(
     run: RunArgument,
-    head: Annotated[str | None, typer.Option(metavar="ENTITY", help="The head, if given.")] = None,
-    relation: Annotated[
-        str | None, typer.Option(metavar="RELATION", help="The relation, if given.")
-    ] = None,
-    tail: Annotated[str | None, typer.Option(metavar="ENTITY", help="The tail, if given.")] = None,
+    head: Annotated[str | None, flag("ENTITY", "The head entity.")] = None,
+    relation: Annotated[str | None, flag("RELATION", "The relation.")] = None,
+    tail: Annotated[str | None, flag("ENTITY", "The tail entity.")] = None,
     questions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Many: CSV or Parquet with two of head,relation,tail."),
+        flag("FILE", "File of queries: CSV or Parquet with two of head,relation,tail."),
     ] = None,
-    topk: Annotated[int, typer.Option(help="How many answers for each.", min=1)] = 10,
-    known: Annotated[
-        str, typer.Option(metavar="HOW", help="Triples of the data: filter, or mark them.")
-    ] = "filter",
+    topk: Annotated[int, flag("N", "Answers per query.", min=1)] = 10,
+    known: Annotated[str, flag("HOW", "Known triples of the data: filter or mark.")] = "filter",
     out: OutFileOption = None,
     format: OutFormatOption = None,
     checkpoint: CheckpointOption = "best",
@@ -49,9 +44,9 @@ def predict(
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Predict what completes triples of the knowledge graph of RUN.
+    """Complete triples of the knowledge graph of RUN.
 
-    Two of --head, --relation and --tail ask for the third. Triples of the
+    Two of --head, --relation and --tail predict the third. Triples of the
     training, validation and test parts are left out, or marked.
     """
     given = {
@@ -62,7 +57,7 @@ def predict(
     if questions is not None and given:
         raise UsageError("give --questions FILE, or two of --head, --relation and --tail")
     if questions is None and len(given) != 2:
-        raise UsageError("what is asked? give two of --head, --relation and --tail, or --questions")
+        raise UsageError("no query: give two of --head, --relation and --tail, or --questions")
     if known not in ("filter", "mark"):
         raise UsageError(f"--known {known}: must be filter or mark")
     if format is not None and out is None:

@@ -18,6 +18,7 @@ from hasten.cli.options import (
     OutFileOption,
     OutFormatOption,
     RunArgument,
+    flag,
     prepare_process,
 )
 from hasten.errors import UsageError
@@ -42,35 +43,29 @@ def recommend(
     run: RunArgument,
     users: Annotated[
         str | None,
-        typer.Option(metavar="FILE|a,b,c|all", help="For whom: one id a line, a list, or all."),
+        flag("FILE|a,b,c|all", "Users: a file with one id per line, a list, or all."),
     ] = None,
-    topk: Annotated[int, typer.Option(help="How many items for each.", min=1)] = 10,
+    topk: Annotated[int, flag("N", "Items per user.", min=1)] = 10,
     history: Annotated[
-        str | None, typer.Option(metavar="a,b,c", help="For a new history: items, oldest first.")
+        str | None, flag("a,b,c", "History of a new user: items, oldest first.")
     ] = None,
     history_times: Annotated[
         str | None,
-        typer.Option(
-            metavar="t,u,v", help="When they were, in the data's unit; else evenly spaced."
-        ),
+        flag("t,u,v", "Times of --history in the data's time unit; default: evenly spaced."),
     ] = None,
     history_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="For new histories: user_id,item_id[,timestamp]."),
+        flag("FILE", "Histories of new users: columns user_id,item_id[,timestamp]."),
     ] = None,
     until: Annotated[
         str,
-        typer.Option(metavar="PART", help="The last part that counts as history: train, valid."),
+        flag("PART", "Last part of the data that counts as history: train, valid or test."),
     ] = "test",
     include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Items of the history may appear again.")
+        bool, typer.Option("--include-seen", help="Also recommend items of the history.")
     ] = False,
-    allow: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Only these items may appear.")
-    ] = None,
-    block: Annotated[
-        str | None, typer.Option(metavar="FILE", help="These items must not appear.")
-    ] = None,
+    allow: Annotated[str | None, flag("FILE", "Recommend only these items.")] = None,
+    block: Annotated[str | None, flag("FILE", "Never recommend these items.")] = None,
     out: OutFileOption = None,
     format: OutFormatOption = None,
     explain: Annotated[
@@ -78,7 +73,7 @@ def recommend(
         typer.Option("--explain", help="With the paths of the graph that carry most attention."),
     ] = False,
     paths: Annotated[
-        int | None, typer.Option(metavar="N", help="How many for each item; none: 3.", min=1)
+        int | None, flag("N", "Paths per item of --explain; default: 3.", min=1)
     ] = None,
     checkpoint: CheckpointOption = "best",
     device: DeviceOption = None,
@@ -92,7 +87,7 @@ def recommend(
     """
     if sum(choice is not None for choice in (users, history, history_file)) != 1:
         raise UsageError(
-            "for whom? give one of --users FILE|a,b,c|all, --history a,b,c, --history-file FILE"
+            "no users: give one of --users FILE|a,b,c|all, --history a,b,c and --history-file FILE"
         )
     _refuse_alone(
         (

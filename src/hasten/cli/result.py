@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hasten.cli.output import say
-from hasten.config import TripleOptions
 from hasten.registry import load_model, reads
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ def announce(summary: Summary) -> None:
     )
     show_metrics(summary.valid, summary.test, summary.protocol)
     say(f"run folder  {summary.run}")
+    from hasten.config import TripleOptions  # noqa: PLC0415 - brings pydantic
+
     if issubclass(reads(load_model(summary.model)), TripleOptions):
         say(f"next        hasten predict {summary.run} --head ENTITY --relation RELATION")
     else:

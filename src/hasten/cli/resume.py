@@ -1,4 +1,4 @@
-"""``hasten resume``: go on with a run in its own folder."""
+"""``hasten resume``: continue a run in its folder."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hasten.cli.options import (
     QuietOption,
     RunArgument,
     SetOption,
+    flag,
     given,
     prepare_process,
     seconds,
@@ -29,18 +30,18 @@ def resume(
     run: RunArgument,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Go on from this one; none: the newest that is whole."),
+        flag("NAME", "Checkpoint to resume from; default: the newest intact one."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Go on in a copy of the run here; RUN stays as it is."),
+        flag("DIR", "Resume in a copy of the run in DIR; RUN is not changed."),
     ] = None,
-    epochs: Annotated[str | None, typer.Option(metavar="N", help="Train up to so many.")] = None,
+    epochs: Annotated[str | None, flag("N", "Maximum number of epochs.")] = None,
     patience: Annotated[
-        str | None, typer.Option(metavar="N", help='"5 evaluations", "20 epochs" or none.')
+        str | None, flag("N", 'Early stopping: "5 evaluations", "20 epochs" or none.')
     ] = None,
     max_time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop and save after 90s, 30m, 2h.")
+        str | None, flag("TIME", "Stop and save after this time: 90s, 30m, 2h.")
     ] = None,
     devices: DevicesOption = None,
     backend: BackendOption = None,
@@ -50,9 +51,9 @@ def resume(
     quiet: QuietOption = False,
     debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Go on with RUN from its last checkpoint, as if it had never stopped.
+    """Resume RUN from its last checkpoint, as if it had never stopped.
 
-    Only what does not alter the work done so far may change, such as --epochs.
+    You can change only options that do not alter the past steps, such as --epochs.
     """
     prepare_process(several=True)
     from hasten.configuration.build import (  # noqa: PLC0415 - only when needed

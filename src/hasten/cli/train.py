@@ -1,14 +1,20 @@
-"""``hasten train``: flags and files into a configuration, a run, and its result."""
+"""``hasten train``: build the configuration, train, print the result."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from hasten.cli import output, result
 from hasten.cli.options import (
+    EVALUATION,
+    PROCESSES,
+    SPEED,
+    TRAINING,
     BackendOption,
     DebugOption,
     DeviceOption,
@@ -19,6 +25,7 @@ from hasten.cli.options import (
     QuietOption,
     SetOption,
     TopkOption,
+    flag,
     given,
     prepare_process,
     refuse_unavailable,
@@ -26,127 +33,109 @@ from hasten.cli.options import (
     start_if_several,
 )
 from hasten.errors import UsageError
-from hasten.registry import BUILT_IN
+from hasten.registry import BUILT_IN, ModelEntry, model_entries
 
-_MODELS = "; ".join(f"{entry.name}: {entry.summary}" for entry in BUILT_IN)
-_TRAINING, _SPEED, _JUDGING = "Training", "Speed and memory", "Evaluation"
+
+def _described(entries: Sequence[ModelEntry]) -> str:
+    return "; ".join(f"{entry.name}: {entry.summary}" for entry in entries) + "."
+
+
+class TrainCommand(TyperCommand):
+    """``train``, whose help also lists the models of installed packages."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        (model,) = (parameter for parameter in self.params if parameter.name == "model")
+        cast(Any, model).help = _described(model_entries())  # reads the installed packages: slow
+        super().format_help(ctx, formatter)
 
 
 def train(
     context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help=f"{_MODELS}; or one of another package."),
-    ] = None,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=_described(BUILT_IN))] = None,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="DATA", help="A file, a folder or a name; none: a built-in sample."),
+        typer.Argument(
+            metavar="DATA", help="File, folder or registered name; default: a built-in sample."
+        ),
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="YAML; a run's config.yaml repeats that run."),
+        Path | None, flag("FILE", "YAML file; a run's config.yaml repeats that run.")
     ] = None,
     sets: SetOption = None,
     format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the data, where not recognised.")
+        str | None, flag("NAME", "Format of the data, if it is not recognized.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The run folder; none: runs/<date>-<model>-<data>-<n>."),
+        Path | None, flag("DIR", "Run folder; default: runs/<date>-<model>-<data>-<n>.")
     ] = None,
     resume: Annotated[
-        str | None,
-        typer.Option(metavar="auto", help="Go on if --out holds the run, else start it."),
+        str | None, flag("auto", "Resume the run in --out if there is one, else start it.")
     ] = None,
     init_from: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Start from the weights of a run.")
+        str | None, flag("RUN", "Start from the weights of a run or checkpoint.")
     ] = None,
-    seed: Annotated[
-        str | None, typer.Option(metavar="N", help="Everything random follows from it.")
-    ] = None,
-    epochs: Annotated[
-        str | None, typer.Option(metavar="N", help="At most so many.", rich_help_panel=_TRAINING)
-    ] = None,
+    seed: Annotated[str | None, flag("N", "Seed of everything random.")] = None,
+    epochs: Annotated[str | None, flag("N", "Maximum number of epochs.", TRAINING)] = None,
     batch_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Examples a step.", rich_help_panel=_TRAINING)
+        str | None, flag("N", "Examples per optimizer step, over all processes.", TRAINING)
     ] = None,
-    lr: Annotated[
-        str | None, typer.Option(metavar="X", help="Learning rate.", rich_help_panel=_TRAINING)
-    ] = None,
+    lr: Annotated[str | None, flag("X", "Learning rate.", TRAINING)] = None,
     warmup_steps: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Steps of linear warm-up.", rich_help_panel=_TRAINING),
+        str | None, flag("N", "Steps of linear learning-rate warmup.", TRAINING)
     ] = None,
     clip_norm: Annotated[
-        str | None,
-        typer.Option(metavar="X", help="Clip the gradient's norm.", rich_help_panel=_TRAINING),
+        str | None, flag("X", "Gradient clipping: maximum norm.", TRAINING)
     ] = None,
     max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Stop and save after 90s, 30m, 2h.", rich_help_panel=_TRAINING
-        ),
+        str | None, flag("TIME", "Stop and save after this time: 90s, 30m, 2h.", TRAINING)
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="fp32, bf16, fp16, or auto: bf16 where it is fast.",
-            rich_help_panel=_SPEED,
-        ),
+        flag("NAME", "Mixed precision: fp32, bf16, fp16, or auto: bf16 where it is fast.", SPEED),
     ] = None,
     accumulate: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Micro-batches a step.", rich_help_panel=_SPEED),
+        str | None, flag("N", "Gradient accumulation: micro-batches per step.", SPEED)
     ] = None,
     compile: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODE",
-            help="off, default, reduce-overhead, or auto: if it is measured to be faster.",
-            rich_help_panel=_SPEED,
-        ),
+        flag("MODE", "torch.compile: off, default, reduce-overhead, or auto: if faster.", SPEED),
     ] = None,
     recompute: Annotated[
         bool | None,
         typer.Option(
             "--recompute/--no-recompute",
             help="Activation checkpointing: less memory, more time.",
-            rich_help_panel=_SPEED,
+            rich_help_panel=SPEED,
         ),
     ] = None,
     device: DeviceOption = None,
-    threads: Annotated[
-        str | None, typer.Option(metavar="N", help="CPU threads.", rich_help_panel=_SPEED)
-    ] = None,
+    threads: Annotated[str | None, flag("N", "CPU threads per process.", SPEED)] = None,
     deterministic: Annotated[
         bool | None,
         typer.Option(
             "--deterministic/--no-deterministic",
-            help="Bit-exact on CUDA too, at a cost.",
-            rich_help_panel=_SPEED,
+            help="Bit-exact results on CUDA too; slower.",
+            rich_help_panel=SPEED,
         ),
     ] = None,
     metrics: MetricsOption = None,
     topk: TopkOption = None,
-    eval_every: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Epochs between evaluations.", rich_help_panel=_JUDGING),
-    ] = None,
+    eval_every: Annotated[str | None, flag("N", "Epochs between evaluations.", EVALUATION)] = None,
     patience: Annotated[
         str | None,
-        typer.Option(
-            metavar="N",
-            help='"5 evaluations" or "20 epochs" without improvement end the run.',
-            rich_help_panel=_JUDGING,
+        flag(
+            "N",
+            'Early stopping: "5 evaluations" or "20 epochs" without improvement.',
+            EVALUATION,
         ),
     ] = None,
     refit: Annotated[
         bool,
         typer.Option(
             "--refit",
-            help="Then train anew on train and validation, for the selected epochs, in OUT/refit.",
-            rich_help_panel=_TRAINING,
+            help="Afterwards retrain on train + validation for the best number of epochs, in "
+            "OUT/refit.",
+            rich_help_panel=TRAINING,
         ),
     ] = False,
     json: JsonOption = False,
@@ -157,25 +146,21 @@ def train(
     master_port: MasterPortOption = None,
     lr_scaling: Annotated[
         str | None,
-        typer.Option(
-            metavar="RULE",
-            help="none, sqrt or linear: by the number of processes.",
-            rich_help_panel="Several processes",
-        ),
+        flag("RULE", "Scale lr by the number of processes: none, sqrt or linear.", PROCESSES),
     ] = None,
     memory_budget: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train MODEL on DATA into a run folder.
 
     Without DATA the model trains on its built-in sample.
-    Every key of the configuration can be set: --set training.weight_decay=0.1
+    --set accepts every configuration key: --set training.weight_decay=0.1
     """
     prepare_process(several=True)
     refuse_unavailable(memory_budget)
     if resume not in (None, "auto"):
         raise UsageError(
-            f"--resume {resume}: only --resume auto is known here; "
-            "to go on with a run: hasten resume RUN"
+            f"--resume {resume}: only --resume auto is supported; "
+            "use hasten resume RUN to resume a run"
         )
     from hasten.configuration.build import build_config  # noqa: PLC0415 - only when it is needed
 
@@ -208,7 +193,7 @@ def train(
     )
     configuration = build_config(model, data, config, sets or [], flags)
     if resume and configuration.out is None:
-        raise UsageError("--resume auto needs --out DIR: the folder to go on in or to start")
+        raise UsageError("--resume auto needs --out DIR: the run folder to resume or create")
     start_if_several(
         context, configuration.devices, devices is not None, configuration.distributed.master_port
     )

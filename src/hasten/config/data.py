@@ -142,3 +142,14 @@ class AnyDataOptions(KnowledgeOptions, PairOptions, TypedGraphOptions):
         default_factory=dict,
         description="modality (typed graphs: node type) -> file of features (.npy, .parquet)",
     )
+
+
+#: what a model may declare as ``reads``, and the options of these data
+READS: dict[str, type[DataOptions]] = {
+    "interactions": InteractionOptions,
+    "pairs": PairOptions,
+    "facts": KnowledgeOptions,
+    "features": FeatureOptions,
+    "triples": TripleOptions,
+    "typed_graph": TypedGraphOptions,
+}

@@ -13,7 +13,7 @@ from hasten.config.section import OnlyWith, Section
 
 
 class Patience(Section):
-    """Stop after so many evaluations, or epochs, without improvement; written "5 evaluations"."""
+    """Early stopping: evaluations or epochs without improvement, such as "5 evaluations"."""
 
     count: Annotated[int, Field(ge=1)]
     unit: Literal["evaluations", "epochs"]
@@ -38,109 +38,124 @@ def _patience(value: Any) -> Any:
 
 
 class TrainingOptions(Section):
-    """The optimisation and its accelerations."""
+    """Optimization, its length and its accelerations."""
 
-    epochs: int = Field(100, ge=0, description="at most so many passes over the data")
-    batch_size: int = Field(128, ge=1, description="examples per optimiser step, over everything")
+    epochs: int = Field(100, ge=0, description="maximum number of passes over the data")
+    batch_size: int = Field(
+        128, ge=1, description="examples per optimizer step, over all processes"
+    )
     batch_size_per_device: int | None = Field(
-        None, ge=1, description="instead of batch_size: examples per step and process"
+        None, ge=1, description="examples per step and process, instead of batch_size"
     )
     lr: float = Field(1e-3, gt=0, description="learning rate")
-    optimizer: Literal["adam", "adamw"] = Field("adam", description="AdamW decouples the decay")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's moment decay")
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="adamw: decoupled weight decay")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of Adam's moments")
     eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
-    weight_decay: float = Field(0.0, ge=0, description="L2 (adam) or decoupled (adamw) decay")
+    weight_decay: float = Field(
+        0.0, ge=0, description="weight decay: L2 (adam) or decoupled (adamw)"
+    )
     lr_scaling: Literal["none", "sqrt", "linear"] = Field(
-        "none", description="multiply lr by the number of processes, or its square root"
+        "none", description="scale lr by the number of processes, or by its square root"
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="learning rate after the warm-up, down to min_lr at the last epoch"
+        "constant", description="learning rate after warmup: constant, or decreasing to min_lr"
     )
     min_lr: Annotated[float, OnlyWith("schedule", "linear", "cosine")] = Field(
         0.0, ge=0, description="learning rate at the end of a linear or cosine schedule"
     )
-    warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
+    warmup_steps: int = Field(0, ge=0, description="steps of linear learning-rate warmup")
     average: float | None = Field(
         None,
         gt=0,
-        description="judge and keep the average of the weights over about so many epochs, which "
-        "forgets exponentially; none: the weights themselves",
+        description="evaluate and save the moving average (EMA) of the weights over about "
+        "this many epochs; none: the weights themselves",
     )
-    clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
+    clip_norm: float | None = Field(
+        None, gt=0, description="gradient clipping: maximum norm; none: no clipping"
+    )
     clip_norm_type: Annotated[
         Annotated[float, Field(gt=0)] | Literal["inf"], OnlyWith("clip_norm")
-    ] = Field(2.0, description="which norm clip_norm is of: 2, 1, ..., or inf, the largest element")
+    ] = Field(2.0, description="order of the norm of clip_norm: 2, 1, ... or inf (largest element)")
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
-        "fp32", description="auto: bf16 where the device computes it fast, else fp32"
+        "fp32",
+        description="mixed precision (autocast); auto: bf16 where it is fast, else fp32",
     )
-    accumulate: int = Field(1, ge=1, description="micro-batches a step; the result is the same")
+    accumulate: int = Field(
+        1,
+        ge=1,
+        description="gradient accumulation: micro-batches per step; same result, less memory",
+    )
     recompute: bool = Field(False, description="activation checkpointing: less memory, more time")
     cleanup_every: int | None = Field(
         None,
         ge=1,
-        description="every so many steps give free memory back to the device (on the CPU to the "
-        "system): less memory is held between steps, more time is taken; none: never",
+        description="return cached memory to the device (on the CPU: to the system) every N steps: "
+        "less memory, more time; none: never",
     )
     compile: Literal["off", "auto", "default", "reduce-overhead"] = Field(
-        "off", description="torch.compile; auto keeps it only if it is measured to be faster"
+        "off", description="torch.compile; auto: only if it measures as faster"
     )
     patience: Annotated[Patience | None, BeforeValidator(_patience)] = Field(
-        None, description='"5 evaluations" or "20 epochs" without improvement end the run'
+        None, description='early stopping: "5 evaluations" or "20 epochs" without improvement'
     )
-    max_time: float | None = Field(None, gt=0, description="seconds after which to stop and save")
-    deterministic: bool = Field(False, description="bit-exact on CUDA too, at a cost")
+    max_time: float | None = Field(None, gt=0, description="stop and save after this many seconds")
+    deterministic: bool = Field(False, description="bit-exact results on CUDA too; slower")
     bad_steps: int = Field(
-        16, ge=1, description="non-finite steps in a row before precision drops or the run stops"
+        16, ge=1, description="consecutive non-finite steps before precision drops or the run stops"
     )
 
 
 class EvaluationOptions(Section):
-    """How the model is judged; the protocol's text travels with every number."""
+    """Evaluation protocol and metrics."""
 
-    every: int = Field(1, ge=1, description="evaluate on the validation set every so many epochs")
+    every: int = Field(1, ge=1, description="epochs between evaluations on the validation set")
     metrics: tuple[str, ...] = Field(
         ("ndcg@10", "hr@10"), description="reported metrics; the first selects the checkpoint"
     )
     candidates: Literal["full", "uni100"] = Field(
-        "full", description="rank the whole catalogue, or the target among 100 random others"
+        "full", description="rank all items, or the target among 100 random other items"
     )
-    mask_history: bool = Field(False, description="take the items of the history out of the rank")
+    mask_history: bool = Field(
+        False, description="exclude the items of the user's history from the ranking"
+    )
     users: Literal["all", "untied"] = Field(
-        "all", description="untied: only those whose history ends before what is predicted begins"
+        "all", description="untied: only users whose history ends before their targets begin"
     )
     ties: Literal["realistic", "optimistic", "pessimistic"] = Field(
-        "realistic", description="rank among equal scores: their mean, the best or the worst"
+        "realistic", description="rank among equal scores: the mean, the best or the worst"
     )
 
 
 class CheckpointOptions(Section):
-    """What is saved, when, and how much of it is kept."""
+    """When checkpoints are saved, and how many are kept."""
 
-    every: int = Field(1, ge=1, description="save every so many epochs")
-    every_steps: int | None = Field(None, ge=1, description="also save every so many steps")
-    every_minutes: float | None = Field(None, gt=0, description="also save every so many minutes")
-    keep: int = Field(2, ge=2, description="checkpoints kept beside best and final")
+    every: int = Field(1, ge=1, description="epochs between checkpoints")
+    every_steps: int | None = Field(None, ge=1, description="also save every N steps")
+    every_minutes: float | None = Field(None, gt=0, description="also save every N minutes")
+    keep: int = Field(2, ge=2, description="newest checkpoints kept, besides best and final")
 
 
 class DistributedOptions(Section):
-    """How several processes find each other, and how long they wait for each other."""
+    """Communication between processes, and its timeouts."""
 
     backend: Literal["auto", "nccl", "gloo"] = Field(
-        "auto", description="of torch.distributed; auto: nccl on CUDA, else gloo"
+        "auto", description="torch.distributed backend; auto: nccl on CUDA, else gloo"
     )
     master_port: int = Field(
-        0, ge=0, lt=2**16, description="where the processes that devices starts meet; 0: a free one"
+        0, ge=0, lt=2**16, description="port of the rendezvous of local processes; 0: a free port"
     )
     timeout: float = Field(
-        600.0, gt=0, description="seconds that a process waits for the others at one point"
+        600.0, gt=0, description="seconds to wait for the other processes in a collective operation"
     )
     heartbeat: float = Field(
-        60.0, ge=1, description="seconds without a heartbeat after which a process is lost"
+        60.0,
+        ge=1,
+        description="heartbeat timeout: seconds after which a silent process counts as lost",
     )
 
 
 class RunConfig(Section):
-    """One run. ``model`` has the type of the model's options, ``data`` that of what it reads."""
+    """One run. ``model`` holds the options of the model, ``data`` those of the data it reads."""
 
     model: SerializeAsAny[ModelOptions]
     data: SerializeAsAny[DataOptions] = InteractionOptions()
@@ -148,18 +163,22 @@ class RunConfig(Section):
     evaluation: EvaluationOptions = EvaluationOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
     distributed: DistributedOptions = DistributedOptions()
-    seed: int = Field(0, ge=0, lt=2**63, description="everything random follows from it")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of everything random")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:0, mps")
-    devices: int = Field(1, ge=1, description="processes on this machine, each on its own device")
+    devices: int = Field(1, ge=1, description="processes on this machine, one device each")
     threads: int | None = Field(
-        None, ge=1, description="CPU threads of a process; none: torch's choice, shared fairly"
+        None,
+        ge=1,
+        description="CPU threads per process; none: torch's default, divided among the processes",
     )
-    out: Path | None = Field(None, description="the run folder; none: runs/<date>-<model>-...")
-    init_from: str | None = Field(None, description="run or checkpoint to take weights from")
+    out: Path | None = Field(None, description="run folder; none: runs/<date>-<model>-<data>-<n>")
+    init_from: str | None = Field(
+        None, description="run or checkpoint to load initial weights from"
+    )
 
 
 class ModelOptions(Section):
-    """What the options of every model share: its name."""
+    """Base class of all model options."""
 
     name: str
 

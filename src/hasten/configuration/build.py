@@ -102,8 +102,7 @@ def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
     if len(given) == 2:
         each, whole = (given[name] for name in names)
         raise ConfigurationError(
-            f"{each.key} ({each.place}) and {whole.key} ({whole.place}) say the same in two ways: "
-            "give one"
+            f"{each.key} ({each.place}) and {whole.key} ({whole.place}) are alternatives: give one"
         )
 
 

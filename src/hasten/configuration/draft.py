@@ -129,6 +129,4 @@ class Draft:
             raise ConfigurationError(self.wrong[0])
         if self.wrong:
             lines = "\n".join(f"  {line}" for line in self.wrong)
-            raise ConfigurationError(
-                f"{len(self.wrong)} things are wrong in the configuration:\n{lines}"
-            )
+            raise ConfigurationError(f"{len(self.wrong)} errors in the configuration:\n{lines}")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from hasten.config import RunConfig
 from hasten.distributed.launch import Launch
 from hasten.errors import ConfigurationError
 
@@ -62,15 +61,17 @@ def _device_of_process(name: str, launch: Launch) -> torch.device:
     return torch.device("cuda", launch.local_rank)
 
 
-def prepare_torch(config: RunConfig, device: torch.device, launch: Launch | None = None) -> None:
-    """Threads and determinism, for the whole process."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+def prepare_torch(
+    threads: int | None, deterministic: bool, device: torch.device, launch: Launch | None = None
+) -> None:
+    """Set the CPU threads, the CUDA device and determinism of this process."""
+    if threads is not None:
+        torch.set_num_threads(threads)
     else:
         prepare_threads(launch)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if config.training.deterministic:
+    if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
 

@@ -179,7 +179,9 @@ def _load(run: Path, options: Options, processes: Processes) -> LoadedRun:
     with RunFolder.open(run, lock=False) as folder:
         config = load_config(folder.path / "config.yaml")
         dataset = load_stored(folder.data)
-        prepare_torch(config, processes.device, processes.launch)
+        prepare_torch(
+            config.threads, config.training.deterministic, processes.device, processes.launch
+        )
         model = build_model(config, dataset, processes.device).eval()
         method = choose_method(
             model, config.model.name, options.loss, options.layers, options.of_factors

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: the data that a model trains on: interactions in order; users and items without order; the same
 #: with a knowledge graph of the items; the same with item features; triples; triples between typed
-#: nodes, with node features (see ``hasten.registry.READS``)
+#: nodes, with node features (see ``hasten.config.data.READS``)
 Reads = Literal["interactions", "pairs", "facts", "features", "triples", "typed_graph"]
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.config import ModelOptions, TrainingOptions
+from hasten.config import ModelOptions, OnlyWith, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
 from hasten.objectives.base import Phase
@@ -44,8 +44,12 @@ class SequentialOptions(ModelOptions):
     max_length: int = Field(50, ge=1, description="most recent items that are seen [50, ml-1m 200]")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="[0.5, ml-1m 0.2]")
     loss: Literal["ce", "bce", "gbce"] = Field("ce", description="[bce]")
-    negatives: int = Field(1, ge=1, description="sampled negatives per position, bce and gbce [1]")
-    calibration: float = Field(0.75, ge=0, le=1, description="gBCE's t")
+    negatives: Annotated[int, OnlyWith("loss", "bce", "gbce")] = Field(
+        1, ge=1, description="sampled negatives per position, bce and gbce [1]"
+    )
+    calibration: Annotated[float, OnlyWith("loss", "gbce")] = Field(
+        0.75, ge=0, le=1, description="gBCE's calibration t"
+    )
 
 
 def initialise(*linears: nn.Linear) -> None:
