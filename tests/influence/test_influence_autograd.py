@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -248,12 +249,22 @@ class Opaque(torch.autograd.Function):
         return grad * 2
 
 
-def test_the_command_runs_on_a_plug_in(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("name", ["rotation", "rotate"])
+def test_the_command_runs_on_a_plug_in(name, tmp_path, monkeypatch, capfd):
+    """A model with example_losses, and the RotatE of the extension guide."""
     entry = registry.ModelEntry("rotation", "tests.influence.rotation", "Rotation", "RotatE")
+    if name == "rotate":
+        page = Path(__file__).parents[2] / "docs" / "extending.md"
+        pattern = r"<!-- tested: model rotate -->\n```python\n(.*?)```"
+        (code,) = re.findall(pattern, page.read_text(encoding="utf-8"), re.DOTALL)
+        (tmp_path / "rotate_of_the_guide.py").write_text(code, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        entry = registry.ModelEntry("rotate", "rotate_of_the_guide", "RotatE", "RotatE")
     monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, entry))
     run = str(tmp_path / "run")
     arguments = ["--epochs", "2", "--seed", "5", "--quiet", "--out", run]
-    assert main(["train", "rotation", *arguments]) == 0, capfd.readouterr().err
+    arguments += ["--set", "model.width=8"] if name == "rotate" else []
+    assert main(["train", name, *arguments]) == 0, capfd.readouterr().err
     capfd.readouterr()
     precise = ["--json", "--quiet", "--precision", "fp64"]
     assert main(["influence", run, "--part", "test", "--limit", "3", *precise]) == 0
