@@ -66,9 +66,8 @@ def test_an_old_run_answers_as_it_did(runs, label):
 @each_run
 def test_an_old_run_resumes_to_the_same_end(runs, label, tmp_path):
     expected = EXPECTED[label]["resumed"]
-    summary = resume(
-        runs / label, out=tmp_path / "copy", changes={"training.epochs": 3}, quiet=True
-    )
+    changes = {"training.epochs": 3} if EXPECTED[label]["trains"] else {}
+    summary = resume(runs / label, out=tmp_path / "copy", changes=changes, quiet=True)
     assert summary.epochs == expected["epochs"]
     assert close(summary.valid, expected["valid"])
     assert close(summary.test, expected["test"])
