@@ -1,4 +1,4 @@
-"""``hasten data``: list, inspect, check, fetch and make data sets."""
+"""``hasten data``: list, inspect, check and fetch data sets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
 
-#: users, items and events of a sample; none: its own number
-_Sizes = tuple[int | None, int | None, int | None]
-
 #: the model that is named as the next step, by what a set holds
-_FIRST_MODEL = {
+FIRST_MODEL = {
     "interactions": "sasrec",
     "triples": "conve",
     "typed": "hgt",
@@ -227,7 +224,7 @@ def fetch(
     files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
     output.say(f"in {folder}: {len(files)} files")
     if isinstance(entry, Fetched):
-        output.say(f"next: hasten train {_FIRST_MODEL[entry.kind]} {name}")
+        output.say(f"next: hasten train {FIRST_MODEL[entry.kind]} {name}")
     else:
         output.say(f"next: hasten data inspect {folder}")
     if json:
@@ -238,87 +235,3 @@ def fetch(
                 "files": [{"file": str(p), "bytes": p.stat().st_size} for p in files],
             }
         )
-
-
-@app.command()
-def features(
-    texts: Annotated[Path, typer.Argument(metavar="TEXTS", help="A file of item and text.")],
-    out: Annotated[Path, flag("FILE", "NAME_feat.parquet.")],
-    width: Annotated[int, flag("N", "Maximum number of features.", min=1)] = 128,
-    seed: Annotated[int, flag("N", "Seed of the decomposition.", min=0)] = 0,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
-) -> None:
-    """Compute item features from texts (TF-IDF and SVD), for models that read features."""
-    from hasten.data.interactions.text_features import write_text_features  # noqa: PLC0415 - slow to import
-
-    written = write_text_features(texts, out, width, seed)
-    output.say(
-        f"{written['features']}: {written['items']:,} items, {written['width']:,} features, "
-        f"{written['explained_variance']:.0%} of the variance"
-    )
-    if written["empty"]:
-        output.say(f"note: {written['empty']:,} items without a known word: rows of zeros")
-    if json:
-        output.write_json(written)
-
-
-@app.command()
-def make(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="KIND", help="sequences, sittings, library, gallery, families, medicine."
-        ),
-    ],
-    out: Annotated[Path, flag("PATH", "A .csv file, or a folder for it.")],
-    users: Annotated[int | None, flag("N", "Number of users (1200).")] = None,
-    items: Annotated[int | None, flag("N", "Number of items (400).")] = None,
-    events: Annotated[int | None, flag("N", "Number of interactions (24000).")] = None,
-    families: Annotated[int | None, flag("N", "Size of families (48).")] = None,
-    genes: Annotated[int | None, flag("N", "Size of medicine (720).")] = None,
-    seed: Annotated[int, flag("N", "Seed of the generator.", min=0)] = 0,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
-) -> None:
-    """Generate a data set with known structure: a CSV file and the items' names."""
-    from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415 - slow to import
-
-    graphs = {"families": families, "medicine": genes}
-    if kind in graphs and (users, items, events) != (None, None, None):
-        name = "families" if kind == "families" else "genes"
-        raise UsageError(f"{kind} has no users, items or events: its size is --{name} N")
-    if families is not None and kind != "families":
-        raise UsageError(f"--families is the size of families, and has no effect on {kind}")
-    if genes is not None and kind != "medicine":
-        raise UsageError(f"--genes is the size of medicine, and has no effect on {kind}")
-    written, said = _written(kind, out, (users, items, events), graphs.get(kind), seed)
-    output.say(said)
-    model = "tisasrec" if kind == "sittings" else _FIRST_MODEL[CATALOGUE[kind].kind]
-    output.say(f"next: hasten train {model} {written['data']}")
-    if json:
-        output.write_json(written)
-
-
-def _written(
-    kind: str, out: Path, sizes: _Sizes, size: int | None, seed: int
-) -> tuple[dict[str, Any], str]:
-    """Write a sample: what was written, and what is said of it."""
-    counts: tuple[str, ...] = ("users", "items", "events")
-    if kind == "families":
-        from hasten.data.samples.graph import write_families  # noqa: PLC0415 - slow to import
-
-        found = write_families(out, size, seed)
-        counts = ("entities", "relations", "triples")
-    elif kind == "medicine":
-        from hasten.data.samples.typed_graph import write_medicine  # noqa: PLC0415
-
-        found = write_medicine(out, size, seed)
-        counts = ("nodes", "types", "edges", "relations")
-    else:
-        from hasten.data.samples.files import write_sample  # noqa: PLC0415
-
-        found = write_sample(kind, out, *sizes, seed)
-    said = f"{found['data']}: " + ", ".join(f"{found[name]:,} {name}" for name in counts)
-    names = found.get("names")
-    return found, f"{said}\n{names}: the names" if names else said

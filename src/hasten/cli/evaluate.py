@@ -19,6 +19,7 @@ from hasten.cli.options import (
     RunArgument,
     SetOption,
     TopkOption,
+    check_export,
     flag,
     given,
     prepare_process,
@@ -56,13 +57,8 @@ def evaluate(
     """
     if by is None and out is not None:
         raise UsageError("--out writes the table of --by: give --by relation or --by direction")
-    if format is not None and out is None:
-        raise UsageError("--format is the format of --out FILE, which is not given")
     prepare_process(several=True)
-    if out is not None:
-        from hasten.inference import export  # noqa: PLC0415 - brings pyarrow
-
-        export.check_target(out, format)
+    check_export(out, format)
     count = whole_number("devices", devices)
     start_if_several(context, count or 1, count is not None)
     from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
@@ -74,6 +70,8 @@ def evaluate(
     found = loaded_run.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, by=by)
     groups = found.pop("groups", None)
     if groups is not None and out is not None and output.speaks():
+        from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
+
         export.write_table(groups, out, format)
         output.say(f"{groups.num_rows:,} rows in {out}")
     if json:

@@ -19,6 +19,7 @@ from hasten.cli.options import (
     OutFormatOption,
     QuietOption,
     RunArgument,
+    check_export,
     prepare_process,
     start_if_several,
     whole_number,
@@ -136,14 +137,9 @@ def influence(
         raise UsageError("--projection has no effect with --self, which needs no pairs: remove it")
     if itself and limit is not None:
         raise UsageError("--limit has no effect with --self; --topk limits its rows")
-    if format is not None and out is None:
-        raise UsageError("--format is the format of --out FILE: give --out too")
     memory = _bytes(memory_budget)
     prepare_process(several=True)
-    from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
-
-    if out is not None:
-        export.check_target(out, format)
+    check_export(out, format)
     count = whole_number("devices", devices)
     port = whole_number("master-port", master_port) or 0
     start_if_several(context, count or 1, count is not None, port)

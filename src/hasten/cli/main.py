@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from hasten.cli import (
     data,
+    data_make,
     doctor,
     embed,
     evaluate,
@@ -85,6 +86,8 @@ app.command("influence")(influence.influence)
 app.command("embed")(embed.embed)
 app.command("check-embeddings")(embed.check)
 app.command("doctor")(doctor.doctor)
+data.app.command()(data_make.features)
+data.app.command()(data_make.make)
 app.add_typer(data.app, name="data", cls=_Commands)
 
 

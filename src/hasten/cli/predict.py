@@ -14,6 +14,7 @@ from hasten.cli.options import (
     OutFileOption,
     OutFormatOption,
     RunArgument,
+    check_export,
     flag,
     prepare_process,
 )
@@ -60,13 +61,10 @@ def predict(
         raise UsageError("no query: give two of --head, --relation and --tail, or --questions")
     if known not in ("filter", "mark"):
         raise UsageError(f"--known {known}: must be filter or mark")
-    if format is not None and out is None:
-        raise UsageError("--format is the format of --out FILE, which is not given")
     prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
-    if out is not None:
-        export.check_target(out, format)
+    check_export(out, format)
     asked = [given] if questions is None else inputs.read_questions(questions)
     from hasten.inference import predict as engine  # noqa: PLC0415 - brings torch
     from hasten.loaded_run import load_run  # noqa: PLC0415

@@ -18,6 +18,7 @@ from hasten.cli.options import (
     OutFileOption,
     OutFormatOption,
     RunArgument,
+    check_export,
     flag,
     prepare_process,
 )
@@ -95,7 +96,6 @@ def recommend(
             history_times,
             history,
         ),
-        ("--format is the format of --out FILE, which is not given", format, out),
         ("--paths is how many --explain gives, which is not given", paths, explain or None),
     )
     if until not in PARTS:
@@ -103,8 +103,7 @@ def recommend(
     prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
-    if out is not None:
-        export.check_target(out, format)
+    check_export(out, format)
     wanted = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
     histories: dict[str, list[str]] | None = None
     times: dict[str, list[float]] | None = None
