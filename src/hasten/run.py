@@ -51,7 +51,7 @@ from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
 from hasten.training.resolve_config import ResolvedConfig, resolve_config
 from hasten.training_run import RunSetup, open_run
 
-#: the folder of the run on both parts, within the run that selected its epochs
+#: subfolder of the run that retrains on train + validation
 _REFIT = "refit"
 
 
@@ -65,8 +65,9 @@ def train(
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
 
-    refit: unless time ran out, train again on the training and validation parts together, for as
-    many epochs as validation selected, in the folder ``refit`` of the run; return that summary.
+    refit: afterwards train a second run from scratch on train + validation, for the number of
+    epochs that validation selected, in the subfolder ``refit``, and return its summary. Skipped if
+    ``max_time`` ended the first run.
     """
     if table is None:
         config = with_sample(config)
@@ -75,24 +76,24 @@ def train(
     if refit and config.data.refit:
         raise ConfigurationError(
             "--refit selects the epochs on the validation part, which data.refit=true trains on: "
-            "give one of them"
+            "use only one of them"
         )
     tune_process()
     begin = time.perf_counter()
     with Processes.join(config.device, config.distributed) as processes:
         resolved = resolve_config(config, processes)
         config = resolved.config
-        begun = _begun_before(processes, config.out, resume_auto)
-        if begun is None:
-            selected = _train_new(processes, resolved, table, quiet, begin, refit)
-        elif refit and begun.name == _REFIT:  # restarted within the second run
-            return _resume(processes, begun, None, {}, quiet, begin)
+        existing = _existing_run(processes, config.out, resume_auto)
+        if existing is None:
+            first = _train_new(processes, resolved, table, quiet, begin, refit)
+        elif refit and existing.name == _REFIT:  # restarted within the second run
+            return _resume(processes, existing, None, {}, quiet, begin)
         else:
-            changes = requested_changes(config.model_copy(update={"out": begun}))
-            selected = _resume(processes, begun, None, changes, quiet, begin)
-        if not refit or selected.stopped_by == "max_time":
-            return selected
-        return _refit(processes, resolved, table, quiet, selected)
+            changes = requested_changes(config.model_copy(update={"out": existing}))
+            first = _resume(processes, existing, None, changes, quiet, begin)
+        if not refit or first.stopped_by == "max_time":
+            return first
+        return _refit(processes, resolved, table, quiet, first)
 
 
 def _refit(
@@ -100,41 +101,42 @@ def _refit(
     resolved: ResolvedConfig,
     table: object | None,
     quiet: bool,
-    selected: Summary,
+    first: Summary,
 ) -> Summary:
-    """Train on both parts for the selected number of epochs, or resume that run."""
-    begin, place = time.perf_counter(), selected.run / _REFIT
-    if processes.from_first(lambda: RunFolder.holds_run(place)):
-        summary = _resume(processes, place, None, {}, quiet, begin)
+    """Retrain on train + validation for the selected number of epochs, or resume doing so."""
+    begin, folder = time.perf_counter(), first.run / _REFIT
+    if processes.from_first(lambda: RunFolder.holds_run(folder)):
+        summary = _resume(processes, folder, None, {}, quiet, begin)
     else:
         config = resolved.config
-        both = {"epochs": selected.best_epoch, "patience": None}
+        overrides = {"epochs": first.best_epoch, "patience": None}
         if not Supports.of(load_model(config.model.name)).gradient_steps:
-            both = {}
+            overrides = {}
         config = config.model_copy(
             update={
-                "out": place,
+                "out": folder,
                 "data": config.data.model_copy(update={"refit": True}),
-                "training": config.training.model_copy(update=both),
+                "training": config.training.model_copy(update=overrides),
             }
         )
         resolved = replace(resolved, config=config, warnings=())
         summary = _train_new(processes, resolved, table, quiet, begin)
-    kept = ("epochs", "best_epoch", "valid", "test", "stopped_by")
-    told = {name: getattr(selected, name) for name in kept}
-    return replace(summary, selected={"run": str(selected.run), **told})
+    fields = ("epochs", "best_epoch", "valid", "test", "stopped_by")
+    selection = {name: getattr(first, name) for name in fields}
+    return replace(summary, selected={"run": str(first.run), **selection})
 
 
-def _begun_before(processes: Processes, out: Path | None, resume_auto: bool) -> Path | None:
-    """The folder of the run to resume, if this command has started one before.
+def _existing_run(processes: Processes, out: Path | None, resume_auto: bool) -> Path | None:
+    """The run folder to resume, or None.
 
-    After a restart by torchrun that is the run which this job started, whatever its name.
+    After a restart by torchrun: the run that this job created. With ``--resume auto``: ``--out``
+    if it holds a run.
     """
 
     def find() -> str | None:
-        kept = processes.recall("run") if processes.restarts else None
-        place = kept or (str(out) if resume_auto else None)
-        return place if place is not None and RunFolder.holds_run(Path(place)) else None
+        created = processes.recall("run") if processes.restarts else None
+        path = created or (str(out) if resume_auto else None)
+        return path if path is not None and RunFolder.holds_run(Path(path)) else None
 
     found = processes.from_first(find)
     return None if found is None else Path(found)
@@ -148,10 +150,10 @@ def _train_new(
     begin: float,
     refit: bool = False,
 ) -> Summary:
-    """A new run, in a folder that the first process creates; refit: a second run follows."""
+    """Start a new run. refit: a refit follows, so require a validation part."""
     config, device = resolved.config, processes.device
     dataset = processes.together("reading the data", lambda: load_data(config, table))
-    if refit:  # what cannot be refitted is refused before anything is trained
+    if refit:  # fail before anything is trained
         processes.together("looking for a validation part", lambda: refitted(dataset))
     require_same_data(processes, dataset)
     weights = _initial_weights(processes, config)
@@ -166,7 +168,7 @@ def _train_new(
 
     model, phases, tasks = processes.together("building the model", build)
     require_same_weights(processes, model, "at the start")
-    made: list[RunFolder] = []
+    created: list[RunFolder] = []  # on rank 0, which holds the lock
 
     def make() -> str:
         folder = RunFolder.create(config.out, config.model.name, dataset.name)
@@ -178,32 +180,34 @@ def _train_new(
         except BaseException:
             folder.discard()
             raise
-        made.append(folder)
+        created.append(folder)
         processes.remember("run", str(folder.path))
         return str(folder.path)
 
     path = Path(processes.from_first(make, "making the run folder"))
     try:
-        with made[0] if made else RunFolder(path, None) as folder:
+        with created[0] if created else RunFolder(path, None) as folder:
             setup = RunSetup(
                 processes, resolved, dataset, model, phases, tasks, folder, quiet, begin
             )
             return _run(setup, None)
     except RuntimeError as error:
-        if not _falls_back(error, processes, config, path):
+        if not _warn_if_falling_back(error, processes, config, path):
             raise
     return resume(path, changes={"device": "cpu"}, quiet=quiet)
 
 
 def _initial_weights(processes: Processes, config: RunConfig) -> Checkpoint | None:
-    """The weights that ``init_from`` names, on all processes."""
+    """Read the checkpoint of ``init_from``, on every process; None if there is none."""
     if config.init_from is None:
         return None
     source = Path(config.init_from)
     return shared_checkpoint(processes, lambda: initial_weights(source))
 
 
-def _falls_back(error: RuntimeError, processes: Processes, config: RunConfig, run: Path) -> bool:
+def _warn_if_falling_back(
+    error: RuntimeError, processes: Processes, config: RunConfig, run: Path
+) -> bool:
     """Whether the run continues on the CPU because its device failed; warns if so."""
     device = processes.device.type
     if not falls_back_to_cpu(error, device, config.device, processes.world):
@@ -226,23 +230,24 @@ def resume(
     """
     tune_process()
     begin = time.perf_counter()
-    RunFolder.open(run, lock=False)
+    RunFolder.open(run, lock=False)  # raises if it is not a run folder
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
-        # after a restart by the launcher the copy exists, with checkpoints after the named one
-        again = processes.restarts > 0 and processes.recall("run") == str(out or run)
+        # after a restart by the launcher the copy exists and may hold newer checkpoints than the
+        # requested one: resume from its newest
+        restarted = processes.restarts > 0 and processes.recall("run") == str(out or run)
         if out is not None:
-            if not again:
+            if not restarted:
                 copied = processes.from_first(
                     lambda: copy_run(run, out, checkpoint), "copying the run"
                 )
                 processes.remember("run", copied)
             run = out
-        chosen = None if again else checkpoint
+        requested = None if restarted else checkpoint
         try:
-            return _resume(processes, run, chosen, changes or {}, quiet, begin)
+            return _resume(processes, run, requested, changes or {}, quiet, begin)
         except RuntimeError as error:
-            if not _falls_back(error, processes, config, run):
+            if not _warn_if_falling_back(error, processes, config, run):
                 raise
     return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet)
 
@@ -255,7 +260,7 @@ def _resume(
     quiet: bool,
     begin: float,
 ) -> Summary:
-    held: list[RunFolder] = []
+    held: list[RunFolder] = []  # on rank 0, which holds the lock
     warnings: list[str] = []
 
     def hold() -> None:

@@ -74,7 +74,7 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint atomically. An existing one of that name stays valid until replaced.
 
-    tensors: group (file stem) -> name -> dense tensor of any layout, on any device.
+    tensors: group (file stem) -> name -> dense tensor, contiguous or not, on any device.
     state: JSON values. Floats round-trip exactly, including non-finite ones; tuples become lists.
     Raises CheckpointError, with the required and the free bytes if the disk is full.
     """

@@ -1,4 +1,4 @@
-"""The state of a training: what a checkpoint holds, saved and restored."""
+"""Training state: what a checkpoint holds, saved and restored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from hasten.training.weight_average import WeightAverage
 
 @dataclass
 class Position:
-    """How far a run is: complete epochs, and steps into the phases of the next one."""
+    """Progress of training.
+
+    epoch: completed epochs; phase: the current phase of the next epoch; index: steps taken in that
+    phase; step_of_epoch: steps taken in that epoch; step: steps taken in the run.
+    """
 
     epoch: int = 0
     phase: int = 0
@@ -32,9 +36,12 @@ class Position:
 
 @dataclass
 class Totals:
-    """Sums of the current epoch (reset each epoch) and of the run (kept)."""
+    """Losses and seconds of the current epoch; seconds and examples of the run.
 
-    #: phase -> loss term -> sum over the steps that were taken; "steps" counts those
+    earlier_seconds: of the run before it was resumed.
+    """
+
+    #: phase -> loss term -> sum over steps with finite gradients; "steps" is their number
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     epoch_seconds: float = 0.0
     train_seconds: float = 0.0
@@ -49,7 +56,7 @@ class Totals:
             sums[name] = sums.get(name, 0.0) + float(value)
 
     def mean_losses(self, *, prefixed: bool) -> dict[str, float]:
-        """Each loss term's mean over the steps taken in this epoch; prefixed: by the phase."""
+        """Mean of each loss term over the epoch's steps. prefixed: prepend the phase's name."""
         means = {}
         for phase, sums in sorted(self.losses.items()):
             prefix = f"{phase}." if prefixed else ""
@@ -60,7 +67,7 @@ class Totals:
 
 
 class TrainingState:
-    """Weights, optimizers, position and totals of a training, saved to and loaded from checkpoints.
+    """Weights, optimizers, position and totals, saved to and loaded from checkpoints.
 
     Everything random is keyed by (seed, epoch, index), so resuming is exact at any step.
     """
@@ -87,18 +94,20 @@ class TrainingState:
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Weights, optimizer states and phase states, by group and name.
 
-        If weights are averaged, ``weights`` are the averages and ``training`` the weights that
-        training continues from.
+        With ``training.average``, the group ``weights`` holds the averages and the group
+        ``training`` the raw weights, from which training continues.
         """
         optimizers, phases = {}, {}
         weights = dict(self.model.state_dict())
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for step in self.steps:
             name = step.phase.name
-            held, updated = step.optimizer.tensors()
-            optimizers.update({f"{name}.{key}": value for key, value in held.items()})
+            # deferred updates of table rows are applied to a copy: it replaces the stored weights
+            optimizer_state, updated = step.optimizer.tensors()
+            optimizers.update({f"{name}.{key}": value for key, value in optimizer_state.items()})
             weights.update({names[parameter]: value for parameter, value in updated.items()})
             phases.update({f"{name}.{key}": value for key, value in step.phase.state().items()})
+        # "optimisers": the spelling of existing checkpoints
         groups = {"weights": weights, "optimisers": optimizers, "phases": phases}
         if self.average is not None:
             groups |= {"weights": self.average.of(weights), "training": weights}
@@ -109,7 +118,7 @@ class TrainingState:
         elapsed = self.totals.earlier_seconds + time.monotonic() - self.started
         return {
             "position": asdict(self.position),
-            "lr": self.lr,  # influence weights checkpoints by it
+            "lr": self.lr,  # TracIn weights every checkpoint by its learning rate
             "totals": {**asdict(self.totals), "earlier_seconds": elapsed},
             "selection": self.selection.state(),
             "averaged": None if self.average is None else self.average.times,
@@ -127,7 +136,7 @@ class TrainingState:
     def load(self, checkpoint: Checkpoint, seed: int) -> None:
         """Continue exactly where the checkpoint was written, on any number of processes.
 
-        seed: of the run. Raises CheckpointError if the weights do not fit the model.
+        seed: the run's seed. Raises CheckpointError if the weights do not fit the model.
         """
         weights, saved = checkpoint.tensors["weights"], checkpoint.state
         try:
@@ -151,7 +160,7 @@ class TrainingState:
                 compile_step(step, forced(report.requested), seed)
 
     def load_phases(self, checkpoint: Checkpoint) -> None:
-        """Load what the phases keep, and nothing else."""
+        """Load only the state of the phases."""
         for step in self.steps:
             step.phase.load_state(phase_state(checkpoint, step.phase.name))
 
@@ -159,8 +168,9 @@ class TrainingState:
 def _load_step(step: OptimizerStep, checkpoint: Checkpoint) -> None:
     name, tensors = step.phase.name, checkpoint.tensors
     prefix = f"{name}."
-    held = {k: v for k, v in tensors["optimisers"].items() if k.rsplit(".", 2)[0] == name}
-    step.optimizer.load({key.removeprefix(prefix): value for key, value in held.items()})
+    # keys are PHASE.NUMBER.FIELD
+    own = {k: v for k, v in tensors["optimisers"].items() if k.rsplit(".", 2)[0] == name}
+    step.optimizer.load({key.removeprefix(prefix): value for key, value in own.items()})
     step.phase.load_state(phase_state(checkpoint, name))
     saved = checkpoint.state["steps"][name]
     step.precision = Precision.from_state(saved["precision"], step.device)
@@ -169,7 +179,7 @@ def _load_step(step: OptimizerStep, checkpoint: Checkpoint) -> None:
 
 
 def phase_state(checkpoint: Checkpoint, name: str) -> dict[str, Tensor]:
-    """What a phase keeps between epochs, from a checkpoint."""
+    """The state of one phase in a checkpoint."""
     prefix = f"{name}."
     tensors = checkpoint.tensors.get("phases", {})
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
