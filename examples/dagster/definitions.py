@@ -9,14 +9,14 @@ Every partition of the three assets is a graph. Files go to ``$HASTEN_DAGSTER`` 
 import os
 from pathlib import Path
 
-from hasten.data.samples.typed_graph import write_medicine
+from hasten.data.samples.files import write_sample
 from hasten.integrations.dagster_assets import GraphSource, hgt_definitions
 
 FOLDER = Path(os.environ.get("HASTEN_DAGSTER", "embeddings")).absolute()
 GRAPH = FOLDER / "medicine.csv"
 
 if not GRAPH.exists():
-    write_medicine(GRAPH)
+    write_sample("medicine", GRAPH)
 
 defs = hgt_definitions(
     {

@@ -14,11 +14,11 @@ from hasten.config import AnyDataOptions, InteractionOptions, TripleOptions
 from hasten.data.detect import holds_triples
 from hasten.data.graph.load import load_graph
 from hasten.data.interactions.load import load_dataset
-from hasten.data.samples.files import SAMPLES
 from hasten.data.samples.graph import make_families
 from hasten.data.samples.typed_graph import make_medicine
 from hasten.data.store import fingerprint
 
+MODELS = {"sequences": "sasrec", "sittings": "tisasrec", "library": "kgat", "gallery": "mmgcn"}
 CSV = "user_id,item_id,rating,timestamp\n" + "".join(
     f"{u},{i},{i % 5},{1_000_000_000 + u * 100 + i}\n" for u in (1, 2, 3) for i in range(5)
 )
@@ -174,15 +174,14 @@ def test_make_writes_what_train_reads(tmp_path, capsys):
     assert "exists already" in found["error"]["message"]
 
 
-@pytest.mark.parametrize("kind", sorted(SAMPLES))
+@pytest.mark.parametrize("kind", sorted(MODELS))
 @pytest.mark.parametrize("command", ["check", "inspect"])
 def test_what_make_writes_is_recognised(command, kind, tmp_path, capsys):
     """Three columns of numbers under a header are events, not triples."""
     out = tmp_path / "made.csv"
     code, _, said = run(capsys, "make", kind, "--out", str(out))
     assert code == 0
-    models = {"sequences": "sasrec", "sittings": "tisasrec", "library": "kgat", "gallery": "mmgcn"}
-    assert f"next: hasten train {models[kind]} {out}\n" in said
+    assert f"next: hasten train {MODELS[kind]} {out}\n" in said
     code, found, said = run(capsys, command, str(out))
     assert code == 0, said
     assert found["counts"]["users"] > 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.data.samples.typed_graph import write_medicine
+from hasten.data.samples.files import write_sample
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -29,7 +29,7 @@ SMALL = {
 def made(tmp_path_factory):
     """Two graphs; the assets of one of them, materialised."""
     folder = tmp_path_factory.mktemp("dagster")
-    write_medicine(folder / "kg.csv", 60)
+    write_sample("medicine", folder / "kg.csv", 60)
     kinds = ["gene/protein", "disease", "drug"]
     graphs = {
         "whole": GraphSource(str(folder / "kg.csv")),

@@ -12,8 +12,8 @@ from hasten.cli.data import FIRST_MODEL
 from hasten.cli.options import DebugOption, JsonOption, flag
 from hasten.errors import UsageError
 
-#: users, items and interactions of a sample; None: the sample's own number
-_Sizes = tuple[int | None, int | None, int | None]
+#: users, items and interactions of a sample, or its one size; None: the sample's own number
+_Sizes = tuple[int | None, ...]
 
 
 def features(
@@ -78,21 +78,14 @@ def _written(
     kind: str, out: Path, sizes: _Sizes, size: int | None, seed: int
 ) -> tuple[dict[str, Any], str]:
     """Write a sample: what was written, and what is said of it."""
+    from hasten.data.samples.files import write_sample  # noqa: PLC0415 - slow to import
+
     counts: tuple[str, ...] = ("users", "items", "events")
     if kind == "families":
-        from hasten.data.samples.graph import write_families  # noqa: PLC0415 - slow to import
-
-        found = write_families(out, size, seed)
-        counts = ("entities", "relations", "triples")
+        sizes, counts = (size,), ("entities", "relations", "triples")
     elif kind == "medicine":
-        from hasten.data.samples.typed_graph import write_medicine  # noqa: PLC0415
-
-        found = write_medicine(out, size, seed)
-        counts = ("nodes", "types", "edges", "relations")
-    else:
-        from hasten.data.samples.files import write_sample  # noqa: PLC0415
-
-        found = write_sample(kind, out, *sizes, seed)
+        sizes, counts = (size,), ("nodes", "types", "edges", "relations")
+    found = write_sample(kind, out, *sizes, seed=seed)
     said = f"{found['data']}: " + ", ".join(f"{found[name]:,} {name}" for name in counts)
     names = found.get("names")
     return found, f"{said}\n{names}: the names" if names else said

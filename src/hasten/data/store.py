@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hasten.atomic_write import atomic_path, write_atomically
 from hasten.data.interactions.store_features import load_features, save_features
 from hasten.data.tables import (
     AnyDataset,
@@ -34,6 +34,7 @@ GRAPH_FILES = ("entities.parquet", "relations.parquet", "triples.parquet")
 #: beside FILES, of a knowledge graph about the items
 FACTS_FILES = ("entities.parquet", "relations.parquet", "facts.parquet")
 DESCRIPTION = "dataset.json"
+_TRIPLE = ("head", "relation", "tail")
 
 
 def fingerprint(dataset: AnyDataset) -> str:
@@ -107,9 +108,8 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in _tables(dataset).items():
-        aside = folder / f".{name}.new"
-        pq.write_table(table, aside)
-        _settle(aside, folder / name)
+        with atomic_path(folder / name) as temporary:
+            pq.write_table(table, temporary)
     mark = fingerprint(dataset)
     modalities = (
         dataset.modalities
@@ -127,14 +127,8 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         "features": save_features(modalities, folder),
         "source": asdict(dataset.source),
     }
-    aside = folder / f".{DESCRIPTION}.new"
-    aside.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    _settle(aside, folder / DESCRIPTION)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(folder / DESCRIPTION, text.encode())
     return mark
 
 
@@ -165,13 +159,7 @@ def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
 
 
 def _triple_columns(triples: Triples) -> dict[str, Any]:
-    return {"head": triples.head, "relation": triples.relation, "tail": triples.tail}
-
-
-def _settle(aside: Path, final: Path) -> None:
-    with aside.open("rb+") as file:
-        os.fsync(file.fileno())
-    aside.replace(final)
+    return {name: getattr(triples, name) for name in _TRIPLE}
 
 
 def _vocabulary_table(vocabulary: Vocabulary) -> pa.Table:
@@ -199,7 +187,9 @@ def load_stored(folder: Path) -> AnyDataset:
         dataset: AnyDataset = make(described, first, second, table)
         if isinstance(dataset, Dataset) and described.get("facts"):
             read = (pq.read_table(folder / name, partitioning=None) for name in FACTS_FILES)
-            dataset = replace(dataset, facts=_facts(*read))
+            entities, relations, triples = read
+            facts = Facts(_vocabulary(entities), _vocabulary(relations), _triples(triples))
+            dataset = replace(dataset, facts=facts)
         if isinstance(dataset, Dataset):
             found = load_features(described.get("features", []), folder, dataset.items.labels)
             dataset = replace(dataset, modalities=found)
@@ -220,45 +210,37 @@ def load_stored(folder: Path) -> AnyDataset:
 def _dataset(
     described: dict[str, Any], users: pa.Table, items: pa.Table, table: pa.Table
 ) -> Dataset:
-    def column(name: str, kind: type) -> Any:
-        return table.column(name).to_numpy().astype(kind) if name in table.column_names else None
-
+    events = {name: np.array(table.column(name)) for name in table.column_names}
+    part = events.pop("part")
     return Dataset(
         described["name"],
         _vocabulary(users),
         _vocabulary(items),
-        Interactions(
-            column("user", np.int64), column("item", np.int64),
-            column("rating", np.float32), column("time", np.int64),
-        ),
-        column("part", np.int8),
+        Interactions(**events),
+        part,
         described["split"],
         _source(described),
-    )  # fmt: skip
+    )
 
 
 def _graph(
     described: dict[str, Any], entities: pa.Table, relations: pa.Table, table: pa.Table
 ) -> KnowledgeGraph:
-    def column(name: str, kind: type) -> Any:
-        return table.column(name).to_numpy().astype(kind)
-
     return KnowledgeGraph(
         described["name"],
         _vocabulary(entities),
         _vocabulary(relations),
-        Triples(*(column(name, np.int64) for name in ("head", "relation", "tail"))),
-        column("part", np.int8),
+        _triples(table),
+        np.array(table.column("part")),
         described["split"],
         _source(described),
-        column("rank_last", np.bool_),
+        np.array(table.column("rank_last")),
         bool(described.get("typed", False)),
     )
 
 
-def _facts(entities: pa.Table, relations: pa.Table, table: pa.Table) -> Facts:
-    columns = (table.column(name).to_numpy().astype(np.int64) for name in table.column_names)
-    return Facts(_vocabulary(entities), _vocabulary(relations), Triples(*columns))
+def _triples(table: pa.Table) -> Triples:
+    return Triples(*(np.array(table.column(name)) for name in _TRIPLE))
 
 
 def _source(described: dict[str, Any]) -> Source:

@@ -12,12 +12,12 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from hasten.atomic_write import atomic_path
 from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError, UsageError
 from hasten.inference.export import escape_formulas
 from hasten.models.interface import NodeEmbedder
-from hasten.runs.atomic_write import atomic_path
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from hasten.atomic_write import atomic_path
 from hasten.errors import HastenError, UsageError, os_errors_as
-from hasten.runs.atomic_write import atomic_path
 
 # Spreadsheets run text cells that start with one of these as formulas.
 _FORMULA = r"^[=+\-@\t\r]"

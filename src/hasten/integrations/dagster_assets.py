@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 import dagster as dg
 import numpy as np
 
+from hasten.atomic_write import write_atomically
 from hasten.build import load_data
 from hasten.configuration.build import build_config
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.store import fingerprint
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError
-from hasten.runs.atomic_write import write_atomically
 
 Found = TypeVar("Found")
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import Int64, ragged_offsets
-from hasten.data.interactions.clean import distinct
+from hasten.arrays import Int64, distinct, ragged_offsets
 from hasten.ops.random import integers
 
 

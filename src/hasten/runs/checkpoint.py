@@ -21,8 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from hasten.errors import CheckpointError, os_errors_as
-from hasten.runs.atomic_write import (
+from hasten.atomic_write import (
     current_folder,
     delete_folder,
     fsync_path,
@@ -33,6 +32,7 @@ from hasten.runs.atomic_write import (
     remove_tree,
     staging_folder,
 )
+from hasten.errors import CheckpointError, os_errors_as
 from hasten.runs.exact_json import from_exact_json, to_exact_json
 from hasten.runs.manifest import (
     MANIFEST,

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hasten.atomic_write import write_atomically
 from hasten.errors import HastenError, os_errors_as
-from hasten.runs.atomic_write import write_atomically
 from hasten.runs.exact_json import to_plain_json
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hasten.atomic_write import delete_folder
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.configuration.effects import refuse_without_effect
 from hasten.data.store import fingerprint
 from hasten.data.tables import AnyDataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
-from hasten.runs.atomic_write import delete_folder
 from hasten.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from hasten.runs.run_folder import RunFolder
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.atomic_write import recover_all, remove_tree, write_atomically
 from hasten.errors import HastenError, RunFolderError, os_errors_as
-from hasten.runs.atomic_write import recover_all, remove_tree, write_atomically
 from hasten.runs.config_text import config_text
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.lock import LOCK_FILE, RunLock

@@ -11,15 +11,21 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import TripleOptions
+from hasten.data.columns.parts import given_parts, parts_of_files
 from hasten.data.graph import policies, statistics
 from hasten.data.graph.dictionaries import Dictionary
-from hasten.data.graph.splits import given_parts, random_parts
+from hasten.data.graph.splits import random_parts
 from hasten.data.graph.typed_links import link_parts, stored_links
 from hasten.data.graph.vocabularies import compact, index_triples
 from hasten.data.readers.interface import TripleColumns
 from hasten.data.readers.names import with_names
 from hasten.data.tables import KnowledgeGraph, Source, Triples
 from hasten.errors import DataError
+
+_REMEDY = (
+    "a folder or an archive with train, valid and test files, or data.train, data.valid and "
+    "data.test"
+)
 
 
 @dataclass(eq=False)
@@ -105,17 +111,12 @@ def _parts(
     read: GraphRead, triples: Triples, row: Int64, options: TripleOptions, seed: int
 ) -> tuple[NDArray[np.int8], str]:
     """The part of every triple: as the files or a column name it, or at random."""
-    found = []
-    for columns, part in read.triples:
-        if part is not None:
-            found.append(np.full(len(columns), part, np.int8))
-        elif columns.part is not None:
-            found.append(columns.part)
+    part = parts_of_files(read.triples)
     chosen = options.split
     if chosen == "auto":
-        chosen = "given" if found else "ratio"
+        chosen = "ratio" if part is None else "given"
     if chosen == "given":
-        return given_parts(np.concatenate(found)[row] if found else None)
+        return given_parts(None if part is None else part[row], "triple", _REMEDY)
     if read.typed:
         return link_parts(triples, options.ratios, int(triples.relation.max()) + 1, seed)
     return random_parts(triples, options.ratios, seed)

@@ -12,23 +12,6 @@ from hasten.errors import DataError
 Parts = NDArray[np.int8]
 
 
-def given_parts(part: Parts | None) -> tuple[Parts, str]:
-    """The split that the files or a column give.
-
-    Raises:
-        DataError: they name none, or nothing to train on.
-    """
-    if part is None:
-        raise DataError(
-            "data.split=given, but the data name no parts: give a folder or an archive with "
-            "train, valid and test files, or data.train, data.valid and data.test"
-        )
-    if not np.any(part == TRAIN):
-        raise DataError("the given split has no training triple")
-    names = [name for number, name in enumerate(PART_NAMES) if np.any(part == number)]
-    return part, f"given parts ({', '.join(names)})"
-
-
 def random_parts(
     triples: Triples, shares: tuple[float, float, float], seed: int
 ) -> tuple[Parts, str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.data.columns.checks import counted
+from hasten.data.columns.parts import overlaps
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Triples
 
 #: r' is an inverse of r if at least this share of r's pairs (h, t) are pairs (t, h) of r'. A
@@ -52,15 +52,7 @@ def _overlaps(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
     pairs = _keys(graph.triples, graph)
     _, pair = np.unique(pairs, return_inverse=True)
     whole = pair * len(graph.relations) + graph.triples.relation
-    in_part = [np.unique(whole[graph.part == p]) for p in (TRAIN, VALID, TEST)]
-    counts = {}
-    for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
-        shared = int(np.isin(in_part[second], in_part[first], assume_unique=True).sum())
-        what = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
-        counts[f"triples_in_{what.replace(' ', '_')}"] = shared
-        if shared:
-            said.append(f"overlap: {counted(shared, 'triple')} in both {what}")
-    return counts
+    return overlaps(whole, graph.part, "triple", "", said)
 
 
 def _leaks(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import ids, times
 from hasten.data.columns.checks import counted
+from hasten.data.columns.parts import given_parts, parts_of_files
 from hasten.data.interactions import clean, splits
 from hasten.data.interactions.statistics import count
 from hasten.data.readers import Events, names
@@ -21,6 +22,10 @@ from hasten.data.tables import VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.errors import DataError
 
 Otherwise = Literal["leave-last-two-out", "ratio"]
+_REMEDY = (
+    "a folder with train and test files, or data.train, data.valid and data.test, or choose "
+    "another split"
+)
 _OF_RATIO = {key: InteractionOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
 
 
@@ -133,19 +138,13 @@ def _columns(
         ratings = [events.rating for events in sources if events.rating is not None]
         rating = times.joined(ratings)
     return clean.Columns(
-        times.joined(users.codes), times.joined(items.codes), rating, time, key, _part(read)
+        times.joined(users.codes),
+        times.joined(items.codes),
+        rating,
+        time,
+        key,
+        parts_of_files(read),
     )
-
-
-def _part(read: list[tuple[Events, int | None]]) -> NDArray[np.int8] | None:
-    """The part of every interaction, where the files or a column give it."""
-    parts = []
-    for events, part in read:
-        if part is not None:
-            parts.append(np.full(len(events), part, np.int8))
-        elif events.part is not None:
-            parts.append(events.part)
-    return np.concatenate(parts) if parts else None
 
 
 def _cleaned(
@@ -202,7 +201,7 @@ def _split(
     if chosen == "auto":
         chosen = otherwise if part is None else "given"
     if chosen == "given":
-        parts, words = splits.given(part)
+        parts, words = given_parts(part, "event", _REMEDY)
         if options.valid_share and not np.any(parts == VALID):
             items = events.item.astype(np.int64)
             parts, how = splits.carve_valid(parts, user, items, options.valid_share, seed)

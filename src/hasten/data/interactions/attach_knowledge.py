@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, distinct
 from hasten.data.columns.checks import counted
 from hasten.data.graph.vocabularies import unite_roles
-from hasten.data.interactions.clean import distinct
 from hasten.data.interactions.id_lists import NumberedList
 from hasten.data.readers.interface import TripleColumns
 from hasten.data.tables import Dataset, Facts, Triples, Vocabulary

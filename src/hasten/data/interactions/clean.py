@@ -122,15 +122,6 @@ def core(events: Columns, k: int, users: int, items: int) -> Columns:
     raise DataError(f"data.k_core={k} leaves no event")
 
 
-def distinct(values: Int64) -> Int64:
-    """The distinct values, ascending: ``np.unique``, which hashes and takes 80 times as long."""
-    if np.all(values[1:] > values[:-1]):
-        return values
-    ordered = np.sort(values)
-    found: Int64 = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-    return found
-
-
 def stable_order(key: Int64, limit: int) -> Int64:
     """``np.argsort(key, kind="stable")`` of keys in [0, limit), several times faster.
 

@@ -118,27 +118,6 @@ def carve_valid(
     return carved, words
 
 
-def given(part: Parts | None) -> tuple[Parts, str]:
-    """The parts that the files give.
-
-    Raises:
-        DataError: there are none, or no training interaction.
-    """
-    if part is None:
-        raise DataError(
-            "data.split=given, but the data name no parts: give a folder with train and test "
-            "files, or data.train, data.valid and data.test, or choose another split"
-        )
-    if not np.any(part == TRAIN):
-        raise DataError("the given split has no training event")
-    names = [
-        name
-        for name, p in (("train", TRAIN), ("valid", VALID), ("test", TEST))
-        if (part == p).any()
-    ]
-    return part, f"given parts ({', '.join(names)})"
-
-
 def _order(timed: bool) -> str:
     return "by time" if timed else "in file order"
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hasten.data.columns.checks import counted
-from hasten.data.interactions.clean import distinct
+from hasten.data.columns.parts import overlaps
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Dataset
 
 
@@ -42,19 +42,12 @@ def count(dataset: Dataset, said: list[str], was_given: bool) -> dict[str, Any]:
 def _overlaps(dataset: Dataset, said: list[str]) -> dict[str, int]:
     """The (user, item) pairs in two parts of a given split, and the users not in train."""
     pair = dataset.interactions.user * len(dataset.items) + dataset.interactions.item
-    in_part = [distinct(pair[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
-    counts = {}
-    for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
-        count = int(np.isin(in_part[second], in_part[first], assume_unique=True).sum())
-        what = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
-        counts[f"pairs_in_{what.replace(' ', '_')}"] = count
-        if count:
-            said.append(f"overlap: {counted(count, 'pair')} of user and item in both {what}")
+    counts = overlaps(pair, dataset.part, "pair", " of user and item", said)
     users = [np.unique(dataset.interactions.user[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
     unseen = int(np.sum(~np.isin(np.union1d(users[VALID], users[TEST]), users[TRAIN])))
     counts["users_not_in_train"] = unseen
     if unseen:
         said.append(f"{counted(unseen, 'user')} only in valid or test")
-    empty = [PART_NAMES[p] for p in (VALID, TEST) if not len(in_part[p])]
+    empty = [PART_NAMES[p] for p in (VALID, TEST) if not len(users[p])]
     said += [f"the given split has no {name} part" for name in empty]
     return counts

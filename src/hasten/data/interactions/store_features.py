@@ -6,7 +6,6 @@ neither: a checkpoint holds the vectors that were computed from them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hasten.atomic_write import atomic_path
 from hasten.data.interactions.load_features import aligned
 from hasten.data.modality import Matrix, Modality
 from hasten.data.readers.features import open_features
@@ -30,13 +30,11 @@ def save_features(modalities: Sequence[Modality], folder: Path) -> list[dict[str
     for modality in modalities:
         copied = total <= COPIED or modality.origin is None
         if copied:
-            final = folder / _file(modality.name)
-            aside = folder / f".{final.name}.new"
-            with aside.open("wb") as file:
+            with (
+                atomic_path(folder / _file(modality.name)) as temporary,
+                temporary.open("wb") as file,
+            ):
                 np.save(file, modality.values, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(final)
         described.append(
             {
                 "name": modality.name,

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hasten.atomic_write import atomic_path
 from hasten.data.modality import Matrix
 from hasten.data.readers.names import read_names
 from hasten.errors import DataError, UsageError
@@ -35,15 +36,11 @@ def write_text_features(texts: Path, out: Path, width: int = 128, seed: int = 0)
         raise UsageError(f"{out}: features are written as Parquet: give a name in .parquet")
     found = read_names(texts)
     values, explained = text_features(list(found.values()), width, seed, str(texts))
-    aside = out.with_name(f".{out.name}.new")
     out.parent.mkdir(parents=True, exist_ok=True)
     flat = pa.array(values.reshape(-1), pa.float32())
     vectors = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-    try:
-        pq.write_table(pa.table({"item_id": list(found), "text": vectors}), aside)
-        aside.replace(out)
-    finally:
-        aside.unlink(missing_ok=True)
+    with atomic_path(out) as temporary:
+        pq.write_table(pa.table({"item_id": list(found), "text": vectors}), temporary)
     return {
         "features": str(out),
         "items": len(values),

@@ -1,23 +1,21 @@
-"""Shared by the built-in samples: their type, seeded random numbers, and writing to files."""
+"""Shared by the built-in samples: their type, seeded random numbers, and sizes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.columns import counter_random as counter
-from hasten.errors import UsageError
+from hasten.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
 class SampleSet:
-    """A generated data set. table: user_id, item_id, timestamp; names: item_id text -> name.
+    """A generated data set. table: user_id, item_id, timestamp; names: id text -> name.
 
     facts: triples (head, relation, tail) about the items, or None. features: modality -> float32
     [N, d], row i for the item with the id i.
@@ -60,29 +58,26 @@ def first_pairs(user: Int64, item: Int64, events: int) -> tuple[Int64, Int64]:
     return user[kept], item[kept]
 
 
-def new_files(out: Path, kind: str, *endings: str) -> tuple[Path, ...]:
-    """``X.csv`` and the files ``X`` + ending beside it, none of which exists; makes the folder.
+def catalogue_sizes(
+    given: tuple[int | None, int | None, int | None],
+    usual: tuple[int, int, int],
+    least_items: int,
+    most: tuple[int, str],
+) -> tuple[int, int, int]:
+    """Users, items and events; sizes left out are the usual ones, events in proportion to users.
 
-    out: a .csv file, or a folder for ``KIND.csv``. UsageError if one of the files exists.
+    most: how many-th part of the items a user has at most, and the word for it.
+
+    Raises:
+        DataError: sizes that do not go together.
     """
-    data = out if out.suffix == ".csv" else out / f"{kind}.csv"
-    stem = data.name.removesuffix(".csv")
-    files = (data, *(data.with_name(stem + ending) for ending in endings))
-    for path in files:
-        if path.exists():
-            raise UsageError(f"{path} exists already")
-    data.parent.mkdir(parents=True, exist_ok=True)
-    return files
-
-
-def write_csv(table: pa.Table, path: Path) -> None:
-    """Write a table whose cells need no quotes, with a header, atomically."""
-    aside = path.with_name(f".{path.name}.new")
-    try:
-        with aside.open("wb") as file:
-            file.write((",".join(table.column_names) + "\n").encode())
-            options = arrow_csv.WriteOptions(include_header=False, quoting_style="none")
-            arrow_csv.write_csv(table, file, options)
-        aside.rename(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    users = usual[0] if given[0] is None else given[0]
+    items = usual[1] if given[1] is None else given[1]
+    events = users * (usual[2] // usual[0]) if given[2] is None else given[2]
+    enough = users >= 1 and items >= least_items
+    if not (enough and 5 * users <= events <= users * items // most[0]):
+        raise DataError(
+            f"{users} users, {items} items, {events} events: at least {least_items} items, and "
+            f"between 5 and {most[1]} of the items for each user"
+        )
+    return users, items, events

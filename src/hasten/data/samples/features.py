@@ -13,10 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.data.samples.base import SampleSet, first_pairs, integers, uniform
-from hasten.errors import DataError
+from hasten.data.samples.base import SampleSet, catalogue_sizes, first_pairs, integers, uniform
 
-_USERS, _ITEMS, _EVENTS = 600, 2400, 6_000
+_SIZES = (600, 2400, 6_000)
 _STYLES = ("Baroque", "Cubist", "Gothic", "Minimal", "Pop", "Romantic", "Surreal", "Woodcut")
 _SUBJECTS = (
     "bridge", "cat", "city", "dancer", "desert", "forest", "fruit", "harbour", "horse", "market",
@@ -37,14 +36,8 @@ def make_gallery(
     Raises:
         DataError: sizes that do not go together.
     """
-    users = _USERS if users is None else users
-    items = _ITEMS if items is None else items
-    events = users * (_EVENTS // _USERS) if events is None else events
-    if users < 1 or items < 200 or not 5 * users <= events <= users * items // 10:
-        raise DataError(
-            f"{users} users, {items} items, {events} events: at least 200 items, and between 5 and "
-            "a tenth of the items for each user"
-        )
+    given = (users, items, events)
+    users, items, events = catalogue_sizes(given, _SIZES, 200, (10, "a tenth"))
     style = integers(len(_STYLES), items, 40, seed)
     subject = integers(len(_SUBJECTS), items, 41, seed)
     user, item = _looked_at(users, events, style, subject, seed)

@@ -13,12 +13,10 @@ can answer what was left out:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from hasten.data.samples.base import SampleSet, new_files, permutation, uniform, write_csv
+from hasten.data.samples.base import SampleSet, permutation, uniform
 from hasten.errors import DataError
 
 _FAMILIES, _CHILDREN = 48, 3
@@ -46,31 +44,6 @@ def make_families(families: int | None = None, seed: int = 0) -> SampleSet:
     table = pa.table(dict(zip(("head", "relation", "tail"), map(list, columns), strict=True)))
     ids = sorted({entity for head, _, tail in triples for entity in (head, tail)})
     return SampleSet(table, {entity: _name(entity) for entity in ids})
-
-
-def write_families(out: Path, families: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """Write the sample as CSV, with the entities' names beside it as ``X.names.csv``.
-
-    out: a .csv file, or a folder for ``families.csv``. Returns what was written, for ``--json``.
-
-    Raises:
-        DataError: fewer than four families.
-        UsageError: a file exists already.
-    """
-    made = make_families(families, seed)
-    data, names = new_files(out, "families", ".names.csv")
-    entities = {"entity_id": list(made.names), "name": list(made.names.values())}
-    write_csv(pa.table(entities), names)
-    write_csv(made.table, data)
-    return {
-        "kind": "families",
-        "data": str(data),
-        "names": str(names),
-        "entities": len(made.names),
-        "relations": len(set(made.table["relation"].to_pylist())),
-        "triples": made.table.num_rows,
-        "seed": seed,
-    }
 
 
 def _triples(families: int, seed: int) -> Iterator[tuple[str, str, str]]:

@@ -12,10 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from hasten.arrays import Int64
-from hasten.data.samples.base import SampleSet, first_pairs, integers, permutation, uniform
-from hasten.errors import DataError
+from hasten.data.samples.base import (
+    SampleSet,
+    catalogue_sizes,
+    first_pairs,
+    integers,
+    permutation,
+    uniform,
+)
 
-_USERS, _ITEMS, _EVENTS = 600, 3200, 6_000
+_SIZES = (600, 3200, 6_000)
 _AUTHORS_EACH = 8
 _GENRES = ("Crime", "Travel", "Fantasy", "History", "Poetry", "Science", "Romance", "Cooking")
 _SUBJECTS = 40
@@ -33,14 +39,8 @@ def make_library(
     Raises:
         DataError: sizes that do not go together.
     """
-    users = _USERS if users is None else users
-    items = _ITEMS if items is None else items
-    events = users * (_EVENTS // _USERS) if events is None else events
-    if users < 1 or items < 40 or not 5 * users <= events <= users * items // 4:
-        raise DataError(
-            f"{users} users, {items} items, {events} events: at least 40 items, and between 5 and "
-            "a quarter of the items for each user"
-        )
+    given = (users, items, events)
+    users, items, events = catalogue_sizes(given, _SIZES, 40, (4, "a quarter"))
     authors = items // _AUTHORS_EACH
     author = np.minimum(np.arange(items) // _AUTHORS_EACH, authors - 1)
     genre_of_author = integers(len(_GENRES), authors, 30, seed)

@@ -9,15 +9,12 @@ targets and the disease's genes, and from nothing simpler. Every edge stands in 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.data.samples.base import SampleSet, new_files, uniform, write_csv
+from hasten.data.samples.base import SampleSet, uniform
 from hasten.errors import DataError
 
 _MECHANISMS = 12
@@ -86,33 +83,6 @@ def make_medicine(genes: int | None = None, seed: int = 0) -> SampleSet:
     add("indication", _DRUG, _DISEASE,
         np.where(noise, draws.below(sizes[_DISEASE], inside.shape), inside))  # fmt: skip
     return SampleSet(_table(edges, sizes, draws), {})
-
-
-def write_medicine(out: Path, genes: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """Write the sample as CSV with the header of PrimeKG's kg.csv.
-
-    out: a .csv file, or a folder for ``medicine.csv``. Returns what was written, for ``--json``.
-
-    Raises:
-        DataError: fewer than five genes a mechanism.
-        UsageError: a file exists already.
-    """
-    table = make_medicine(genes, seed).table
-    (data,) = new_files(out, "medicine")
-    write_csv(table, data)
-    nodes = {
-        end for side in "xy"
-        for end in zip(*(table[f"{side}_{c}"].to_pylist() for c in ("type", "id")), strict=True)
-    }  # fmt: skip
-    return {
-        "kind": "medicine",
-        "data": str(data),
-        "nodes": len(nodes),
-        "types": len({kind for kind, _ in nodes}),
-        "relations": len(set(table["relation"].to_pylist())),
-        "edges": table.num_rows,
-        "seed": seed,
-    }
 
 
 class _Draws:

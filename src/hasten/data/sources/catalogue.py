@@ -7,17 +7,12 @@ can be fetched by its address with ``--sha256``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hasten.data.samples.base import SampleSet
-from hasten.data.samples.features import make_gallery
-from hasten.data.samples.graph import make_families
-from hasten.data.samples.knowledge import make_library
-from hasten.data.samples.sequences import make_sequences, make_sittings
-from hasten.data.samples.typed_graph import make_medicine
+from hasten.data.samples.files import SAMPLES
 from hasten.data.sources.published import PUBLISHED, RemoteFolder
 from hasten.errors import DataError
 
@@ -28,8 +23,11 @@ class Sample:
 
     name: str
     summary: str
-    make: Callable[[], SampleSet]  # at its usual size
     kind: Literal["interactions", "triples", "typed", "facts", "features"] = "interactions"
+
+    def make(self) -> SampleSet:
+        """The sample at its usual size."""
+        return SAMPLES[self.name]()
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,13 @@ def _triples(name: str, file: str, summary: str, sha256: str, size: int) -> Remo
     )
 
 
+def _movielens(name: str, summary: str, sha256: str, size: int, files: tuple[str, str]) -> Remote:
+    """A set of GroupLens. files: the ratings and the names of the movies."""
+    url = f"https://files.grouplens.org/datasets/movielens/{name}.zip"
+    ratings, movies = (f"{name}/{file}" for file in files)
+    return Remote(name, summary, url, sha256, size, _GROUPLENS, ratings, "lines", movies, "latin-1")
+
+
 #: the sets that ``hasten data fetch`` downloads
 Fetched = Remote | RemoteFolder
 
@@ -78,60 +83,44 @@ CATALOGUE: dict[str, Entry] = {
         Sample(
             "sequences",
             "1,200 made listeners, 400 records, 24,000 events; the next record can be predicted",
-            make_sequences,
         ),
         Sample(
             "sittings",
             "as sequences, but the pauses between records tell which one is next",
-            make_sittings,
         ),
         Sample(
             "families",
             "a made knowledge graph: 360 entities, 10 relations that follow from each other",
-            make_families,
             kind="triples",
         ),
         Sample(
             "library",
             "600 made readers, 3,200 books, 6,000 events, and facts that tell what they read next",
-            make_library,
             kind="facts",
         ),
         Sample(
             "gallery",
             "600 made visitors, 2,400 pictures, 6,000 events, and features of image and text",
-            make_gallery,
             kind="features",
         ),
         Sample(
             "medicine",
             "a made typed graph: 1,180 genes, pathways, diseases and drugs around mechanisms",
-            make_medicine,
             kind="typed",
         ),
-        Remote(
-            name="ml-100k",
-            summary="MovieLens 100K: 943 users, 1,682 movies, 100,000 ratings with times",
-            url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
-            sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-            bytes=4_924_029,
-            licence=_GROUPLENS,
-            file="ml-100k/u.data",
-            format="lines",
-            names="ml-100k/u.item",
-            names_encoding="latin-1",
+        _movielens(
+            "ml-100k",
+            "MovieLens 100K: 943 users, 1,682 movies, 100,000 ratings with times",
+            "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+            4_924_029,
+            ("u.data", "u.item"),
         ),
-        Remote(
-            name="ml-1m",
-            summary="MovieLens 1M: 6,040 users, 3,706 movies, 1,000,209 ratings with times",
-            url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
-            sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-            bytes=5_917_549,
-            licence=_GROUPLENS,
-            file="ml-1m/ratings.dat",
-            format="lines",
-            names="ml-1m/movies.dat",
-            names_encoding="latin-1",
+        _movielens(
+            "ml-1m",
+            "MovieLens 1M: 6,040 users, 3,706 movies, 1,000,209 ratings with times",
+            "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+            5_917_549,
+            ("ratings.dat", "movies.dat"),
         ),
         _triples(
             "fb15k-237",

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasten.arrays import Int64, ragged_offsets, ragged_positions
-from hasten.data.interactions.clean import distinct
+from hasten.arrays import Int64, distinct, ragged_offsets, ragged_positions
 from hasten.data.tables import Histories
 
 
