@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasten.arrays import distinct
 from hasten.config import InteractionOptions
 from hasten.data.columns import times
 from hasten.data.columns.raw import TimeColumn
@@ -85,7 +86,7 @@ def test_stable_order_is_a_stable_argsort(values, bits):
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60))
 def test_distinct_values_are_those_of_a_set(values):
     for found in (values, sorted(values), sorted(set(values))):
-        assert clean.distinct(np.array(found, np.int64)).tolist() == sorted(set(values))
+        assert distinct(np.array(found, np.int64)).tolist() == sorted(set(values))
 
 
 def test_order_of_times_too_far_apart_for_one_key():

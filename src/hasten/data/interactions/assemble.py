@@ -137,14 +137,8 @@ def _columns(
     if sources[0].rating is not None:
         ratings = [events.rating for events in sources if events.rating is not None]
         rating = times.joined(ratings)
-    return clean.Columns(
-        times.joined(users.codes),
-        times.joined(items.codes),
-        rating,
-        time,
-        key,
-        parts_of_files(read),
-    )
+    codes = times.joined(users.codes), times.joined(items.codes)
+    return clean.Columns(*codes, rating, time, key, parts_of_files(read))
 
 
 def _cleaned(

@@ -30,10 +30,7 @@ def save_features(modalities: Sequence[Modality], folder: Path) -> list[dict[str
     for modality in modalities:
         copied = total <= COPIED or modality.origin is None
         if copied:
-            with (
-                atomic_path(folder / _file(modality.name)) as temporary,
-                temporary.open("wb") as file,
-            ):
+            with atomic_path(folder / _file(modality.name)) as path, path.open("wb") as file:
                 np.save(file, modality.values, allow_pickle=False)
         described.append(
             {
