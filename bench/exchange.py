@@ -92,7 +92,7 @@ def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], No
             last = micro == options.accumulate - 1
             with nullcontext() if last else wrapped.no_sync():
                 loss = wrapped(phase.lay_out(batch, rows.numpy()))
-                (loss * (processes.world / batch.denominators["targets"])).backward()
+                (loss * (processes.world / batch.denominators["examples"])).backward()
         torch.nn.utils.clip_grads_with_norm_(parameters, 5.0, gradient_norm(parameters))
         optimiser.step()
 

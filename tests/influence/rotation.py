@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from hasten.config import ModelOptions
 from hasten.models.interface import Model
-from hasten.objectives.completion import CompletionPhase, SingleTriples
+from hasten.objectives.completion import CompletionPhase, TripleExamples
 from hasten.ops.table import EmbeddingTable
 
 
@@ -35,7 +35,7 @@ class Rotation(Model):
         self.angles = EmbeddingTable(2 * sizes.relations, 3)
 
     def phases(self, dataset, training):
-        return [CompletionPhase(self, SingleTriples(dataset, 2), training.batch_size)]
+        return [CompletionPhase(self, TripleExamples(dataset, 2), training.batch_size)]
 
     def scorer(self, queries):
         return _Scorer(self, *(torch.from_numpy(x) for x in (queries.entity, queries.relation)))
@@ -65,7 +65,7 @@ class Rotation(Model):
         return -F.logsigmoid(positive) - (weight * F.logsigmoid(-negative)).sum(1)
 
     def completion_loss(self, batch):
-        return batch.scale * self.example_losses(batch).sum()
+        return self.example_losses(batch).sum()
 
 
 class _Scorer:

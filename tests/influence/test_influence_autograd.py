@@ -27,7 +27,7 @@ from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import TripleModel, TripleOptions
 from hasten.models.sequential.base import SequentialModel, SequentialOptions
 from hasten.objectives.base import Batch
-from hasten.objectives.completion import CompletionPhase, Rows, SingleTriples
+from hasten.objectives.completion import CompletionPhase, KvsAllExamples, TripleExamples
 from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.table import EmbeddingTable
 from tests.contract.cases import sequences
@@ -51,7 +51,7 @@ def rotation_source(graph, negatives, kept=None):  # noqa: F811
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.7)
-    data = SingleTriples(graph, negatives) if negatives else Rows(graph)
+    data = TripleExamples(graph, negatives) if negatives else KvsAllExamples(graph)
     phase = CompletionPhase(model, data, 4)
     kept = np.arange(len(graph.of(TRAIN))) if kept is None else kept
     return model, AutogradSource(model, TripleLosses(phase, graph, some_tests(graph), kept, 3))
@@ -91,12 +91,12 @@ def test_a_knowledge_graph_model_of_another_package(negatives, graph):  # noqa: 
 def test_the_losses_are_those_of_the_first_epoch(graph):  # noqa: F811
     """The training terms add up to the loss of an epoch whose weights do not change."""
     model, source = rotation_source(graph, 2)
-    phase = CompletionPhase(model, SingleTriples(graph, 2), 4)
+    phase = CompletionPhase(model, TripleExamples(graph, 2), 4)
     total = 0.0
     for index in range(phase.steps()):
         batch = phase.plan(3, 0, index)
         (term,) = phase.terms((), batch, batch.ids)
-        total += float(term.sum.detach()) * len(batch.ids)
+        total += float(term.sum.detach())
     batch, positions = source.examples.batch_of(np.arange(source.examples.terms))
     losses = model.example_losses(batch)[positions].detach()
     assert float(losses.sum()) == pytest.approx(total, rel=1e-12)
@@ -114,7 +114,7 @@ def test_a_sample_of_triples_has_the_influences_of_the_whole(negatives, graph): 
 @pytest.mark.parametrize("trained", ["1-n", "1vsall"])
 def test_factors_are_equal_to_automatic_differentiation(name, trained, graph):  # noqa: F811
     model, tests, limits = make(name, trained), some_tests(graph), Limits(1 << 30, 16)
-    data = Rows(graph) if trained == "1-n" else SingleTriples(graph)
+    data = KvsAllExamples(graph) if trained == "1-n" else TripleExamples(graph)
     losses = TripleLosses(
         CompletionPhase(model, data, 4), graph, tests, np.arange(len(graph.of(TRAIN))), 0
     )
@@ -152,7 +152,7 @@ def test_a_subclass_with_a_score_of_its_own_has_example_losses(graph):  # noqa: 
     batch, _ = source.examples.batch_of(np.arange(7))
     torch.testing.assert_close(page.example_losses(batch), model.example_losses(batch))
     total = page.completion_loss(batch)
-    torch.testing.assert_close(page.example_losses(batch).sum(), total / batch.scale)
+    torch.testing.assert_close(page.example_losses(batch).sum(), total)
     plain = AutogradSource(page, source.examples)
     limits = Limits(1 << 30, 16)
     torch.testing.assert_close(

@@ -88,15 +88,15 @@ def test_a_step_draws_its_pairs_once_and_shares_are_parts_of_them(tmp_path, monk
     training = TrainingOptions(batch_size=9)
     (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, training)
     batch = phase.plan(1, 0, 1)
-    expected = [phase.pairs(batch, batch.rows(part, 2)) for part in range(2)]
+    expected = [phase.sample(batch, batch.rows(part, 2)) for part in range(2)]
     asked = []
-    draw = phase.pairs
-    monkeypatch.setattr(phase, "pairs", lambda *given: asked.append(given) or draw(*given))
+    draw = phase.sample
+    monkeypatch.setattr(phase, "sample", lambda *given: asked.append(given) or draw(*given))
     encoded = phase.encode(batch)
     for part, one in enumerate(expected):
         rows = batch.rows(part, 2)
         phase.terms(encoded, batch, rows)
-        found = phase.share(batch, rows)
+        found = phase.pairs(batch, rows)
         for name in ("user", "positive", "negative"):
             assert torch.equal(getattr(found, name), getattr(one, name))
     assert len(asked) == 1

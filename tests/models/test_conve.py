@@ -16,7 +16,7 @@ from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.complex import ComplEx, ComplExOptions
 from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions, image_shape
 from hasten.models.knowledge_graph.distmult import DistMult, DistMultOptions
-from hasten.objectives.completion import CompletionPhase, Rows, SingleTriples
+from hasten.objectives.completion import CompletionPhase, KvsAllExamples, TripleExamples
 from hasten.scoring import TripleQueries
 from tests.contract.cases import graph as ring
 
@@ -147,7 +147,7 @@ def graph() -> KnowledgeGraph:
 
 
 def test_rows_hold_all_answers_and_a_last_row_alone_joins(graph):
-    examples = Rows(graph)
+    examples = KvsAllExamples(graph)
     model = ConvE(ConvEOptions(width=20), Sizes.of(graph))
     count = len(examples)
     for size in range(2, 12):
@@ -159,7 +159,7 @@ def test_rows_hold_all_answers_and_a_last_row_alone_joins(graph):
     facts = graph.of(0)
     found = set()
     for number in range(count):
-        entity, relation = examples.questions.entity[number], examples.questions.relation[number]
+        entity, relation = examples.queries.entity[number], examples.queries.relation[number]
         found |= {(entity, relation, answer) for answer in examples.answers.row(number).tolist()}
     tails = set(zip(facts.head, facts.relation, facts.tail, strict=True))
     heads = {(t, r + len(graph.relations), h) for h, r, t in tails}
@@ -171,7 +171,10 @@ def test_all_answers_at_once_are_the_answers_one_by_one(kind, graph):
     """The loss of 1-n-softmax over all questions is that of 1vsall over all triples."""
     plain = PLAIN if kind is ConvE else {"dropout": 0.0}
     total, gradients = [], []
-    for loss, examples in (("1-n-softmax", Rows(graph)), ("1vsall", SingleTriples(graph))):
+    for loss, examples in (
+        ("1-n-softmax", KvsAllExamples(graph)),
+        ("1vsall", TripleExamples(graph)),
+    ):
         torch.manual_seed(0)
         options = kind.Options(width=20, loss=loss, **plain)
         sizes = Sizes(entities=len(graph.entities), relations=len(graph.relations))
@@ -187,12 +190,12 @@ def test_all_answers_at_once_are_the_answers_one_by_one(kind, graph):
 
 
 def test_drawn_entities_are_no_answers(graph):
-    examples = SingleTriples(graph, 5)
+    examples = TripleExamples(graph, 5)
     phase = CompletionPhase(DistMult(DistMultOptions(), Sizes.of(graph)), examples, 64)
     batch = phase.plan(1, 0, 0)
     rows = batch.ids.numpy()
     made = examples.batch(batch, rows, torch.device("cpu"))
-    known = set(zip(examples.questions.entity, examples.questions.relation, examples.targets,
+    known = set(zip(examples.queries.entity, examples.queries.relation, examples.targets,
                     strict=True))  # fmt: skip
     assert made.negatives is not None
     for entity, relation, drawn in zip(made.entity, made.relation, made.negatives, strict=True):

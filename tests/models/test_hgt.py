@@ -17,7 +17,7 @@ from hasten.models.interface import Sizes
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs, jaccard_pairs_reference
-from hasten.objectives.links import _against_drawn
+from hasten.objectives.links import _negative_loss
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.scoring import TripleQueries
@@ -142,10 +142,14 @@ def naive_loss(model, phase, batch):
     total = 0.0
     for link in links:
         h, r, t = int(graph.head[link]), int(graph.kind[link]), int(graph.tail[link])
-        tails = [o for o in phase._others(batch, r, 0).tolist() if (h, r, o) not in triples]
-        heads = [o for o in phase._others(batch, r, 1).tolist() if (o, r, t) not in triples]
+        tails = [
+            o for o in phase.sampler.negatives(batch, r, 0).tolist() if (h, r, o) not in triples
+        ]
+        heads = [
+            o for o in phase.sampler.negatives(batch, r, 1).tolist() if (o, r, t) not in triples
+        ]
         own, drawn = score(h, r, t), ([(h, o) for o in tails], [(o, t) for o in heads])
-        logistic = phase.draws.loss == "logistic"
+        logistic = phase.sampling.loss == "logistic"
         value = F.softplus(-own) if logistic else 0.0
         for pairs in drawn:
             others = [score(a, r, b) for a, b in pairs]
@@ -168,7 +172,7 @@ def naive_loss(model, phase, batch):
 
             logits = torch.stack([c(int(p)), *(c(n) for n in others)])
             value = torch.logsumexp(logits, 0) - logits[0]
-            total = total + contrast.weight * value / len(anchors)
+            total = total + contrast.similar.weight * value / len(anchors)
     return total
 
 
@@ -272,7 +276,7 @@ def test_steps_per_epoch_takes_as_many_links_of_each_relation_as_fit():
     assert phase.steps() == 2
     ids = phase.plan(0, 0, 1).ids.numpy()
     counts = np.bincount(phase.graph.kind[ids[ids < phase.links]])
-    sizes = np.diff(phase.bounds)
+    sizes = np.diff(phase.sampler.bounds)
     assert counts.tolist() == np.minimum(4, np.maximum(1, sizes // 5)).tolist()
 
 
@@ -293,13 +297,13 @@ def test_drawn_ends_are_of_the_right_type_and_never_known():
     batch = phase.plan(0, 0, 0)
     for relation in range(len(types.source)):
         for side, kind in ((0, types.target[relation]), (1, types.source[relation])):
-            others = phase._others(batch, relation, side)
+            others = phase.sampler.negatives(batch, relation, side)
             assert np.array_equal(
                 others, np.arange(types.offsets[kind], types.offsets[kind + 1])
             )  # small types are taken whole
             mine = np.flatnonzero(graph.kind == relation)
             given = (graph.head, graph.tail)[side][mine]
-            free = phase._free(relation, side, given, others).numpy()
+            free = phase.sampler.unknown(relation, side, given, others).numpy()
             for row, node in enumerate(given.tolist()):
                 ends = (graph.head[mine], graph.tail[mine])
                 known = set(ends[1 - side][ends[side] == node].tolist())
@@ -313,7 +317,7 @@ def test_known_drawn_ends_count_for_nothing_and_their_gradient_is_zero(loss):
     own = torch.tensor([0.5, -0.2], dtype=torch.float64)
     scores = torch.tensor([[3.0, 1.0], [2.0, 4.0]], dtype=torch.float64, requires_grad=True)
     free = torch.tensor([[False, False], [True, False]])
-    found = _against_drawn(loss, own, scores, free)
+    found = _negative_loss(loss, own, scores, free)
     found.backward()
     alone = {"logistic": F.softplus(scores[1, 0]), "softmax": F.softplus(scores[1, 0] - own[1])}
     torch.testing.assert_close(found.detach(), alone[loss].detach())

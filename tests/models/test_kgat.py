@@ -85,7 +85,7 @@ def test_pair_loss_and_gradients_are_those_of_the_equations(
 def test_translation_loss_and_gradients_are_those_of_the_equations(tmp_path):
     _, model, (_, translation), _ = build(tmp_path, kg_l2=0.02, kg_batch_size=17)
     batch = translation.plan(5, 0, 1)
-    drawn = translation.batch(batch, batch.ids)
+    drawn = translation.sample(batch, batch.ids)
     ours = loss_of(translation, batch, parts=3)
     mine = gradients(model, ours)
     nodes = drawn.nodes.view(-1, 3).tolist()
@@ -146,7 +146,7 @@ def test_negatives_are_neither_known_items_nor_known_tails(tmp_path):
             assert (u, i) in known
             assert (u, j) not in known
         batch = translation.plan(0, epoch, 0)
-        drawn = translation.batch(batch, batch.ids)
+        drawn = translation.sample(batch, batch.ids)
         for (h, t, o), r in zip(
             drawn.nodes.view(-1, 3).tolist(), drawn.relation.tolist(), strict=True
         ):
@@ -159,7 +159,7 @@ def test_heads_and_users_are_drawn_alike(tmp_path):
     heads = set(graph.head.tolist())
     counts = dict.fromkeys(heads, 0)
     batch = translation.plan(0, 0, 0)
-    for head in translation.batch(batch, batch.ids).nodes.view(-1, 3)[:, 0].tolist():
+    for head in translation.sample(batch, batch.ids).nodes.view(-1, 3)[:, 0].tolist():
         counts[head] += 1
     assert max(counts.values()) - min(counts.values()) <= 1
     batch = pairs.plan(0, 0, 0)

@@ -36,7 +36,7 @@ def build(double=True, batch_size=6, widths=(5, 4), training=None, **options):
 
 def loss_of(phase, batch, parts=1):
     encoded = phase.encode(batch)
-    terms = list(phase.regularisers(encoded, batch))
+    terms = list(phase.regularizers(encoded, batch))
     for part in range(parts):
         terms += phase.terms(encoded, batch, batch.rows(part, parts))
     return sum(t.sum * t.weight / t.denominator for t in terms)
@@ -117,7 +117,7 @@ def test_frozen_ids_are_not_moved_and_constants_change_nothing():
         for name, value in model.named_buffers():
             assert torch.equal(value, before[name])
             assert not value.requires_grad
-        return model.judged()
+        return model.all_vectors()
 
     torch.testing.assert_close(trained(False), trained(True), rtol=1e-10, atol=1e-12)
 
@@ -182,7 +182,7 @@ def test_judging_uses_whole_graph_and_keeps_its_vectors():
 
 def test_users_and_items_without_training_events_have_vectors():
     _, model, _ = build()
-    vectors = model.judged()
+    vectors = model.all_vectors()
     assert torch.isfinite(vectors).all()
     assert len(vectors) == ITEMS + USERS
     assert vectors[8].abs().sum() > 0  # an item that only its features tell of

@@ -216,7 +216,7 @@ def test_the_last_event_of_training_is_no_input():
 def test_squared_embeddings_beside_the_loss(options, weight):
     model = _model(**options)
     batch = Batch(torch.arange(2), 0, 0, 0, {"targets": 1.0})
-    terms = _phase(model, _histories()).regularisers((), batch)
+    terms = _phase(model, _histories()).regularizers((), batch)
     if weight == 0:
         assert not terms
         return

@@ -73,7 +73,7 @@ class CollaborativePhase(SimplePhase):
         size = batch.denominators["pairs"]
         return [Term("bpr", F.softplus(margin).sum(), size), Term("l2", norm, size, 1e-2)]
 
-    def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return [Term("whole", (self.model.mix.weight**2).sum(), 1.0, 1e-3)]
 
     def parameters(self) -> list[nn.Parameter]:

@@ -79,7 +79,7 @@ def test_gradients_equal_one_plain_backward(kind):
     ours = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     encoded = step.phase.encode(batch)
-    terms = [*step.phase.terms(encoded, batch, batch.ids), *step.phase.regularisers(encoded, batch)]
+    terms = [*step.phase.terms(encoded, batch, batch.ids), *step.phase.regularizers(encoded, batch)]
     sum(t.sum * t.weight / t.denominator for t in terms).backward()
     for name, p in model.named_parameters():
         if p.grad is not None:

@@ -18,7 +18,7 @@ from hasten.config import EvaluationOptions
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
 from hasten.evaluation.metrics import Ties
-from hasten.objectives.triple_queries import known_answers, questions_of
+from hasten.objectives.triple_queries import group_queries, known_answers
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import TripleQueries
 
@@ -93,7 +93,7 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     """The link-prediction task of VALID or TEST. It has no queries if the part is empty."""
     assert part in (VALID, TEST)
     entities, relations = len(graph.entities), len(graph.relations)
-    both = questions_of(graph.of(part), relations, entities)
+    both = group_queries(graph.of(part), relations, entities)
     excluded = known_answers(graph.triples, relations, both.queries, entities)
     last = graph.rank_last[graph.part == part][both.triple]
     protocol = CompletionProtocol(

@@ -18,7 +18,12 @@ from hasten.influence.events import EventTerms
 from hasten.influence.sources import cut
 from hasten.influence.triples import Answers
 from hasten.objectives.base import Batch
-from hasten.objectives.completion import CompletionBatch, CompletionPhase, Rows, SingleTriples
+from hasten.objectives.completion import (
+    CompletionBatch,
+    CompletionPhase,
+    KvsAllExamples,
+    TripleExamples,
+)
 from hasten.objectives.next_item import NextItemBatch, NextItemPhase
 from hasten.objectives.triple_queries import both_directions
 from hasten.ops.negatives import KnownItems, negatives
@@ -31,13 +36,13 @@ class TripleLosses:
     def __init__(
         self, phase: CompletionPhase, graph: KnowledgeGraph, tests: Triples, kept: Int64, seed: int
     ) -> None:
-        assert isinstance(phase.data, Rows | SingleTriples)
+        assert isinstance(phase.data, KvsAllExamples | TripleExamples)
         self.data, self.given, self.seed = phase.data, tests, seed
         self.relations, self.entities = len(graph.relations), len(graph.entities)
         self.answers = Answers.build(graph)
         train = graph.of(TRAIN)
         self.triples = train.take(kept)
-        if isinstance(self.data, Rows):  # a term is a query with all its answers
+        if isinstance(self.data, KvsAllExamples):  # a term is a query with all its answers
             entity, relation, _ = both_directions(self.triples, self.relations)
             row = np.searchsorted(self.answers.keys, relation * self.entities + entity)
         else:
@@ -53,7 +58,7 @@ class TripleLosses:
 
     def batch_of(self, terms: Int64) -> tuple[CompletionBatch, Tensor]:
         rows = self.rows[terms]
-        of = Batch(torch.from_numpy(rows), self.seed, 0, 0, {"questions": 1.0})
+        of = Batch(torch.from_numpy(rows), self.seed, 0, 0, {"examples": 1.0})
         return self.data.batch(of, rows, self.device), torch.arange(len(rows), device=self.device)
 
     def test_batch(self, start: int, stop: int) -> tuple[CompletionBatch, Tensor]:
@@ -62,7 +67,7 @@ class TripleLosses:
         known = self.answers.of(entity, relation, target)
         given, answer = self._to(entity), self._to(target)
         batch = CompletionBatch(given, self._to(relation), target=answer)
-        if isinstance(self.data, Rows):
+        if isinstance(self.data, KvsAllExamples):
             batch = replace(
                 batch, target=None, row=self._to(known.rows), item=self._to(known.items)
             )

@@ -33,7 +33,7 @@ from hasten.influence.residuals import (
 )
 from hasten.influence.sources import MemorySizes, cut
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
-from hasten.objectives.triple_queries import both_directions, questions_of, training_rows
+from hasten.objectives.triple_queries import both_directions, group_queries, training_queries
 from hasten.ops.graph.csr import CSR
 
 
@@ -47,7 +47,7 @@ class Answers:
 
     @classmethod
     def build(cls, graph: KnowledgeGraph) -> Answers:
-        queries, answers = training_rows(graph)
+        queries, answers = training_queries(graph)
         offsets = np.append(answers.offsets, answers.offsets[-1])  # a row for unknown queries
         entities = len(graph.entities)
         keys = queries.relation * entities + queries.entity
@@ -163,7 +163,7 @@ class FactoredTriples:
         self.relations, self.entities = len(graph.relations), len(graph.entities)
         self.triples = graph.of(TRAIN).take(kept)
         self.tests, self.dtype = len(tests), factors.model.bias.dtype
-        grouped = questions_of(self.triples, self.relations, self.entities)
+        grouped = group_queries(self.triples, self.relations, self.entities)
         self.queries, self.targets = grouped.queries, grouped.targets
         self.query_of_target = rows = grouped.targets.rows
         is_head_query = grouped.queries.relation[rows] >= self.relations

@@ -1,18 +1,22 @@
-"""The seam between a model and the engine: phases, batches and loss terms.
+"""The interface between objectives and the training loop: phases, batches and loss terms.
 
-A phase is one loss with its batches and its parameters (KGAT has two, most models one).
-The trainer calls, for every optimiser step:
+A phase is one loss with its batches and its parameters. Most models have one phase; KGAT has two.
+In each optimizer step the trainer calls
 
-    batch   = phase.plan(seed, epoch, index)          # pure; the same on every process
-    encoded = phase.encode(batch)                     # once a step (whole-graph models), or ();
-                                                      # of a phase with a table: the rows it reads
+    batch   = phase.plan(seed, epoch, index)          # pure; the same in every process
+    encoded = phase.encode(batch)                     # once per step, () if there is nothing
     for each micro-batch:  phase.terms(encoded, batch, rows)   -> terms of these rows
-    once:                  phase.regularisers(encoded, batch)  -> terms that no row owns
-    phase.sums()           tensors that the rows added to beside gradients: summed over processes
+    once:                  phase.regularizers(encoded, batch)  -> terms that belong to no row
+    phase.sums()           buffers that are summed over processes, beside the gradients
     phase.end_step(finite)
 
-and minimises  sum over terms of  weight * sum / denominator.  Denominators are global and known
-before the backward pass, so micro-batches and processes simply add up.
+and minimizes  the sum over terms of  weight * sum / denominator.
+
+Loss denominators: a model returns the sum of its loss over examples and never divides it. The phase
+divides by the number of examples of the global batch, ``batch.denominators["examples"]``. This
+number is known before the backward pass, so the gradients of micro-batches and processes add up.
+A phase whose terms have different numbers of examples has one denominator for each. A regularizer
+that does not depend on the batch has the denominator 1.
 """
 
 from __future__ import annotations
@@ -24,12 +28,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from hasten.objectives.permutations import LastValueCache, cached_permutation
+
 
 @dataclass(frozen=True)
 class Term:
     """One summand of a loss: ``weight * sum / denominator``.
 
-    sum: scalar tensor over the given rows only; denominator: over the whole global batch.
+    sum: scalar tensor, over the given rows only. denominator: of the whole global batch.
     """
 
     name: str
@@ -40,12 +46,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Batch:
-    """A global batch: what all processes together train on in one optimiser step.
+    """A global batch: the examples of all processes in one optimizer step.
 
-    ids: int64 [B] examples in a fixed order (chosen so that striding balances the work).
-    denominators: what the terms divide by, over the whole batch.
-    group: rows that belong together (BatchNorm statistics): shares are cut between groups.
-    seed, epoch, index: the key of everything random in the batch.
+    ids: int64 [B] examples, in an order that balances the work of strided slices.
+    denominators: of the loss terms, over the whole batch.
+    group: number of consecutive rows that share BatchNorm statistics; a micro-batch has whole
+    groups.
+    seed, epoch, index: the key of all random numbers of the batch.
     """
 
     ids: Tensor
@@ -55,11 +62,16 @@ class Batch:
     denominators: Mapping[str, float] = field(default_factory=dict)
     group: int = 1
 
-    def rows(self, part: int, parts: int) -> Tensor:
-        """The ids of share ``part`` of ``parts`` (a process's micro-batch); may be empty.
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Identifies the batch within a run."""
+        return self.seed, self.epoch, self.index
 
-        Groups are dealt out in turn; a last group of one row joins its neighbour, because
-        no variance can be estimated from it.
+    def rows(self, part: int, parts: int) -> Tensor:
+        """The ids of micro-batch ``part`` of ``parts``; may be empty.
+
+        Groups are assigned round-robin. A last group of one row joins the group before it, because
+        one row has no variance.
         """
         if parts == 1:
             return self.ids
@@ -69,8 +81,8 @@ class Batch:
         if len(groups) > 1 and len(groups[-1]) == 1:
             last = groups.pop()
             groups[-1] = torch.cat([groups[-1], last])
-        mine = groups[part::parts]
-        return torch.cat(mine) if mine else self.ids[:0]
+        own = groups[part::parts]
+        return torch.cat(own) if own else self.ids[:0]
 
 
 Encoded = tuple[Tensor, ...]
@@ -78,10 +90,10 @@ Encoded = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class TableRows:
-    """A table of which a step reads few rows, in ``encode`` alone, which returns them.
+    """A table of which a step reads few rows. Only ``encode`` reads it, and returns these rows.
 
-    weight: [N, D]; read: the distinct rows (int64 [S], on the host) of a batch, over all
-    processes; at_most: the largest S.
+    weight: [N, D]. read: the distinct rows (int64 [S], on the host) that a batch reads, over all
+    processes. at_most: the largest S.
     """
 
     weight: nn.Parameter
@@ -90,35 +102,36 @@ class TableRows:
 
 
 class Phase(Protocol):
-    """One loss, its batches and the parameters it updates."""
+    """One loss, its batches and the parameters that it updates."""
 
     name: str
-    #: a table that may be moved row by row: its gradient is zero but for the rows of a batch
+    #: a table whose gradient is zero except in the rows of a batch; None: there is none
     table: TableRows | None
 
     def steps(self) -> int:
-        """Optimiser steps an epoch."""
+        """Optimizer steps per epoch."""
         ...
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
-        """The global batch of one step: a pure function of its arguments."""
+        """The global batch of a step. Depends on its arguments only."""
         ...
 
     def start_epoch(self, seed: int, epoch: int) -> None:
-        """Work once an epoch, before the phase's first step."""
+        """Called once per epoch, before the first step of the phase."""
         ...
 
     def end_epoch(self, seed: int, epoch: int) -> None:
-        """Work once an epoch, after the phase's last step (KGAT refreshes its attention).
+        """Called once per epoch, after the last step of the phase.
 
-        A run that goes on from after that step repeats it: it must depend on the weights alone.
+        A run that is resumed after that step calls it again, so its result must depend on the
+        weights only.
         """
         ...
 
     def encode(self, batch: Batch) -> Encoded:
-        """Whole-graph state shared by all micro-batches of a step; () where there is none.
+        """What all micro-batches of a step share, such as node embeddings of the whole graph.
 
-        The same on every process: what is random in it is keyed by the batch, not by the share.
+        It must be the same in every process: random numbers are keyed by the batch.
         """
         ...
 
@@ -126,38 +139,38 @@ class Phase(Protocol):
         """The loss terms of these rows of the batch."""
         ...
 
-    def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
-        """Loss terms that belong to no row: added once a step, by one process."""
+    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+        """Loss terms that belong to no row: added once per step, by one process."""
         ...
 
     def sums(self) -> Sequence[Tensor]:
-        """What the rows of this step added up beside gradients (BatchNorm's moments).
+        """Buffers that the micro-batches of this step added to, such as BatchNorm's moments.
 
-        Summed in place over processes after the backward passes; ``encode`` starts anew.
+        Summed in place over processes after the backward passes. ``encode`` resets them.
         """
         ...
 
     def end_step(self, finite: Tensor) -> None:
-        """After the update of the parameters; finite: bool scalar, whether it was made."""
+        """Called after the update. finite: bool scalar, whether the parameters were updated."""
         ...
 
     def parameters(self) -> Sequence[nn.Parameter]:
-        """Exactly the parameters this phase updates."""
+        """Exactly the parameters that this phase updates."""
         ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """Replace the function that a step spends its time in by ``wrap(function)``.
+        """Replace the function where a step spends its time by ``wrap(function)``.
 
-        False where the phase has nothing to compile.
+        False if the phase has nothing to compile.
         """
         ...
 
     def examples(self, batch: Batch) -> int:
-        """What the throughput counts (training targets, triples, ...) in this batch."""
+        """The number of examples of this batch (targets, triples, ...), for the throughput."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """What must survive between epochs and cannot be recomputed (goes into checkpoints)."""
+        """What a checkpoint must keep between epochs because it cannot be recomputed."""
         ...
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -166,7 +179,7 @@ class Phase(Protocol):
 
 
 class SimplePhase:
-    """The parts of a phase that most models leave empty; a phase may inherit or ignore it."""
+    """Defaults for the optional methods of a phase: they do nothing."""
 
     table: TableRows | None = None
 
@@ -179,7 +192,7 @@ class SimplePhase:
     def encode(self, batch: Batch) -> Encoded:
         return ()
 
-    def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return ()
 
     def sums(self) -> Sequence[Tensor]:
@@ -197,3 +210,33 @@ class SimplePhase:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         if state:
             raise ValueError(f"this phase keeps no state, but was given {sorted(state)}")
+
+
+class ExampleBatches(SimplePhase):
+    """A phase over numbered examples: each example once per epoch, ``batch_size`` in a step.
+
+    shuffle: ids follow the epoch's permutation; otherwise they count up, and a subclass maps them
+    to examples, for instance with a ``PermutationSampler``.
+    """
+
+    def __init__(self, count: int, batch_size: int, *, shuffle: bool = True) -> None:
+        self.count, self.batch_size, self.shuffle = count, batch_size, shuffle
+        self._permutation: LastValueCache[Tensor] = LastValueCache()
+
+    def steps(self) -> int:
+        return -(-self.count // self.batch_size)
+
+    def ids(self, seed: int, epoch: int, index: int) -> Tensor:
+        """int64 [B]: the examples of a step."""
+        start = index * self.batch_size
+        stop = self.count if index == self.steps() - 1 else start + self.batch_size
+        if not self.shuffle:
+            return torch.arange(start, stop)
+        return cached_permutation(self._permutation, self.count, seed, epoch)[start:stop]
+
+    def plan(self, seed: int, epoch: int, index: int) -> Batch:
+        ids = self.ids(seed, epoch, index)
+        return Batch(ids, seed, epoch, index, {"examples": float(len(ids))})
+
+    def examples(self, batch: Batch) -> int:
+        return int(batch.denominators["examples"])

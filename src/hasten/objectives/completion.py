@@ -1,14 +1,14 @@
-"""The training phase of knowledge graphs: 1-N rows, or single triples in both directions.
+"""Training phase of knowledge graphs: queries with all their answers, or single triples.
 
-Every relation has a reciprocal, so that heads are asked for as tails (Lacroix et al. 2018; Dettmers
-et al. 2018 for ConvE): a training triple (h, r, t) is an answer t of (h, r) and an answer h of
-(t, r + R).
+Every relation has a reciprocal, so a query for heads is a query for tails (Lacroix et al. 2018;
+Dettmers et al. 2018 for ConvE): a training triple (h, r, t) is the answer t of the query (h, r) and
+the answer h of the query (t, r + R).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,22 +18,21 @@ from torch import Tensor, nn
 from hasten.arrays import Int64
 from hasten.data.tables import TRAIN, KnowledgeGraph
 from hasten.errors import DataError
-from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
-from hasten.objectives.batch_order import Latest
-from hasten.objectives.triple_queries import both_directions, training_rows
+from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
+from hasten.objectives.triple_queries import both_directions, training_queries
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.negatives import KnownItems, negatives
-from hasten.ops.random import Stream, key, permutation
+from hasten.ops.random import Stream, key
 from hasten.scoring import TripleQueries
 
 
 @dataclass(frozen=True)
 class CompletionBatch:
-    """Questions of a micro-batch on the model's device.
+    """The queries of a micro-batch, on the model's device.
 
-    entity, relation: int64 [B]. Answers either as pairs, row and item: int64 [P] (1-N), or one a
-    row, target: int64 [B], with negatives: int64 [B, k] or None. scale: 1 over the number of
-    questions of the global batch.
+    entity, relation: int64 [B]. Answers are either pairs (row, item: int64 [P], KvsAll) or one per
+    query (target: int64 [B]), with negatives: int64 [B, k] or None. scale: 1 divided by the number
+    of queries of the global batch, the gradient that the loss will receive.
     """
 
     entity: Tensor
@@ -46,11 +45,10 @@ class CompletionBatch:
 
 
 class CompletionModel(Protocol):
-    """What the phase needs of a model.
+    """What the phase needs from a model.
 
-    group: questions whose BatchNorm statistics are taken together, 1 for models without.
-    moments: what BatchNorm gathers in training; completion_loss: summed over the questions
-    and times the batch's scale.
+    group: queries that share BatchNorm statistics, 1 for models without BatchNorm. moments: the
+    statistics that training collects.
     """
 
     group: int
@@ -58,13 +56,15 @@ class CompletionModel(Protocol):
     @property
     def moments(self) -> Sequence[GroupMoments]: ...
 
-    def completion_loss(self, batch: CompletionBatch) -> Tensor: ...
+    def completion_loss(self, batch: CompletionBatch) -> Tensor:
+        """The sum of the loss over the queries."""
+        ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
 
 
 class Examples(Protocol):
-    """What a phase trains on: questions with their answers, by number."""
+    """Numbered training examples: queries with their answers."""
 
     def __len__(self) -> int: ...
 
@@ -73,39 +73,29 @@ class Examples(Protocol):
         ...
 
 
-class CompletionPhase(SimplePhase):
-    """Batches of examples in the order of the epoch's permutation.
+class CompletionPhase(ExampleBatches):
+    """Batches of queries in the order of the epoch's permutation.
 
-    A last batch of one example is no batch of its own, because BatchNorm could not estimate a
-    variance from it: it joins the one before.
+    A last batch of one example joins the batch before it: BatchNorm cannot estimate a variance from
+    one example.
     """
 
     name = "completion"
 
     def __init__(self, model: CompletionModel, examples: Examples, batch_size: int) -> None:
         assert isinstance(model, nn.Module)
+        super().__init__(len(examples), batch_size)
         self.module: nn.Module = model
         self.model: CompletionModel = model
         self.data = examples
-        self.batch_size = batch_size
-        self._order: Latest[Tensor] = Latest()
 
     def steps(self) -> int:
-        count, size = len(self.data), self.batch_size
-        alone = count % size == 1 and count > 1 and size > 1
-        return -(-count // size) - alone
+        count, size = self.count, self.batch_size
+        single = count % size == 1 and count > 1 and size > 1
+        return super().steps() - single
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
-        base, count = key(seed, Stream.PERMUTATION, epoch), len(self.data)
-        order = self._order.of((seed, epoch), lambda: permutation(count, base))
-        last = index == self.steps() - 1
-        stop = len(self.data) if last else (index + 1) * self.batch_size
-        ids = order[index * self.batch_size : stop]
-        sizes = {"questions": float(len(ids))}
-        return Batch(ids, seed, epoch, index, sizes, group=self.model.group)
-
-    def examples(self, batch: Batch) -> int:
-        return len(batch.ids)
+        return replace(super().plan(seed, epoch, index), group=self.model.group)
 
     def parameters(self) -> Sequence[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -114,7 +104,7 @@ class CompletionPhase(SimplePhase):
         return self.model.compile_with(wrap)
 
     def encode(self, batch: Batch) -> Encoded:
-        """No graph to encode; the step's moments start anew."""
+        """Nothing; resets the moments."""
         for moments in self.model.moments:
             moments.start()
         return ()
@@ -122,7 +112,7 @@ class CompletionPhase(SimplePhase):
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         device = next(self.module.parameters()).device
         loss = self.model.completion_loss(self.data.batch(batch, rows.numpy(), device))
-        return [Term("loss", loss, 1.0)]  # divided by the number of questions already
+        return [Term("loss", loss, batch.denominators["examples"])]
 
     def sums(self) -> Sequence[Tensor]:
         return [moments.gathered for moments in self.model.moments]
@@ -132,37 +122,37 @@ class CompletionPhase(SimplePhase):
             moments.fold(finite)
 
 
-class Rows:
-    """1-N ("KvsAll"): a row is an (entity, relation) with all its answers in the training part."""
+class KvsAllExamples:
+    """An example is an (entity, relation) with all its answers in the training part (KvsAll)."""
 
     def __init__(self, graph: KnowledgeGraph) -> None:
-        self.questions, self.answers = training_rows(graph)
+        self.queries, self.answers = training_queries(graph)
 
     def __len__(self) -> int:
-        return len(self.questions)
+        return len(self.queries)
 
     def batch(self, of: Batch, rows: Int64, device: torch.device) -> CompletionBatch:
-        asked, answers = self.questions.take(rows), self.answers.take(rows)
+        queries, answers = self.queries.take(rows), self.answers.take(rows)
         return CompletionBatch(
-            entity=_to(asked.entity, device),
-            relation=_to(asked.relation, device),
+            entity=_to(queries.entity, device),
+            relation=_to(queries.relation, device),
             row=_to(answers.rows, device),
             item=_to(answers.items, device),
-            scale=1 / of.denominators["questions"],
+            scale=1 / of.denominators["examples"],
         )
 
 
-class SingleTriples:
-    """An example is a training triple in one direction, with its one answer.
+class TripleExamples:
+    """An example is a training triple in one direction: a query with one answer.
 
-    negatives: entities sampled for each that are not among the known answers in training; 0: none,
+    negatives: entities sampled per example that are not known answers in training. 0: no sampling,
     all entities are scored (1vsAll).
     """
 
     def __init__(self, graph: KnowledgeGraph, negatives: int = 0) -> None:
         train = graph.of(TRAIN)
         entity, relation, self.targets = both_directions(train, len(graph.relations))
-        self.questions = TripleQueries(entity, relation)
+        self.queries = TripleQueries(entity, relation)
         self.negatives = negatives
         self.known: KnownItems | None = None
         self.row: Int64 = np.empty(0, np.int64)
@@ -170,25 +160,24 @@ class SingleTriples:
             self.known, self.row = _known(graph, entity, relation)
 
     def __len__(self) -> int:
-        return len(self.questions)
+        return len(self.queries)
 
     def batch(self, of: Batch, rows: Int64, device: torch.device) -> CompletionBatch:
-        asked = self.questions.take(rows)
-        entity, relation = _to(asked.entity, device), _to(asked.relation, device)
-        drawn = None
+        queries = self.queries.take(rows)
+        sampled = None
         if self.known is not None:
             if self.known.keys.device != device:
                 self.known = self.known.to(device)
             row = _to(self.row[rows], device)[:, None]
             first = _to(rows * self.negatives, device)[:, None]
             counters = first + torch.arange(self.negatives, device=device)
-            drawn = negatives(self.known, row, key(of.seed, Stream.NEGATIVES, of.epoch), counters)
+            sampled = negatives(self.known, row, key(of.seed, Stream.NEGATIVES, of.epoch), counters)
         return CompletionBatch(
-            entity,
-            relation,
+            _to(queries.entity, device),
+            _to(queries.relation, device),
             target=_to(self.targets[rows], device),
-            negatives=drawn,
-            scale=1 / of.denominators["questions"],
+            negatives=sampled,
+            scale=1 / of.denominators["examples"],
         )
 
 
@@ -197,16 +186,16 @@ def _to(values: Int64, device: torch.device) -> Tensor:
 
 
 def _known(graph: KnowledgeGraph, entity: Int64, relation: Int64) -> tuple[KnownItems, Int64]:
-    """The known answers of each training question, and the question of each example."""
-    questions, answers = training_rows(graph)
+    """The known answers of each training query, and the query of each example."""
+    queries, answers = training_queries(graph)
     count = len(graph.entities)
     if answers.lengths.max() >= count:
-        full = questions.take(np.flatnonzero(answers.lengths >= count)[:1])
+        full = queries.take(np.flatnonzero(answers.lengths >= count)[:1])
         label = graph.entities.take(full.entity)[0].as_py()
         raise DataError(
-            f"all {count:,} entities answer one question about {label!r}, so there are no "
-            "negatives to draw: use a loss without them (model.loss=1-n)"
+            f"all {count:,} entities are answers of one query about {label!r}, so there are no "
+            "negatives to sample: use a loss without negatives (model.loss=1-n)"
         )
-    asked = questions.relation * count + questions.entity
-    row = np.searchsorted(asked, relation * count + entity)
-    return KnownItems.build(answers.rows, answers.items, len(questions), count), row
+    codes = queries.relation * count + queries.entity
+    row = np.searchsorted(codes, relation * count + entity)
+    return KnownItems.build(answers.rows, answers.items, len(queries), count), row

@@ -1,7 +1,7 @@
-"""The training phase of recommenders with features: BPR with a penalty of the model's own.
+"""Training phase of multimodal recommenders: BPR with a regularizer that the model defines.
 
-Every training pair comes once an epoch, with a negative among the items of the training part. The
-vectors that the weights give are kept in checkpoints, so that a run scores without its features.
+Every training pair is used once per epoch, with a negative among the items of the training part.
+Checkpoints contain the vectors of all users and items, so a run scores without its item features.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from hasten.ops.negatives import KnownItems
 
 
 class MultimodalModel(PairwiseModel, Protocol):
-    """What the phase needs of a model.
+    """What the phase needs from a model.
 
-    vectors: [N + U, D] of all items, then of all users, as a checkpoint gave them back; None once
-    the weights have changed.
+    vectors: [N + U, D] of all items, then of all users, loaded from a checkpoint; None once the
+    weights have changed.
     """
 
     vectors: Tensor | None
 
-    def judged(self) -> Tensor:
-        """[N + U, D] what the weights give."""
+    def all_vectors(self) -> Tensor:
+        """[N + U, D] computed from the weights."""
         ...
 
     def pair_penalty(self, pairs: Pairs) -> Tensor:
-        """What is penalised of these pairs, summed over them."""
+        """The regularizer of these pairs, summed over them."""
         ...
 
-    def whole_penalty(self) -> Tensor | None:
-        """What is penalised whatever the batch."""
+    def global_penalty(self) -> Tensor:
+        """The regularizer that does not depend on the batch."""
         ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
@@ -74,39 +74,37 @@ class MultimodalPhase(PairwisePhase):
             raise DataError(
                 f"a user has all {len(seen)} items of the training part, so there are no negatives"
             )
-        place = np.searchsorted(seen, known.items)
-        self.known = KnownItems.build(known.rows, place, len(known), len(seen))
+        index = np.searchsorted(seen, known.items)
+        self.known = KnownItems.build(known.rows, index, len(known), len(seen))
         self.seen = torch.from_numpy(seen)
 
-    def pairs(self, batch: Batch, ids: Tensor) -> Pairs:
-        """What the examples of these numbers are; negatives among the items of the training."""
-        found = super().pairs(batch, ids)
-        return Pairs(found.user, found.positive, self.seen[found.negative])
+    def sample(self, batch: Batch, ids: Tensor) -> Pairs:
+        sampled = super().sample(batch, ids)
+        return Pairs(sampled.user, sampled.positive, self.seen[sampled.negative])
 
     def encode(self, batch: Batch) -> Encoded:
         self.model.vectors = None
         return super().encode(batch)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        pairs = self.share(batch, rows)
+        pairs = self.pairs(batch, rows)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
-        count = batch.denominators["pairs"]
+        count = batch.denominators["examples"]
         loss = bpr_loss(user, positive, negative).sum()
-        found = [Term("loss", loss, count, self.scale)]
+        terms = [Term("loss", loss, count, self.scale)]
         if self.l2:
-            found.append(Term("l2", self.model.pair_penalty(pairs), count, self.l2))
-        return found
+            terms.append(Term("l2", self.model.pair_penalty(pairs), count, self.l2))
+        return terms
 
-    def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
-        penalty = self.model.whole_penalty() if self.l2 else None
-        return () if penalty is None else [Term("l2", penalty, 1.0, self.l2)]
+    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+        return [Term("l2", self.model.global_penalty(), 1.0, self.l2)] if self.l2 else ()
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
     def state(self) -> dict[str, Tensor]:
         with torch.no_grad():
-            vectors = self.model.judged() if self.model.vectors is None else self.model.vectors
+            vectors = self.model.all_vectors() if self.model.vectors is None else self.model.vectors
         return {"vectors": vectors.detach()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -114,19 +112,18 @@ class MultimodalPhase(PairwisePhase):
 
 
 def bpr_loss(user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """[B] ``-log σ(user · positive - user · negative)``, finite whatever the scores.
+    """[B] ``-log σ(user · positive - user · negative)``, finite for all scores.
 
-    [B, D] each, float32 or float64. The two products are subtracted before anything is taken of
-    them: :func:`bpr_of_scores`.
+    [B, D] each, float32 or float64.
     """
     return F.softplus((user * (negative - positive)).sum(1))
 
 
 def bpr_of_scores(positive: Tensor, negative: Tensor) -> Tensor:
-    """[B] the same of scores in any precision: ``softplus(negative - positive)`` in float32.
+    """[B] the same from scores in any precision: ``softplus(negative - positive)`` in float32.
 
-    Published implementations write ``-log(sigmoid(scores @ [[1], [-1]]))``: the same in exact
-    arithmetic, but a sigmoid that is 0 has the logarithm -inf and the gradient NaN.
+    Published implementations compute ``-log(sigmoid(scores @ [[1], [-1]]))``. It is equal in exact
+    arithmetic, but if the sigmoid underflows to 0 the loss is inf and the gradient NaN.
     """
     kind = torch.float64 if positive.dtype == torch.float64 else torch.float32
     return F.softplus(negative.to(kind) - positive.to(kind))

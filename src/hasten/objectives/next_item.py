@@ -1,8 +1,7 @@
-"""The training phase of sequential models: predict the next item at every position.
+"""Training phase of sequential models: predict the next item at every position.
 
-A global batch is ``batch_size`` users in the order of the epoch's permutation; inside it they are
-sorted by length, so that shares are balanced and buckets hold little padding. What is trained on
-depends on (seed, epoch, index) alone.
+A global batch has ``batch_size`` users in the order of the epoch's permutation, sorted by the
+length of their sequences, so that micro-batches are balanced and buckets contain little padding.
 """
 
 from __future__ import annotations
@@ -18,22 +17,21 @@ from torch import Tensor, nn
 from hasten.arrays import Int64
 from hasten.data.tables import Histories
 from hasten.errors import DataError
-from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
-from hasten.objectives.batch_order import Latest
+from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
-from hasten.ops.random import Stream, key, permutation
+from hasten.ops.random import Stream, key
 
 
 @dataclass(frozen=True)
 class NextItemBatch:
-    """The ragged sequences of a micro-batch, laid out in buckets (see :mod:`hasten.ops.buckets`).
+    """The ragged sequences of a micro-batch in buckets (see :mod:`hasten.ops.buckets`).
 
-    tokens: int64 [T'] items of the flat array, padding included; places: int64 [T'] distance from
-    the sequence's end; times: int64 [T'] unix seconds or None; real: int64 [T] positions of the
-    real tokens, or None if there is no padding; targets: int64 [T]; negatives: int64 [T, k], None
-    for losses over the whole catalogue.
+    tokens: int64 [T'] items, padding included. places: int64 [T'] distance to the end of the
+    sequence. times: int64 [T'] Unix seconds or None. real: int64 [T] indices of the tokens that are
+    not padding, None if there is no padding. targets: int64 [T]. negatives: int64 [T, k], None for
+    losses over the whole catalogue.
     """
 
     tokens: Tensor
@@ -45,20 +43,26 @@ class NextItemBatch:
     negatives: Tensor | None
 
     def at_targets(self, states: Tensor) -> Tensor:
-        """[T, D] the states of the real tokens, in the order of the targets."""
+        """[T, D] the states of the tokens that are not padding, in the order of the targets."""
         return states if self.real is None else states.index_select(0, self.real)
 
 
 class NextItemModel(Protocol):
-    """What the phase needs of a model."""
+    """What the phase needs from a model."""
 
-    def next_item_loss(self, batch: NextItemBatch) -> Tensor: ...
+    def next_item_loss(self, batch: NextItemBatch) -> Tensor:
+        """The sum of the loss over the targets."""
+        ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
 
 
-class NextItemPhase(SimplePhase):
-    """Next-item prediction over the users who have at least two training events."""
+class NextItemPhase(ExampleBatches):
+    """Next-item prediction for the users with at least two training interactions.
+
+    Raises:
+        DataError: there is no such user, or a user has no negative items.
+    """
 
     name = "next_item"
 
@@ -73,42 +77,34 @@ class NextItemPhase(SimplePhase):
         negatives: int,
     ) -> None:
         assert isinstance(model, nn.Module)
+        self.users = np.flatnonzero(histories.lengths >= 2)
+        super().__init__(len(self.users), batch_size)
         self.module: nn.Module = model
         self.model: NextItemModel = model
         self.histories = histories
-        self.users = np.flatnonzero(histories.lengths >= 2)
         if len(self.users) == 0:
             raise DataError(
-                "no user has two or more training events: there is no next item to learn from; "
-                "give longer histories or another split (data.split)"
+                "no user has two or more training events, so there is no next item to predict: "
+                "use longer histories or another split (data.split)"
             )
         self.targets = np.minimum(histories.lengths[self.users] - 1, max_length)
-        self.batch_size, self.max_length = batch_size, max_length
+        self.max_length = max_length
         self.negative_count = negatives
         self.known: KnownItems | None = None
         if negatives:
             if CSR.of(histories).distinct().lengths.max() >= items:
                 raise DataError(
-                    f"a user has all {items} items in training, so there are no negatives to draw: "
-                    "use a loss without them (model.loss=ce)"
+                    f"a user has all {items} items in training, so there are no negatives to "
+                    "sample: use a loss without negatives (model.loss=ce)"
                 )
             rows = np.repeat(np.arange(len(histories)), histories.lengths)
             self.known = KnownItems.build(rows, histories.items, len(histories), items)
-        self._order: Latest[Int64] = Latest()
-
-    def steps(self) -> int:
-        return -(-len(self.users) // self.batch_size)
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
-        base, count = key(seed, Stream.PERMUTATION, epoch), len(self.users)
-        order = self._order.of((seed, epoch), lambda: permutation(count, base).numpy())
-        ids = order[index * self.batch_size : (index + 1) * self.batch_size]
+        ids = self.ids(seed, epoch, index).numpy()
         ids = ids[np.argsort(-self.targets[ids], kind="stable")]
         total = float(self.targets[ids].sum())
-        return Batch(torch.from_numpy(ids), seed, epoch, index, {"targets": total})
-
-    def examples(self, batch: Batch) -> int:
-        return int(batch.denominators["targets"])
+        return Batch(torch.from_numpy(ids), seed, epoch, index, {"examples": total})
 
     def parameters(self) -> Sequence[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -118,17 +114,17 @@ class NextItemPhase(SimplePhase):
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         loss = self.model.next_item_loss(self.lay_out(batch, rows.numpy()))
-        return [Term("loss", loss, batch.denominators["targets"])]
+        return [Term("loss", loss, batch.denominators["examples"])]
 
     def lay_out(self, batch: Batch, rows: Int64) -> NextItemBatch:
-        """The tensors of these rows (longest first), on the model's device."""
+        """The tensors of these rows (longest first) on the model's device."""
         device = next(self.module.parameters()).device
         users, lengths = self.users[rows], self.targets[rows]
         buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
         real = bucket_positions(lengths, buckets)
         ends = np.cumsum(lengths)
         places = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
-        # the last event is a target only: inputs end one event before it
+        # the last interaction is a target only: inputs end before it
         source = np.repeat(self.histories.offsets[users + 1], lengths) - 2 - places
         size = buckets[-1].stop
         padded = size != len(real)
@@ -141,18 +137,18 @@ class NextItemPhase(SimplePhase):
             return torch.from_numpy(values).to(device, non_blocking=True)
 
         times = self.histories.times
-        drawn = None
+        sampled = None
         if self.known is not None:
             if self.known.keys.device != device:
                 self.known = self.known.to(device)
             user = np.repeat(users, lengths)
             count = self.negative_count
-            # one counter for every negative of every position a user can have
+            # a counter for each negative of each position that a user can have
             first = torch.from_numpy((user * self.max_length + places) * count).to(device)
             counters = first[:, None] + torch.arange(count, device=device)
             rows_T = torch.from_numpy(user).to(device)[:, None]
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            drawn = negatives(self.known, rows_T, base, counters)
+            sampled = negatives(self.known, rows_T, base, counters)
         return NextItemBatch(
             tokens=flat(self.histories.items[source]),
             places=flat(places),
@@ -160,5 +156,5 @@ class NextItemPhase(SimplePhase):
             buckets=buckets,
             real=torch.from_numpy(real).to(device) if padded else None,
             targets=torch.from_numpy(self.histories.items[source + 1]).to(device),
-            negatives=drawn,
+            negatives=sampled,
         )

@@ -1,4 +1,4 @@
-"""Triples as questions: the distinct (entity, relation) with their answers, in both directions."""
+"""Triples as queries in both directions: the distinct (entity, relation) with their answers."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from hasten.scoring import TripleQueries
 
 
 def known_answers(triples: Triples, relations: int, queries: TripleQueries, entities: int) -> CSR:
-    """Every query's answers among these triples, ascending and without repetitions."""
+    """The answers of each query among these triples, ascending and distinct."""
     entity, relation, answer = both_directions(triples, relations)
-    asked = relation * entities + entity
-    order = np.lexsort((answer, asked))
-    asked, answer = asked[order], answer[order]
+    codes = relation * entities + entity
+    order = np.lexsort((answer, codes))
+    codes, answer = codes[order], answer[order]
     wanted = queries.relation * entities + queries.entity
-    begin = np.searchsorted(asked, wanted, "left")
-    lengths = np.searchsorted(asked, wanted, "right") - begin
+    begin = np.searchsorted(codes, wanted, "left")
+    lengths = np.searchsorted(codes, wanted, "right") - begin
     offsets = np.zeros(len(wanted) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    places = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], lengths)
-    return CSR(offsets, answer[places]).distinct()
+    positions = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], lengths)
+    return CSR(offsets, answer[positions]).distinct()
 
 
 def both_directions(triples: Triples, relations: int) -> tuple[Int64, Int64, Int64]:
-    """(entity, relation, answer) [2n]: all tails asked for, then all heads."""
+    """(entity, relation, answer) [2n]: all queries for tails, then all queries for heads."""
     entity = np.concatenate([triples.head, triples.tail])
     relation = np.concatenate([triples.relation, triples.relation + relations])
     return entity, relation, np.concatenate([triples.tail, triples.head])
 
 
 @dataclass(frozen=True, eq=False)
-class Questions:
-    """The distinct (entity, relation) of a part with their targets, and where each came from.
+class GroupedQueries:
+    """The distinct (entity, relation) of a part with their targets, duplicates included.
 
-    triple: int64 [T] the row of the part that a target belongs to; the same target of a query
-    stands there once for each duplicate.
+    triple: int64 [T] the triple of the part that a target belongs to.
     """
 
     queries: TripleQueries
@@ -47,21 +46,21 @@ class Questions:
     triple: Int64
 
 
-def questions_of(triples: Triples, relations: int, entities: int) -> Questions:
-    """Both questions of every triple, those with the same given end together."""
+def group_queries(triples: Triples, relations: int, entities: int) -> GroupedQueries:
+    """Both queries of every triple, grouped by (entity, relation)."""
     entity, relation, answer = both_directions(triples, relations)
-    asked = relation * entities + entity
-    order = np.lexsort((answer, asked))
-    found, first, counts = np.unique(asked[order], return_index=True, return_counts=True)
+    codes = relation * entities + entity
+    order = np.lexsort((answer, codes))
+    distinct, first, counts = np.unique(codes[order], return_index=True, return_counts=True)
     offsets = np.concatenate([first, [len(order)]]).astype(np.int64)
     assert np.array_equal(np.diff(offsets), counts)
-    queries = TripleQueries(found % entities, found // entities)
+    queries = TripleQueries(distinct % entities, distinct // entities)
     triple = order % max(1, len(triples))
-    return Questions(queries, CSR(offsets, answer[order]), triple)
+    return GroupedQueries(queries, CSR(offsets, answer[order]), triple)
 
 
-def training_rows(graph: KnowledgeGraph) -> tuple[TripleQueries, CSR]:
+def training_queries(graph: KnowledgeGraph) -> tuple[TripleQueries, CSR]:
     """The distinct (entity, relation) of the training part, and the answers of each."""
     entities, relations = len(graph.entities), len(graph.relations)
-    asked = questions_of(graph.of(TRAIN), relations, entities)
-    return asked.queries, asked.targets.distinct()
+    grouped = group_queries(graph.of(TRAIN), relations, entities)
+    return grouped.queries, grouped.targets.distinct()

@@ -108,7 +108,7 @@ class OptimizerStep:
                 self.backward(terms, losses)
         if self.share.rank == 0:
             with self.precision.autocast():
-                terms = self.phase.regularisers(leaves, batch)
+                terms = self.phase.regularizers(leaves, batch)
             self.backward(terms, losses)
         self.backward_encoded(encoded, leaves)
         return losses

@@ -34,8 +34,8 @@ from hasten.objectives.base import Phase
 from hasten.objectives.completion import (
     CompletionBatch,
     CompletionPhase,
-    Rows,
-    SingleTriples,
+    KvsAllExamples,
+    TripleExamples,
 )
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import wide
@@ -110,23 +110,23 @@ class TripleModel(Model):
         return [part for part in self.modules() if isinstance(part, GroupMoments)]
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
-        """One phase: KvsAll rows, or single triples in both directions."""
+        """One phase: queries with all answers (KvsAll), or single triples in both directions."""
         options = self.options
-        examples: Rows | SingleTriples
+        examples: KvsAllExamples | TripleExamples
         if options.loss in ("1-n", "1-n-softmax"):
-            examples = Rows(dataset)
+            examples = KvsAllExamples(dataset)
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
-            examples = SingleTriples(dataset, sampled)
+            examples = TripleExamples(dataset, sampled)
         return [CompletionPhase(self, examples, training.batch_size)]
 
     def completion_loss(self, batch: CompletionBatch) -> Tensor:
-        """The loss of ``model.loss``, summed over the queries and times ``batch.scale``."""
+        """The sum of the loss ``model.loss`` over the queries."""
         assert batch.target is not None
         assert batch.negatives is not None, "losses over all entities need a factorized score"
         ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
         scores = self.scores(batch.entity, batch.relation, ids)
-        return batch.scale * self.sampled_loss(scores[:, 0], scores[:, 1:])
+        return self.sampled_loss(scores[:, 0], scores[:, 1:])
 
     def sampled_loss(self, true: Tensor, sampled: Tensor) -> Tensor:
         """The sum over triples of binary cross-entropy: scores [B] of answers, [B, k] of others."""
@@ -176,12 +176,11 @@ class FactorizedTripleModel(TripleModel):
         table = self.entities.block(0, self.sizes.entities)
         x_BD = self.vectors(head_BD, batch.relation)
         if batch.target is not None:
-            return batch.scale * catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
+            return catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
         assert batch.row is not None
         assert batch.item is not None
         if self.options.loss == "1-n-softmax":
-            total = catalogue_cross_entropy(x_BD, [table], batch.item, self.bias, of=batch.row)
-            return batch.scale * total
+            return catalogue_cross_entropy(x_BD, [table], batch.item, self.bias, of=batch.row)
         smoothing, pairs = self.options.smoothing, (batch.row, batch.item)
         return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
 

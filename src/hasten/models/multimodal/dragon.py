@@ -158,11 +158,11 @@ class DRAGON(ScoresByVectors, Model):
         ]
         return torch.stack(found).sum()
 
-    def whole_penalty(self) -> Tensor:
+    def global_penalty(self) -> Tensor:
         """The mean of the squared shares."""
         return self.shares.square().mean()
 
-    def judged(self) -> Tensor:
+    def all_vectors(self) -> Tensor:
         """[N + U, M D] the vectors of all items, then of all users."""
         users, items = self.propagate(None, None)
         return torch.cat([items, users])

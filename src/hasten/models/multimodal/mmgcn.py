@@ -207,11 +207,11 @@ class MMGCN(ScoresByVectors, Model):
         user, positive, negative = rows.square().sum(1).chunk(3)
         return (2 * user + positive + negative).sum() / (2 * self.ids.shape[1])
 
-    def whole_penalty(self) -> Tensor:
+    def global_penalty(self) -> Tensor:
         """The mean of the squared users of the first modality."""
         return cast(Channel, self.channels[0]).users.square().mean()
 
-    def judged(self) -> Tensor:
+    def all_vectors(self) -> Tensor:
         """[N + U, D] the vectors of all items, then of all users."""
         return self.propagate(None)
 

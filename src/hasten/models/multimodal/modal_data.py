@@ -94,19 +94,19 @@ def training_pairs(dataset: Dataset) -> CSR:
 class ScoresByVectors(InnerProductPairs):
     """Scoring by products of the vectors of users and items (a part of models).
 
-    ``judged()`` gives [N + U, D] of all items, then of all users; ``vectors`` holds what a
+    ``all_vectors()`` gives [N + U, D] of all items, then of all users; ``vectors`` holds what a
     checkpoint gave back of it, until the weights change.
     """
 
     sizes: Sizes
     vectors: Tensor | None = None
-    judged: Callable[[], Tensor]
+    all_vectors: Callable[[], Tensor]
     _encoded: Tensor | None = None
 
     @contextmanager
     def encoded_once(self) -> Iterator[None]:
         """Within it, :meth:`scorer` encodes the graph at its first use only."""
-        self._encoded = self.judged() if self.vectors is None else self.vectors
+        self._encoded = self.all_vectors() if self.vectors is None else self.vectors
         try:
             yield
         finally:
@@ -115,7 +115,7 @@ class ScoresByVectors(InnerProductPairs):
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """Products of the vectors of users and items."""
         found = self._encoded if self._encoded is not None else self.vectors
-        vectors = self.judged() if found is None else found
+        vectors = self.all_vectors() if found is None else found
         user = torch.from_numpy(queries.user).to(vectors.device) + self.sizes.items
         items = FixedTable(vectors[: self.sizes.items])
         return FactorScorer(vectors.index_select(0, user), Catalogue(items))

@@ -67,7 +67,7 @@ class TiSASRecPhase(NextItemPhase):
 
     model: TiSASRec
 
-    def regularisers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         weight = self.model.embedding_l2
         if weight == 0:
             return ()

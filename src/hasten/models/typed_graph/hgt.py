@@ -37,7 +37,8 @@ from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.similar_nodes import similar_nodes
 from hasten.objectives.base import Phase
 from hasten.objectives.contrastive import Similar
-from hasten.objectives.links import Draws, LinkPhase
+from hasten.objectives.link_sampling import LinkSampling
+from hasten.objectives.links import LinkPhase
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.message_graph import MessageGraph
@@ -121,7 +122,7 @@ class HGT(Model):
         fan_out = options.fan_out
         if options.mode == "neighbors" and fan_out is None:
             fan_out = _FAN_OUT
-        draws = Draws(
+        sampling = LinkSampling(
             options.mode,
             training.batch_size,
             options.scored_share,
@@ -143,7 +144,7 @@ class HGT(Model):
                 first, rows, options.contrastive_weight, options.temperature,
                 options.contrastive_batch, options.contrastive_batch,
             )  # fmt: skip
-        return [LinkPhase(self, self.graph, draws, contrast)]
+        return [LinkPhase(self, self.graph, sampling, contrast)]
 
     @property
     def device(self) -> torch.device:

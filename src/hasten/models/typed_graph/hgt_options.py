@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hasten.config import ModelOptions
-from hasten.objectives.links import LinkLoss, Mode
+from hasten.objectives.link_sampling import LinkLoss, Mode
 
 
 class HGTOptions(ModelOptions):

@@ -44,11 +44,12 @@ def one_to_many_loss(
     scale: float = 1.0,
     chunk_bytes: int | None = None,
 ) -> Tensor:
-    """``scale`` times the sum over all queries and catalogue rows of the binary cross-entropy.
+    """The sum over all queries and catalogue rows of the binary cross-entropy.
 
     x: [B, D]; blocks: [N_i, D], the table's shards; row, item: int64 [P], the distinct pairs of a
-    query and a true row of the stacked catalogue; bias: [N] or None; smoothing: ε. A scale known
-    here costs nothing; one that comes with the backward pass, a pass over the gradients.
+    query and a true row of the stacked catalogue; bias: [N] or None; smoothing: ε. scale: the
+    gradient that the loss will receive. The result does not depend on it; if it is right, the
+    backward pass saves a pass over the gradients.
     """
     if chunk_bytes is None:
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
@@ -82,16 +83,17 @@ class _OneToMany(torch.autograd.Function):
             if x.device.type == "cpu" and not bool(loss.isfinite()):
                 loss = pass_.run(exact=True)  # exp overflows from scores of 88 on
         ctx.has_bias = bias is not None
-        ctx.grads = pass_.gradients()
+        ctx.grads, ctx.scale = pass_.gradients(), scale
         return loss
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         assert ctx.grads is not None, "this backward pass can run only once"
         grads, ctx.grads = ctx.grads, None
-        if grad_loss.device.type != "cpu" or float(grad_loss) != 1.0:
+        factor = grad_loss / grad_loss.new_tensor(ctx.scale)
+        if factor.device.type != "cpu" or float(factor) != 1.0:
             for grad in grads:
-                grad.mul_(grad_loss.to(grad.dtype))
+                grad.mul_(factor.to(grad.dtype))
         grad_x, grad_bias, *grad_blocks = grads
         kept = grad_bias if ctx.has_bias else None
         return grad_x, None, None, kept, None, None, None, None, *grad_blocks
@@ -148,7 +150,7 @@ class _Pass:
             start += len(block)
         self.grad_x *= self.scale
         self.grad_bias *= self.scale
-        return loss * self.scale
+        return loss
 
     def residuals_(self, scores: Tensor, first: int, exact: bool) -> Tensor:
         """Scores [rows, B] from catalogue row ``first`` on become residuals; their loss."""

@@ -1,0 +1,63 @@
+"""Permutations of examples from the seed, cached between the steps of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from hasten.ops.random import Stream, key, permutation
+
+Value = TypeVar("Value")
+
+
+class LastValueCache(Generic[Value]):
+    """A cache of one value: the one of the last key."""
+
+    def __init__(self) -> None:
+        self._entry: tuple[Hashable, Value] | None = None
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The value of this key; ``make()`` computes it if another key was used last."""
+        if self._entry is None or self._entry[0] != key:
+            self._entry = (key, make())
+        return self._entry[1]
+
+
+def cached_permutation(
+    cache: LastValueCache[Tensor], count: int, seed: int, epoch: int, *stream: int
+) -> Tensor:
+    """int64 [count]: the permutation of (seed, epoch, stream)."""
+    base = key(seed, Stream.PERMUTATION, epoch, *stream)
+    return cache.get((seed, epoch, stream), lambda: permutation(count, base))
+
+
+class PermutationSampler:
+    """An endless sequence of permutations of ``range(count)``, another one in each epoch.
+
+    stream: samplers with the same seed and another stream are independent.
+    """
+
+    def __init__(self, count: int, *stream: int) -> None:
+        self.count, self.stream = count, stream
+        self._cache: LastValueCache[Tensor] = LastValueCache()
+
+    def at(self, seed: int, epoch: int, positions: Tensor) -> Tensor:
+        """int64 [B]: the elements at these positions (int64 [B]) of the sequence."""
+        if not len(positions):
+            return positions
+        first, last = (int(end) // self.count for end in positions.aminmax())
+        if first == last:  # the usual case: a batch is small compared to a permutation
+            return self._permutation(seed, epoch, first)[positions - first * self.count]
+        rounds = torch.div(positions, self.count, rounding_mode="floor")
+        sampled = torch.empty_like(positions)
+        for number in range(first, last + 1):
+            mask = rounds == number
+            local = positions[mask] - number * self.count
+            sampled[mask] = self._permutation(seed, epoch, number)[local]
+        return sampled
+
+    def _permutation(self, seed: int, epoch: int, number: int) -> Tensor:
+        return cached_permutation(self._cache, self.count, seed, epoch, number, *self.stream)
