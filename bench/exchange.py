@@ -122,7 +122,7 @@ def main() -> None:
                 if number >= 2:
                     wall[name].append((time.perf_counter() - begin) / 3 * 1e3)
                     cpu[name].append((time.process_time() - used) / 3 * 1e3)
-        if processes.first:
+        if processes.is_rank0:
             found = {
                 "settings": vars(options),
                 "wall_ms": {name: round(median(values), 2) for name, values in wall.items()},

@@ -127,8 +127,8 @@ def evaluate_task(
         parts=processes.world,
         merge=lambda ranks: merged_ranks(processes, ranks),
     )
-    # results of different machines can differ in the last bits: the first process decides
-    return replace(found, values=processes.from_first(lambda: found.values))
+    # results of different machines can differ in the last bits: rank 0 decides
+    return replace(found, values=processes.run_on_rank0(lambda: found.values))
 
 
 def describe_data(dataset: AnyDataset) -> dict[str, Any]:

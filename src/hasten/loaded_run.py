@@ -72,7 +72,7 @@ def evaluate(
     distributed = load_config(run / "config.yaml").distributed
     with Processes.join(device or "auto", distributed) as processes:
         target = str(processes.device)
-        loaded = processes.together(
+        loaded = processes.run_on_all_ranks(
             "loading the run", lambda: load_run(run, checkpoint=checkpoint, device=target)
         )
         config = with_changes(

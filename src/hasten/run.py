@@ -105,7 +105,7 @@ def _refit(
 ) -> Summary:
     """Retrain on train + validation for the selected number of epochs, or resume doing so."""
     begin, folder = time.perf_counter(), first.run / _REFIT
-    if processes.from_first(lambda: RunFolder.holds_run(folder)):
+    if processes.run_on_rank0(lambda: RunFolder.holds_run(folder)):
         summary = _resume(processes, folder, None, {}, quiet, begin)
     else:
         config = resolved.config
@@ -134,11 +134,11 @@ def _existing_run(processes: Processes, out: Path | None, resume_auto: bool) -> 
     """
 
     def find() -> str | None:
-        created = processes.recall("run") if processes.restarts else None
+        created = processes.load_job_state("run") if processes.restarts else None
         path = created or (str(out) if resume_auto else None)
         return path if path is not None and RunFolder.holds_run(Path(path)) else None
 
-    found = processes.from_first(find)
+    found = processes.run_on_rank0(find)
     return None if found is None else Path(found)
 
 
@@ -152,9 +152,9 @@ def _train_new(
 ) -> Summary:
     """Start a new run. refit: a refit follows, so require a validation part."""
     config, device = resolved.config, processes.device
-    dataset = processes.together("reading the data", lambda: load_data(config, table))
+    dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
     if refit:  # fail before anything is trained
-        processes.together("looking for a validation part", lambda: refitted(dataset))
+        processes.run_on_all_ranks("looking for a validation part", lambda: refitted(dataset))
     require_same_data(processes, dataset)
     weights = _initial_weights(processes, config)
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
@@ -166,7 +166,7 @@ def _train_new(
         # all validation happens before the run folder is created
         return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
 
-    model, phases, tasks = processes.together("building the model", build)
+    model, phases, tasks = processes.run_on_all_ranks("building the model", build)
     require_same_weights(processes, model, "at the start")
     created: list[RunFolder] = []  # on rank 0, which holds the lock
 
@@ -181,10 +181,10 @@ def _train_new(
             folder.discard()
             raise
         created.append(folder)
-        processes.remember("run", str(folder.path))
+        processes.save_job_state("run", str(folder.path))
         return str(folder.path)
 
-    path = Path(processes.from_first(make, "making the run folder"))
+    path = Path(processes.run_on_rank0(make, "making the run folder"))
     try:
         with created[0] if created else RunFolder(path, None) as folder:
             setup = RunSetup(
@@ -235,13 +235,13 @@ def resume(
     with Processes.join(config.device, config.distributed) as processes:
         # after a restart by the launcher the copy exists and may hold newer checkpoints than the
         # requested one: resume from its newest
-        restarted = processes.restarts > 0 and processes.recall("run") == str(out or run)
+        restarted = processes.restarts > 0 and processes.load_job_state("run") == str(out or run)
         if out is not None:
             if not restarted:
-                copied = processes.from_first(
+                copied = processes.run_on_rank0(
                     lambda: copy_run(run, out, checkpoint), "copying the run"
                 )
-                processes.remember("run", copied)
+                processes.save_job_state("run", copied)
             run = out
         requested = None if restarted else checkpoint
         try:
@@ -269,26 +269,26 @@ def _resume(
     def choose() -> Checkpoint | None:
         chosen = checkpoint_to_resume(folder, checkpoint, warnings.append)
         if checkpoint is not None:
-            processes.remember("run", str(run))
+            processes.save_job_state("run", str(run))
         return chosen
 
-    processes.from_first(hold, "locking the run folder")
+    processes.run_on_rank0(hold, "locking the run folder")
     with held[0] if held else RunFolder(run, None) as folder:
         config = with_changes(load_config(run / "config.yaml"), changes)
         resolved = resolve_config(config, processes)
         config, device = resolved.config, processes.device
-        dataset = processes.together("reading the data", lambda: load_stored(folder.data))
-        processes.from_first(lambda: refuse_changed_data(folder, dataset))
+        dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
+        processes.run_on_rank0(lambda: refuse_changed_data(folder, dataset))
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
-        model = processes.together(
+        model = processes.run_on_all_ranks(
             "building the model", lambda: build_model(config, dataset, device)
         )
         found = shared_checkpoint(processes, choose)
         weights = _initial_weights(processes, config) if found is None else None
         if weights is not None:
             load_initial_weights(model, weights)
-        processes.from_first(lambda: folder.write_config(config))
+        processes.run_on_rank0(lambda: folder.write_config(config))
         phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)

@@ -62,7 +62,7 @@ def open_run(
         position = checkpoint.state["position"]
         # records are written at the end of an epoch: within an epoch, none of this step is kept
         resume_step = position["step"] - (position["step_of_epoch"] > 0)
-    first = processes.first
+    first = processes.is_rank0
     with (
         Journal(folder, setup.quiet, resume_step=resume_step)
         if first
@@ -136,7 +136,7 @@ class TrainingRun:
         assert best is not None
         load_weights(setup.model, best)
         trainer.state.load_phases(best)
-        processes.place = "the evaluation at the end"
+        processes.activity = "the evaluation at the end"
         validated, tested = (
             self.evaluate(task) if len(task.queries) else None for task in setup.tasks
         )
@@ -167,6 +167,6 @@ class TrainingRun:
             self.journal.record("test", summary.best_epoch, position.step, tested.values)
             shown = "  ".join(f"{name} {value:.4f}" for name, value in tested.values.items())
             self.journal.valid(f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})")
-        if processes.first:
+        if processes.is_rank0:
             folder.write_json("metrics.json", summary.to_json())
         return summary

@@ -39,7 +39,7 @@ def until(condition: Callable[[], object], seconds: float = 4.0) -> None:
 def test_nobody_is_lost_while_all_beat(beats):
     time.sleep(1.5)
     assert [beat.lost for beat in beats] == [None] * 3
-    assert "rank 2 was last seen 0 s ago at step 2" in beats[0].places()
+    assert "rank 2 was last seen 0 s ago at step 2" in beats[0].last_seen()
 
 
 def test_a_silent_process_is_named_with_its_place(beats):

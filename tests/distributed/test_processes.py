@@ -169,9 +169,9 @@ def test_what_is_exchanged_arrives(several):
     for rank, each in enumerate(found):
         told = each["collectives"]
         assert told["gathered"] == [{"rank": r, "text": "é" * r} for r in range(world)]
-        assert told["from_first"] == {"value": [0, None, 0.1]}
+        assert told["run_on_rank0"] == {"value": [0, None, 0.1]}
         assert told["sum"] == [world, world * (world - 1) / 2]
-        assert told["together"] == rank
+        assert told["run_on_all_ranks"] == rank
         assert told["merged"] == [[world * (world - 1) // 2, 0], [world, world]]
         assert told["stopped"]
 
@@ -181,7 +181,7 @@ def test_an_error_of_one_is_an_error_of_all(several):
     last = len(found) - 1
     for rank, each in enumerate(found):
         told = each["collectives"]
-        assert told["refused_by_first"][1:] == ["configuration", 2, True, "refused by 0"]
+        assert told["refused_by_rank0"][1:] == ["configuration", 2, True, "refused by 0"]
         message = f"rank {last}: refused by {last}"
         assert told["refused_by_last"][1:] == ["configuration", 2, True, message]
         assert told["refused_by_all"][1:] == ["configuration", 2, True, f"refused by {rank}"]
@@ -191,14 +191,14 @@ def test_other_weights_and_other_data_are_noticed(several):
     _, found = several
     for each in found:
         told = each["collectives"]
-        for name in ("same_weights", "same_sums", "same_data"):
+        for name in ("same_weights", "same_checksums", "same_data"):
             assert told[name] == ["nothing"], name
         assert told["other_weights"][3:] == [
             True,
             "now, the weights of rank 1 differs from that of rank 0: the processes would train "
             "different models; do they run the same versions?",
         ]
-        assert "now, weight of rank 1 differs" in told["other_sums"][4]
+        assert "now, weight of rank 1 differs" in told["other_checksums"][4]
         assert told["other_data"][1:4] == ["data", 2, True]
         assert "rank 1 (on" in told["other_data"][4]
 

@@ -26,8 +26,8 @@ from hasten.distributed import summed_buffer
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
+    require_same_checksums,
     require_same_data,
-    require_same_sums,
     require_same_weights,
     shared_checkpoint,
 )
@@ -154,16 +154,16 @@ def collectives(processes: Processes) -> dict[str, Any]:
     assert merged is not None
     return {
         "gathered": processes.gather({"rank": rank, "text": "é" * rank}),
-        "from_first": processes.from_first(lambda: {"value": [rank, None, 0.1]}),
+        "run_on_rank0": processes.run_on_rank0(lambda: {"value": [rank, None, 0.1]}),
         "sum": processes.sum_(torch.tensor([1.0, rank]), "a sum").tolist(),
-        "refused_by_first": message(lambda: processes.from_first(refuse)),
-        "refused_by_last": message(lambda: processes.together("a test", only_last)),
-        "refused_by_all": message(lambda: processes.together("a test", refuse)),
-        "together": processes.together("a test", lambda: rank),
+        "refused_by_rank0": message(lambda: processes.run_on_rank0(refuse)),
+        "refused_by_last": message(lambda: processes.run_on_all_ranks("a test", only_last)),
+        "refused_by_all": message(lambda: processes.run_on_all_ranks("a test", refuse)),
+        "run_on_all_ranks": processes.run_on_all_ranks("a test", lambda: rank),
         "other_weights": message(lambda: require_same_weights(processes, model, "now")),
-        "other_sums": message(lambda: require_same_sums(processes, model, "now")),
+        "other_checksums": message(lambda: require_same_checksums(processes, model, "now")),
         "same_weights": message(lambda: require_same_weights(processes, same, "now")),
-        "same_sums": message(lambda: require_same_sums(processes, same, "now")),
+        "same_checksums": message(lambda: require_same_checksums(processes, same, "now")),
         "other_data": message(lambda: require_same_data(processes, dataset(50 + rank))),
         "same_data": message(lambda: require_same_data(processes, dataset())),
         "merged": [merged.greater.tolist(), merged.equal.tolist()],
@@ -214,7 +214,7 @@ def checkpoint(processes: Processes) -> dict[str, Any]:
         "optimisers": {"step": torch.arange(3), "flag": torch.tensor([True, False])},
     }
     state = {"loss": 0.1 + 0.2, "nan": math.nan, "deep": [1, {"x": None}]}
-    own = Checkpoint(Path("x"), tensors, state) if processes.first else None
+    own = Checkpoint(Path("x"), tensors, state) if processes.is_rank0 else None
     found = shared_checkpoint(processes, lambda: own)
     assert found is not None
     shown = {
@@ -272,7 +272,9 @@ def requests(processes: Processes) -> list[float]:
     share = Share(processes.rank, processes.world)
     precision = Precision("fp32", CPU)
     step = OptimizerStep(phase, 0, TrainingOptions(), precision, share, CPU, processes)
-    step(phase.plan(0, 0, 0), 0.01, (0.0, float(processes.rank == 1), float(processes.first), 0.0))
+    step(
+        phase.plan(0, 0, 0), 0.01, (0.0, float(processes.rank == 1), float(processes.is_rank0), 0.0)
+    )
     assert step.requests is not None
     return step.requests.tolist()
 

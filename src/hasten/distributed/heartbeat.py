@@ -27,7 +27,7 @@ class Heartbeat:
 
     store: of torch.distributed, with a connection and a key prefix of its own. holder: the process
     that holds the store. timeout: seconds without a heartbeat after which a process is lost.
-    place: returns what this process is doing.
+    activity: returns what this process is doing.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Heartbeat:
         rank: int,
         world: int,
         timeout: float,
-        place: Callable[[], str],
+        activity: Callable[[], str],
     ) -> None:
         self.store, self.holder, self.rank, self.world = store, holder, rank, world
-        self.timeout, self.place = timeout, place
+        self.timeout, self.activity = timeout, activity
         self.interval = min(0.5, timeout / 10)
         #: why this process cannot go on, once it cannot
         self.lost: str | None = None
@@ -75,7 +75,7 @@ class Heartbeat:
 
     def tell_failure(self, message: str) -> None:
         """Tell the other processes why this one ends, and give them time to read it."""
-        text = json.dumps({"rank": self.rank, "place": self.place(), "message": message})
+        text = json.dumps({"rank": self.rank, "activity": self.activity(), "message": message})
         try:
             self.store.compare_set(_FAILED, "", text)
         except RuntimeError:  # the store has gone: the others notice that
@@ -93,14 +93,14 @@ class Heartbeat:
         last = since + 1.5 * self.interval
         silent = [rank for rank, heard in self._heard.items() if heard < last]
         if self.lost is None and silent:
-            self.lost = f"{_ranks(silent)} died ({self.places(silent)})"
+            self.lost = f"{_ranks(silent)} died ({self.last_seen(silent)})"
         return self.lost
 
-    def places(self, ranks: list[int] | None = None) -> str:
-        """When and where the other processes were last seen."""
+    def last_seen(self, ranks: list[int] | None = None) -> str:
+        """When the last heartbeat of each process arrived, and what the process was doing then."""
         now = time.monotonic()
         seen = [
-            f"rank {rank} was last seen {now - self._heard[rank]:.0f} s ago at {_place(beat)}"
+            f"rank {rank} was last seen {now - self._heard[rank]:.0f} s ago at {_activity_of(beat)}"
             for rank, beat in sorted(self._beats.items())
             if ranks is None or rank in ranks
         ]
@@ -110,7 +110,7 @@ class Heartbeat:
         return [rank for rank in range(self.world) if rank != self.rank]
 
     def _write(self, number: int) -> None:
-        self.store.set(f"beat/{self.rank}", json.dumps([number, self.place()]))
+        self.store.set(f"beat/{self.rank}", json.dumps([number, self.activity()]))
 
     def _beat(self) -> None:
         others = self._others()
@@ -126,9 +126,9 @@ class Heartbeat:
             except (RuntimeError, ValueError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 self._store_gone = (
-                    f"{self.holder}, where all processes report, died ({self.places()}): {reason}"
+                    f"{self.holder}, which holds the store, died ({self.last_seen()}): {reason}"
                 )
-                # at the very end of a run the first process, and the store with it, may be gone
+                # at the very end of a run rank 0 may have ended already, and the store with it
                 if not self._stopping.wait(2.0):
                     self._lose(self._store_gone)
                 return
@@ -137,7 +137,7 @@ class Heartbeat:
                 if self._beats.get(rank) != text:
                     self._beats[rank], self._heard[rank] = text, now
             if told is not None and told["rank"] != self.rank:
-                self._lose(f"rank {told['rank']} failed at {told['place']}: {told['message']}")
+                self._lose(f"rank {told['rank']} failed at {told['activity']}: {told['message']}")
                 return
 
     def _watch(self) -> None:
@@ -148,19 +148,19 @@ class Heartbeat:
                 self._lose(
                     f"{self.holder}, where all processes report, has not answered for "
                     f"{self.timeout:g} s: it stands still, or its machine is cut off "
-                    f"({self.places()})"
+                    f"({self.last_seen()})"
                 )
             elif silent:
                 self._lose(
                     f"{_ranks(silent)} sent no heartbeat for {self.timeout:g} s: stopped, "
-                    f"swapped out or cut off ({self.places(silent)})"
+                    f"swapped out or cut off ({self.last_seen(silent)})"
                 )
             elif os.getppid() != self._launcher:
                 self._lose("the launcher of the processes has gone")
             if self.lost is not None:
                 break
         if self.lost is not None and not self._stopping.wait(PATIENCE):
-            sys.stderr.write(f"error: rank {self.rank}, at {self.place()}: {self.lost}\n")
+            sys.stderr.write(f"error: rank {self.rank}, at {self.activity()}: {self.lost}\n")
             sys.stderr.flush()
             os._exit(1)
 
@@ -173,5 +173,5 @@ def _ranks(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _place(beat: str) -> str:
+def _activity_of(beat: str) -> str:
     return str(json.loads(beat)[1])

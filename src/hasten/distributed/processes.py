@@ -44,7 +44,7 @@ _SLICE = timedelta(seconds=1)
 class Processes:
     """This process and its collectives; a context manager that leaves the process group.
 
-    place: what this process is doing, for error messages. All processes must call collectives in
+    activity: what this process is doing, for error messages. All processes must call collectives in
     the same order; these raise ProcessesError naming the rank that failed.
     """
 
@@ -54,7 +54,7 @@ class Processes:
         self.rank = 0 if launch is None else launch.rank
         self.world = 1 if launch is None else launch.world
         self.backend: str | None = None
-        self.place = "the start"
+        self.activity = "the start"
         self.timeout = DistributedOptions().timeout
         self._store: Any = None
         self._heartbeat: Heartbeat | None = None
@@ -89,11 +89,11 @@ class Processes:
         store = rendezvous(launch, options, self.device, self.backend)
         self._store = PrefixStore("hasten", store)
         # a new prefix: a launcher's store outlives its processes
-        token = self.from_first(lambda: secrets.token_hex(8))
+        token = self.run_on_rank0(lambda: secrets.token_hex(8))
         holder = "the launcher" if launch.keeps_store else "rank 0"
         own = PrefixStore(token, store.clone())
         heartbeat = Heartbeat(
-            own, holder, self.rank, self.world, options.heartbeat, lambda: self.place
+            own, holder, self.rank, self.world, options.heartbeat, lambda: self.activity
         )
         heartbeat.first_beat()
         self.gather(None)
@@ -106,7 +106,7 @@ class Processes:
         return self._store is not None
 
     @property
-    def first(self) -> bool:
+    def is_rank0(self) -> bool:
         """Whether this is rank 0, which writes the run folder and the output."""
         return self.rank == 0
 
@@ -177,13 +177,13 @@ class Processes:
         texts = (t[: int(n)].numpy().tobytes() for t, n in zip(found, sizes, strict=True))
         return [json.loads(text) for text in texts]
 
-    def from_first(self, make: Callable[[], Any], what: str = "a value of rank 0") -> Any:
-        """The JSON value that ``make`` returns on rank 0, on all processes; its error too."""
+    def run_on_rank0(self, make: Callable[[], Any], what: str = "a value of rank 0") -> Any:
+        """Call ``make`` on rank 0 and return its JSON value, or raise its error, on all ranks."""
         if not self.joined:
             return make()
         answer: dict[str, Any] = {}
         problem: HastenError | None = None
-        if self.first:
+        if self.is_rank0:
             try:
                 answer = {"value": make()}
             except HastenError as error:
@@ -196,11 +196,11 @@ class Processes:
             raise relayed_error(answer, "")
         return answer["value"]
 
-    def together(self, what: str, function: Callable[[], T]) -> T:
-        """Run ``function`` on every process; an error of one is raised on all."""
+    def run_on_all_ranks(self, what: str, function: Callable[[], T]) -> T:
+        """Call ``function`` on every rank and return its result; raise on all if one raises."""
         if not self.joined:
             return function()
-        self.place = what
+        self.activity = what
         problem: HastenError | None = None
         result: T | None = None
         try:
@@ -217,13 +217,16 @@ class Processes:
             raise relayed_error(told, f"rank {rank}: ") from problem
         return result  # type: ignore[return-value]
 
-    def remember(self, name: str, value: str) -> None:
-        """Store a text for the processes that the launcher starts if these fail."""
+    def save_job_state(self, name: str, value: str) -> None:
+        """Save a text in the launcher's store (such as torchrun's), in memory, until the job ends.
+
+        The processes of the next restart read it. Without such a store, do nothing.
+        """
         if self._store is not None and self.launch is not None and self.launch.keeps_store:
             self._store.set(name, value)
 
-    def recall(self, name: str) -> str | None:
-        """What :meth:`remember` stored before the launcher restarted the processes."""
+    def load_job_state(self, name: str) -> str | None:
+        """The text that :meth:`save_job_state` saved before a restart, or None."""
         keeps = self.launch is not None and self.launch.keeps_store
         if self._store is None or not keeps or not self._store.check([name]):
             return None
@@ -243,7 +246,7 @@ class Processes:
         assert self._heartbeat is not None
         agreed = error is None or (isinstance(error, HastenError) and error.agreed)
         if agreed and self._heartbeat.lost is None:
-            self.place = "the end"
+            self.activity = "the end"
             self.gather(None, "the end")
             self._heartbeat.stop()
             dist.destroy_process_group()
@@ -277,22 +280,20 @@ class Processes:
                     raise self._timed_out(what) from error
 
     def _timed_out(self, what: str) -> ProcessesError:
+        heartbeat = self._heartbeat
+        seen = "no heartbeat was received yet" if heartbeat is None else heartbeat.last_seen()
         return ProcessesError(
             f"rank {self.rank} waited {self.timeout:g} s for the others in {what}, at "
-            f"{self.place} (distributed.timeout): {self._places()}"
+            f"{self.activity} (distributed.timeout): {seen}"
         )
 
     def raise_if_lost(self) -> None:
         if self._heartbeat is not None and self._heartbeat.lost is not None:
-            raise ProcessesError(f"rank {self.rank} ends at {self.place}: {self._heartbeat.lost}")
+            lost = self._heartbeat.lost
+            raise ProcessesError(f"rank {self.rank} ends at {self.activity}: {lost}")
 
     def _broken(self, what: str, error: RuntimeError, since: float) -> ProcessesError:
         why = None if self._heartbeat is None else self._heartbeat.explain(since)
         return ProcessesError(
-            f"rank {self.rank} ends at {self.place}, in {what}: {why or first_line(error)}"
-        )
-
-    def _places(self) -> str:
-        return (
-            "no heartbeat was received yet" if self._heartbeat is None else self._heartbeat.places()
+            f"rank {self.rank} ends at {self.activity}, in {what}: {why or first_line(error)}"
         )

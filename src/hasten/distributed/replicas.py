@@ -38,7 +38,7 @@ def require_same_data(processes: Processes, dataset: Any) -> None:
 
 
 def require_same_weights(processes: Processes, model: nn.Module, when: str) -> None:
-    """Compare the sha256 of all weights and buffers over the processes."""
+    """Compare the SHA-256 of all weights and buffers over the processes; else ProcessesError."""
     if processes.world == 1:
         return
     digest = hashlib.sha256()
@@ -47,8 +47,11 @@ def require_same_weights(processes: Processes, model: nn.Module, when: str) -> N
     _compare(processes, [digest.hexdigest()], ["the weights"], when)
 
 
-def require_same_sums(processes: Processes, model: nn.Module, when: str) -> None:
-    """Compare a sum over the bits of every weight and buffer: cheap enough for every epoch."""
+def require_same_checksums(processes: Processes, model: nn.Module, when: str) -> None:
+    """Compare a checksum of every weight and buffer over the processes; cheaper than a hash.
+
+    Raises ProcessesError that names the first tensor that differs.
+    """
     if processes.world == 1:
         return
     tensors = model.state_dict()
@@ -97,7 +100,7 @@ def shared_checkpoint(
             },
         }
 
-    told = processes.from_first(describe, "the checkpoint")
+    told = processes.run_on_rank0(describe, "the checkpoint")
     if told is None:
         return None
     tensors = kept[0].tensors if kept else _empty(told["tensors"])

@@ -56,8 +56,8 @@ class Semaphores:
 
     def prepare(self) -> None:
         """Set all semaphores to zero."""
-        for place in range(self.world * self.world):
-            at = ctypes.c_void_p(self._begin + place * _STRIDE)
+        for index in range(self.world * self.world):
+            at = ctypes.c_void_p(self._begin + index * _STRIDE)
             self._must(self._library.sem_init(at, 1, 0), "sem_init")
 
     def tell(self) -> None:

@@ -75,16 +75,18 @@ class SummedBuffer:
         processes, size = self.processes, _pages(count * dtype.itemsize)
         head = _pages(_TOKEN + size_of(processes.world))
         handle, token = None, secrets.token_hex(_TOKEN // 2)
-        if processes.first:
+        if processes.is_rank0:
             handle = _reserve(head + size * processes.world, token)
-        place = processes.from_first(
+        file_and_token = processes.run_on_rank0(
             lambda: None if handle is None else [f"/proc/{os.getpid()}/fd/{handle}", token]
         )
-        mapped = None if place is None else _map(Path(place[0]), place[1])
+        mapped = (
+            None if file_and_token is None else _map(Path(file_and_token[0]), file_and_token[1])
+        )
         semaphores = None
         if mapped is not None and available():
             semaphores = Semaphores(mapped, _TOKEN, processes.rank, processes.world)
-            if processes.first:
+            if processes.is_rank0:
                 semaphores.prepare()
         everybody = processes.gather([semaphores is not None, os.getpid()], "sharing memory")
         if handle is not None:

@@ -136,10 +136,12 @@ def compute_influence(
     RunFolder.open(run, lock=False)
     distributed = load_config(run / "config.yaml").distributed
     with Processes.join(device or "auto", distributed) as processes:
-        loaded = processes.together("loading the run", lambda: _load(run, options, processes))
+        loaded = processes.run_on_all_ranks(
+            "loading the run", lambda: _load(run, options, processes)
+        )
         graph = isinstance(loaded.dataset, KnowledgeGraph)
         prepare = _triples if graph else _events
-        source, table_of = processes.together(
+        source, table_of = processes.run_on_all_ranks(
             "reading the test examples", lambda: prepare(loaded, selection, options)
         )
         limits = Limits(options.memory, options.block)

@@ -93,14 +93,14 @@ def trace(
     blocks = examples.blocks(plan.rows)[processes.rank :: processes.world]
     passes = cut(examples.tests, plan.tests)
     found: list[list[Best]] = [[], []]
-    with Progress(len(passes), quiet or not processes.first, "pass") as progress:
+    with Progress(len(passes), quiet or not processes.is_rank0, "pass") as progress:
         for number, (start, stop) in enumerate(passes):
             progress.start_epoch(number + 1, len(blocks) * len(checkpoints))
             scores = torch.zeros(
                 stop - start, examples.terms, dtype=examples.dtype, device=examples.terms_of.device
             )
             for checkpoint in checkpoints:
-                processes.place = f"the influences at {checkpoint.name}"
+                processes.activity = f"the influences at {checkpoint.name}"
                 checkpoint.load()
                 gradients = source.gradients(start, stop, plan.rows)
                 for first, last in blocks:
@@ -136,10 +136,10 @@ def trace_self(
     blocks = examples.blocks(rows) if directions == 1 else cut(count, rows)
     mine = blocks[processes.rank :: processes.world]
     total = torch.zeros(count, dtype=examples.dtype, device=examples.terms_of.device)
-    with Progress(1, quiet or not processes.first, "pass") as progress:
+    with Progress(1, quiet or not processes.is_rank0, "pass") as progress:
         progress.start_epoch(1, len(mine) * len(checkpoints))
         for checkpoint in checkpoints:
-            processes.place = f"the influences at {checkpoint.name}"
+            processes.activity = f"the influences at {checkpoint.name}"
             checkpoint.load()
             for start, stop in mine:
                 ids, norms = source.norms(start, stop)

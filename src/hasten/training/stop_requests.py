@@ -46,7 +46,7 @@ class StopRequests:
 
     def collect(self) -> Requests:
         """What this process requests now."""
-        received, first, now = self.signals.received, self.processes.first, time.monotonic()
+        received, first, now = self.signals.received, self.processes.is_rank0, time.monotonic()
         late = self.max_time is not None and now - self.started >= self.max_time
         due = self.every_minutes is not None and now - self.saved >= self.every_minutes * 60
         return Requests(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
 from hasten.distributed.rank_log import RankLog
-from hasten.distributed.replicas import require_same_sums
+from hasten.distributed.replicas import require_same_checksums
 from hasten.evaluation.ranker import Evaluation
 from hasten.objectives.base import Phase
 from hasten.runs.checkpoint import (
@@ -106,7 +106,7 @@ class Trainer:
         mode = self.config.training.compile
         if mode == "off":
             return
-        self.processes.place = "compiling"
+        self.processes.activity = "compiling"
         forget_compiled()
         for step in self.steps:
 
@@ -114,8 +114,8 @@ class Trainer:
                 return compile_step(step, mode, self.config.seed).to_json()
 
             # the first process measures, the others follow
-            report = CompileReport(**self.processes.from_first(decide, "compiling"))
-            if report.in_effect and not self.processes.first:
+            report = CompileReport(**self.processes.run_on_rank0(decide, "compiling"))
+            if report.in_effect and not self.processes.is_rank0:
                 compile_step(step, forced(mode), self.config.seed)
             self.state.compiled.append(report)
             self.journal.train(f"compile: {report.to_json()}")
@@ -145,7 +145,7 @@ class Trainer:
         self.clock = time.perf_counter()
         while position.index < step.phase.steps():
             batch = step.phase.plan(self.config.seed, position.epoch, position.index)
-            self.processes.place = f"step {position.step + 1}, phase {step.phase.name}"
+            self.processes.activity = f"step {position.step + 1}, phase {step.phase.name}"
             requests = self.requests.collect() if step.all_reduce else Requests()
             for name, value in step(batch, state.schedule.at(position.step), requests).items():
                 losses[name] = losses[name] + value if name in losses else value
@@ -205,14 +205,14 @@ class Trainer:
         """Record, evaluate and select if due, save if due."""
         state, position, totals = self.state, self.state.position, self.state.totals
         number = position.epoch + 1
-        require_same_sums(self.processes, self.model, f"after epoch {number}")
+        require_same_checksums(self.processes, self.model, f"after epoch {number}")
         self.save_if_stopped()
         losses = self.mean_losses()
         last = number >= self.epochs
         best = False
         evaluation: Evaluation | None = None
         if self.evaluate is not None and (last or number % self.config.evaluation.every == 0):
-            self.processes.place = f"the evaluation after epoch {number}"
+            self.processes.activity = f"the evaluation after epoch {number}"
             with nullcontext() if state.average is None else state.average.in_place():
                 evaluation = self.evaluate()
             self.save_if_stopped()
@@ -247,14 +247,14 @@ class Trainer:
         position = self.state.position
         name = checkpoint_name(position.epoch, position.step_of_epoch)
         self.write(self.folder.checkpoints / name)
-        if self.processes.first:
+        if self.processes.is_rank0:
             prune_checkpoints(self.folder.checkpoints, self.config.checkpoint.keep)
         self.requests.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:
         """Write a checkpoint; the first process does, since all hold the same."""
-        self.processes.place = f"saving {folder.name}"
-        if self.processes.first:
+        self.processes.activity = f"saving {folder.name}"
+        if self.processes.is_rank0:
             write_checkpoint(folder, self.state.tensors(), self.state.to_json())
 
     def finish(self) -> float:
