@@ -23,11 +23,7 @@ from hasten.data.refit import refitted
 from hasten.data.store import load_stored, save_dataset
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
-from hasten.distributed.replicas import (
-    require_same_data,
-    require_same_weights,
-    shared_checkpoint,
-)
+from hasten.distributed.replicas import require_same_data, require_same_weights, shared_checkpoint
 from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import AnyTask
 from hasten.models.interface import Model
@@ -263,16 +259,15 @@ def _resume(
     held: list[RunFolder] = []  # on rank 0, which holds the lock
     warnings: list[str] = []
 
-    def hold() -> None:
-        held.append(RunFolder.open(run, lock=True))
-
     def choose() -> Checkpoint | None:
         chosen = checkpoint_to_resume(folder, checkpoint, warnings.append)
         if checkpoint is not None:
             processes.save_job_state("run", str(run))
         return chosen
 
-    processes.run_on_rank0(hold, "locking the run folder")
+    processes.run_on_rank0(
+        lambda: held.append(RunFolder.open(run, lock=True)), "locking the run folder"
+    )
     with held[0] if held else RunFolder(run, None) as folder:
         config = with_changes(load_config(run / "config.yaml"), changes)
         resolved = resolve_config(config, processes)

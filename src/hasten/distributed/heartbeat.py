@@ -125,8 +125,9 @@ class Heartbeat:
                 told = json.loads(self.store.get(_FAILED)) if failed else None
             except (RuntimeError, ValueError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
+                seen = self.last_seen()
                 self._store_gone = (
-                    f"{self.holder}, which holds the store, died ({self.last_seen()}): {reason}"
+                    f"{self.holder}, where all processes report, died ({seen}): {reason}"
                 )
                 # at the very end of a run rank 0 may have ended already, and the store with it
                 if not self._stopping.wait(2.0):
