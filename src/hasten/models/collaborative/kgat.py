@@ -1,26 +1,25 @@
-"""KGAT: recommendation by attention over interactions and facts (Wang et al. 2019).
+"""KGAT: recommendation with attention over interactions and a knowledge graph (Wang et al. 2019).
 
-Nodes e⁰ [E + U, D] are entities and users. A layer aggregates the neighbours of every node,
-``e_N = sum over (h, r, t) of π(h, r, t) e_t``, and mixes them with the node itself:
+Nodes e⁰ [E + U, D] are entities and users. A layer aggregates the neighbors of every node,
+``e_N = sum over (h, r, t) of π(h, r, t) e_t``, and combines them with the node itself:
 
 - ``bi-interaction``: ``lrelu((e + e_N) W1 + b1) + lrelu((e ⊙ e_N) W2 + b2)``;
 - ``gcn``: ``lrelu((e + e_N) W + b)``;  ``graphsage``: ``lrelu([e, e_N] W + b)``.
 
-The result is dropped out and goes on to the next layer as it is; a node's vector is
-``[e⁰, e¹/‖e¹‖, e²/‖e²‖, ...]``, the score of a user and an item the product of theirs. Two phases
-take turns, each with its own optimiser over the shared nodes: pairs (BPR on the vectors) and
-translation (TransR). After them the attention is computed anew, without gradient: the softmax over
-a head's edges of ``(e_t W_r) · tanh(e_h W_r + e_r)``. Until then an edge weighs one over the
-head's edges of its relation.
+The next layer receives the result after dropout, without normalization. The vector of a node is
+``[e⁰, e¹/‖e¹‖, e²/‖e²‖, ...]``, the score of a user and an item the inner product of their vectors.
+Two phases alternate, each with its own optimizer over the shared nodes: pairs (BPR on the vectors)
+and translation (TransR). After them the attention is recomputed without gradient: the softmax over
+the edges of a head of ``(e_t W_r) · tanh(e_h W_r + e_r)``. Before that, the weight of an edge is 1
+divided by the number of edges of its head and relation.
 
-In training the last layer is computed for the nodes of the batch alone, and the one before it for
-these and their neighbours: the same numbers.
+In training, the last layer is computed only for the nodes of the batch, and the layer before it for
+these and their neighbors, with the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, cast
 
@@ -31,17 +30,17 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions, TrainingOptions
-from hasten.data.tables import TRAIN, Dataset
+from hasten.data.tables import Dataset
 from hasten.errors import CheckpointError
 from hasten.models.collaborative.aggregate import Aggregator, aggregate, mix
-from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
+from hasten.models.collaborative.base import NodeVectorModel
 from hasten.models.collaborative.relation_attention import RelationEdges, relation_attention
 from hasten.models.collaborative.segment_softmax import segment_softmax
 from hasten.models.collaborative.translation_loss import translation_loss
-from hasten.models.interface import Model, Sizes
+from hasten.models.interface import Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase, Sampling
+from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
 from hasten.ops.dtypes import wide
 from hasten.ops.graph.best_paths import PathGraph
@@ -49,11 +48,9 @@ from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
 from hasten.ops.graph.spmm_rows import spmm_rows, with_neighbours
 from hasten.ops.random import seed_device
-from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.table import EmbeddingTable, FixedTable
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from hasten.ops.table import EmbeddingTable
 
-#: the share of the nodes above which choosing among them costs more than it saves
+#: share of the nodes above which all nodes are computed: selecting them costs more than it saves
 _MOST = 0.8
 
 
@@ -102,16 +99,14 @@ class Layer(nn.Module):
         return [(linear.weight, linear.bias) for linear in self._linears]
 
 
-class KGAT(InnerProductPairs, Model):
-    """The model. Its graph is that of the data, given by :meth:`phases`."""
+class KGAT(NodeVectorModel):
+    """The model. :meth:`phases` builds the graph from the data."""
 
     name = "kgat"
     summary = "recommendation with facts about the items (Wang et al. 2019)"
     reads = "facts"
-    scores_by_phases = True
     Options = KGATOptions
-    defaults = {**PAIR_DEFAULTS, "lr": 1e-4, "batch_size": 1024}
-    sample = "library"
+    defaults = {**NodeVectorModel.defaults, "lr": 1e-4}
     supports = Supports(recompute=True)
 
     options: KGATOptions
@@ -129,10 +124,9 @@ class KGAT(InnerProductPairs, Model):
             Layer(width, out, options.aggregator) for width, out in pairwise(widths)
         )
         self.graph: SparseGraph | None = None
-        self._encoded: Tensor | None = None
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
-        """Pairs, then translation; the graph is made here."""
+        """Pairs, then translation. Builds the graph."""
         options = self.options
         found, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
         self.recompute = training.recompute
@@ -140,15 +134,8 @@ class KGAT(InnerProductPairs, Model):
         self.graph = graph.to(device)
         self.edges = RelationEdges.build(found.head, found.relation, found.tail).to(device)
         self.set_attention(torch.from_numpy(found.normalised()))
-        pairs = PairwisePhase(
-            self,
-            [self.nodes.weight, *self.layers.parameters()],
-            dataset.histories(TRAIN),
-            items=self.sizes.items,
-            batch_size=training.batch_size,
-            l2=options.l2,
-            sampling=options.sampling,
-        )
+        parameters = [self.nodes.weight, *self.layers.parameters()]
+        pairs = self.pairwise_phase(parameters, dataset, training)
         translation = TranslationPhase(
             self,
             [self.nodes.weight, self.relations.weight, self.projections],
@@ -159,7 +146,7 @@ class KGAT(InnerProductPairs, Model):
         return [pairs, translation]
 
     def adopt(self, weights: Mapping[str, Tensor]) -> bool:
-        """Start from the users and items of a BPR-MF run on the same events (as published)."""
+        """Start from the users and items of a BPR-MF run on the same data (as published)."""
         if set(weights) != {"users.weight", "items.weight"}:
             return False
         sizes, width = self.sizes, self.options.width
@@ -177,7 +164,7 @@ class KGAT(InnerProductPairs, Model):
 
     @property
     def attention(self) -> Tensor:
-        """float32 [edges] weights of the edges, in the order of their heads."""
+        """float32 [edges] weights of the edges, sorted by head."""
         return self.weights.values
 
     def set_attention(self, values: Tensor) -> None:
@@ -185,7 +172,7 @@ class KGAT(InnerProductPairs, Model):
         self.weights: EdgeWeights = self.graph.weigh(values.to(self.nodes.weight.device))
 
     def path_graph(self) -> PathGraph:
-        """The graph with its attention: an edge is followed from its head to its tail."""
+        """The graph with its attention; paths follow edges from head to tail."""
         assert self.graph is not None
         spans = self.edges.spans
         counts = torch.tensor([span.stop - span.start for span in spans])
@@ -197,7 +184,7 @@ class KGAT(InnerProductPairs, Model):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Attention from the weights as they are."""
+        """Recompute the attention from the weights."""
         assert self.graph is not None
         logits = relation_attention(
             self.edges, self.nodes.weight, self.relations.weight, self.projections
@@ -205,26 +192,21 @@ class KGAT(InnerProductPairs, Model):
         self.set_attention(segment_softmax(logits, self.graph.offsets))
 
     def translation(
-        self, rows: Tensor, place: Tensor, batch: TranslationBatch
+        self, rows: Tensor, index: Tensor, batch: TranslationBatch
     ) -> tuple[Tensor, Tensor]:
-        """The loss and the norms of a batch whose nodes are at these places of the rows."""
         relation = self.relations.rows(batch.relation.to(rows.device))
-        return translation_loss(rows, place, relation, self.projections, batch.sizes)
+        return translation_loss(rows, index, relation, self.projections, batch.sizes)
+
+    @property
+    def first_user(self) -> int:
+        return self.sizes.entities
 
     def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
-        nodes = torch.cat([pairs.user + self.sizes.entities, pairs.positive, pairs.negative])
-        wanted = torch.unique(nodes)
-        seed_device(self.nodes.weight.device, draw)
-        found = self.propagate(wanted)
-        return found, wanted.to(found.device)
-
-    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        vectors, wanted = encoded
-        nodes = torch.cat([pairs.user + self.sizes.entities, pairs.positive, pairs.negative])
-        place = torch.searchsorted(wanted, nodes.to(wanted.device))
-        user, positive, negative = vectors.index_select(0, place).chunk(3)
-        return user, positive, negative
+        wanted = torch.unique(self.pair_nodes(pairs))
+        seed_device(self.device, draw)
+        vectors = self.propagate(wanted)
+        return vectors, wanted.to(vectors.device)
 
     def propagate(self, wanted: Tensor) -> Tensor:
         """[S, D + D1 + ...] vectors of the wanted nodes (int64 [S] on the host, distinct)."""
@@ -243,7 +225,7 @@ class KGAT(InnerProductPairs, Model):
         return torch.cat([first, *map(F.normalize, rest)], dim=1)
 
     def _needed(self, wanted: Tensor) -> Tensor | None:
-        """The nodes whose last layer but one the last one needs; None: (nearly) all."""
+        """The nodes that the last layer reads; None: all, or nearly all."""
         assert self.graph is not None
         if len(self.layers) == 1 or len(wanted) > _MOST * len(self.nodes):
             return None
@@ -281,24 +263,7 @@ class KGAT(InnerProductPairs, Model):
         options = self.options
         return options.aggregator, options.slope, options.dropout if self.training else 0.0
 
-    @contextmanager
-    def encoded_once(self) -> Iterator[None]:
-        """Within it, :meth:`scorer` encodes the graph at its first use only."""
-        self._encoded = self._judged()
-        try:
-            yield
-        finally:
-            self._encoded = None
-
-    def _judged(self) -> Tensor:
-        """[N + U, ...] the vectors of all items, then of all users."""
+    def all_vectors(self) -> Tensor:
         sizes = self.sizes
         users = torch.arange(sizes.entities, sizes.entities + sizes.users)
         return self.propagate(torch.cat([torch.arange(sizes.items), users]))
-
-    def scorer(self, queries: RecommenderQueries) -> Scorer:
-        """Products of the vectors of users and items."""
-        vectors = self._judged() if self._encoded is None else self._encoded
-        user = torch.from_numpy(queries.user).to(vectors.device) + self.sizes.items
-        items = FixedTable(vectors[: self.sizes.items])
-        return FactorScorer(vectors.index_select(0, user), Catalogue(items))

@@ -1,21 +1,20 @@
-"""DRAGON: users and items by their features, and graphs of users and of items (Zhou et al. 2023).
+"""DRAGON: item features with graphs of similar users and similar items (Zhou et al. 2023).
 
 For a modality with features F [N, d]: ``Z = lrelu(F W1 + b1) W2 + b2`` [N, D], users P [U, D],
 
-    X = rows of [Z; P] normalised,   X ← X + S X + S² X,   S = D^-1/2 A D^-1/2 over the pairs
+    X = [Z; P] with l2-normalized rows,   X ← X + S X + S² X,   S = D^-1/2 A D^-1/2 of the pairs
 
-Items are ``I = [X_1, X_2, ...]`` side by side, then ``I ← I + M I`` (``mm_layers`` times) over the
-k items most alike by each modality's features. Users are ``U = [w_1 X_1, w_2 X_2, ...]`` with a
-weight a user and modality, then ``U ← U + C U`` over the users with the most items in common,
-weighed by the softmax of how many. The score of a user and an item is the product of theirs.
+Items are the concatenation ``I = [X_1, X_2, ...]``, then ``I ← I + M I`` (``mm_layers`` times) over
+the k most similar items by the features of each modality. Users are ``U = [w_1 X_1, w_2 X_2, ...]``
+with one weight per user and modality, then ``U ← U + C U`` over the users with the most items in
+common, weighted by the softmax of these counts. The score is the inner product.
 
-The last product with M and that with C are computed for the nodes of the batch alone.
+The last product with M and the product with C are computed only for the nodes of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -24,23 +23,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hasten.config import ModelOptions, TrainingOptions
-from hasten.data.tables import Dataset
+from hasten.config import ModelOptions
 from hasten.errors import ConfigurationError
-from hasten.models.interface import Model, Sizes
-from hasten.models.multimodal.mmgcn import FEATURE_DEFAULTS
-from hasten.models.multimodal.modal_data import (
-    Constants,
-    ScoresByVectors,
-    chosen_modalities,
-    features_of,
-    training_pairs,
-    xavier,
-)
+from hasten.models.interface import Sizes
+from hasten.models.multimodal.base import FEATURE_DEFAULTS, MultimodalModel
+from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs, xavier
 from hasten.models.multimodal.modal_graphs import item_graph, user_graph
 from hasten.models.supports import Supports
-from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.multimodal import MultimodalPhase
+from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.normalized_rows import normalized_rows
@@ -49,7 +39,7 @@ from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import spmm_rows
 
 _SLOPE = 0.01
-#: the loss is in bits
+#: the published loss uses the logarithm to base 2
 _PER_NAT = 1.4426950408889634
 
 
@@ -83,17 +73,15 @@ class Channel(nn.Module):
         self.users = xavier(sizes.users, options.width)
 
 
-class DRAGON(ScoresByVectors, Model):
-    """The model. Graphs and features are those of the data, given by :meth:`phases`."""
+class DRAGON(MultimodalModel):
+    """The model."""
 
     name = "dragon"
     summary = "features, with graphs of users and of items (Zhou et al. 2023)"
-    reads = "features"
-    scores_by_phases = True
     Options = DRAGONOptions
     defaults = {**FEATURE_DEFAULTS, "lr": 1e-4}
-    sample = "gallery"
     supports = Supports(recompute=True)
+    loss_scale = _PER_NAT
 
     options: DRAGONOptions
 
@@ -106,36 +94,17 @@ class DRAGON(ScoresByVectors, Model):
                 "have no effect: leave it out"
             )
         self.channels = nn.ModuleList(Channel(name, width, options, sizes) for name, width in found)
-        drawn = nn.init.xavier_normal_(torch.empty(sizes.users, len(found), 1))
-        self.shares = nn.Parameter(torch.softmax(drawn[..., 0], dim=1))
-        self.vectors: Tensor | None = None
-        self._forget()
+        initial = nn.init.xavier_normal_(torch.empty(sizes.users, len(found), 1))
+        self.shares = nn.Parameter(torch.softmax(initial[..., 0], dim=1))
+        self.reset_graphs()
 
-    def _forget(self) -> None:
-        self._constants = Constants()
+    def reset_graphs(self) -> None:
         self._pairs: Weighted | None = None
         self._items: Weighted | None = None
         self._users: Weighted | None = None
 
-    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
-        """One phase over the training pairs; graphs are made, or read, at the first step."""
-        self.recompute = training.recompute
-        self._dataset = dataset
-        self._forget()
-        return [
-            MultimodalPhase(
-                self,
-                list(self.parameters()),
-                dataset.histories(0),
-                items=self.sizes.items,
-                batch_size=training.batch_size,
-                l2=self.options.l2,
-                scale=_PER_NAT,
-            )
-        ]
-
     def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
-        """Vectors of the users and of the items of a batch, and which these are, ascending."""
+        """Vectors of the users and of the items of a batch, and their ids, ascending."""
         users = torch.unique(pairs.user)
         items = torch.unique(torch.cat([pairs.positive, pairs.negative]))
         device = self.shares.device
@@ -143,14 +112,13 @@ class DRAGON(ScoresByVectors, Model):
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         of_users, of_items, users, items = encoded
-        place = torch.searchsorted(users, pairs.user.to(users.device))
+        user = of_users.index_select(0, torch.searchsorted(users, pairs.user.to(users.device)))
         both = torch.cat([pairs.positive, pairs.negative]).to(items.device)
-        found = of_items.index_select(0, torch.searchsorted(items, both))
-        positive, negative = found.chunk(2)
-        return of_users.index_select(0, place), positive, negative
+        positive, negative = of_items.index_select(0, torch.searchsorted(items, both)).chunk(2)
+        return user, positive, negative
 
     def pair_penalty(self, pairs: Pairs) -> Tensor:
-        """The mean of the squared users of each modality, over the batch."""
+        """The mean squares of the users of each modality, summed over the batch."""
         user = pairs.user.to(self.shares.device)
         found = [
             channel.users.index_select(0, user).square().sum() / self.options.width
@@ -159,11 +127,10 @@ class DRAGON(ScoresByVectors, Model):
         return torch.stack(found).sum()
 
     def global_penalty(self) -> Tensor:
-        """The mean of the squared shares."""
+        """The mean square of the weights per user and modality."""
         return self.shares.square().mean()
 
     def all_vectors(self) -> Tensor:
-        """[N + U, M D] the vectors of all items, then of all users."""
         users, items = self.propagate(None, None)
         return torch.cat([items, users])
 
@@ -192,23 +159,19 @@ class DRAGON(ScoresByVectors, Model):
         return found[0].to(wide(found[0])), found[1].to(wide(found[1]))
 
     def _modalities(self) -> Tensor:
-        """[N + U, M D] normalised rows, the modalities side by side."""
-        of = {modality.name: modality for modality in self._dataset.modalities}
-        channels = cast(Sequence[Channel], self.channels)
+        """[N + U, M D] the modalities side by side, each with l2-normalized rows."""
         found = []
-        for channel in channels:
-            modality = of[channel.modality]
-            raw = self._constants(channel.modality, self.shares, partial(features_of, modality))
+        for channel in cast(Sequence[Channel], self.channels):
+            raw = self.features(channel.modality, self.shares)
             z = channel.second(F.leaky_relu_(channel.first(raw), _SLOPE))
             found.append((z, channel.users))
         return normalized_rows(*found)
 
     def _build(self) -> None:
-        """The three graphs, at the first use."""
+        """Build the three graphs at the first use."""
         if self._pairs is not None:
             return
         options = self.options
-        of = {modality.name: modality for modality in self._dataset.modalities}
         names = [channel.modality for channel in cast(Sequence[Channel], self.channels)]
         rest = (1 - options.first_weight) / max(1, len(names) - 1)
         weights = [options.first_weight] + [rest] * (len(names) - 1) if len(names) > 1 else [1.0]
@@ -216,7 +179,7 @@ class DRAGON(ScoresByVectors, Model):
         with torch.inference_mode(False), torch.no_grad():
             pairs = training_pairs(self._dataset)
             if options.mm_layers:
-                chosen = {of[name]: w for name, w in zip(names, weights, strict=True)}
+                chosen = {self.modality(name): w for name, w in zip(names, weights, strict=True)}
                 self._items = item_graph(chosen, options.neighbours).to(like)
             if options.companions:
                 self._users = user_graph(pairs, self.sizes.items, options.companions).to(like)
@@ -239,7 +202,7 @@ class DRAGON(ScoresByVectors, Model):
 
 
 def _joined(graph: Weighted | None, x: Tensor, wanted: Tensor | None) -> Tensor:
-    """``x + graph x``, of the wanted rows alone."""
+    """``x + graph x``, only the wanted rows."""
     if graph is None:
         return x if wanted is None else x.index_select(0, wanted.to(x.device))
     if wanted is None:

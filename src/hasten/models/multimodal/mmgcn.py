@@ -1,22 +1,22 @@
-"""MMGCN: a graph network a modality over users and items (Wei et al. 2019).
+"""MMGCN: one graph network per modality over users and items (Wei et al. 2019).
 
-For a modality with features F [N, d] and users P [U, d0], with ``F' = F M + m`` (d0 wide) where the
-modality is projected and F itself where it is not:
+For a modality with features F [N, d] and users P [U, d0], with ``F' = F M + m`` (width d0) if the
+modality is projected, otherwise F itself:
 
-    X⁰ = rows of [F'; P] normalised;   per layer
+    X⁰ = [F'; P] with l2-normalized rows;   per layer
     H  = lrelu(D⁻¹ A X W),   X̂ = lrelu(X V + b) + E,   X ← lrelu([H, X̂] G + c)
 
-with the ids' embeddings E [N + U, D], which all modalities share. A node's vector is the mean of
-its last layers over the modalities, the score of a user and an item the product of theirs. The loss
-is BPR, written ``softplus(negative - positive)``.
+with the id embeddings E [N + U, D], which all modalities share. The vector of a node is the mean of
+its last layers over the modalities, the score of a user and an item the inner product of their
+vectors. The loss is BPR, computed as ``softplus(negative - positive)``.
 
-The graph's blocks sum neighbours in whichever order is cheaper, what is constant is computed once,
-and the last layer is computed for the nodes of the batch alone: the same numbers.
+Aggregation and matrix product are done in the cheaper order, constants are computed once, and the
+last layer is computed only for the nodes of the batch, all with the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -25,23 +25,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hasten.config import ModelOptions, TrainingOptions
-from hasten.data.tables import Dataset
+from hasten.config import ModelOptions
 from hasten.errors import ConfigurationError
-from hasten.models.collaborative.bprmf import PAIR_DEFAULTS
-from hasten.models.interface import Model, Sizes
+from hasten.models.interface import Sizes
 from hasten.models.multimodal.aggregation_order import Order, cheaper_order
+from hasten.models.multimodal.base import FEATURE_DEFAULTS, MultimodalModel
 from hasten.models.multimodal.modal_data import (
-    Constants,
-    ScoresByVectors,
     chosen_modalities,
     features_of,
     training_pairs,
     xavier,
 )
 from hasten.models.supports import Supports
-from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.multimodal import MultimodalPhase
+from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap, linear
 from hasten.ops.dense.normalized_rows import normalized_rows
@@ -50,16 +46,10 @@ from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import RowEntries, row_sums
 
 _SLOPE = 0.01
-#: what judges recommenders with features: every 20 places, as they are published
-FEATURE_DEFAULTS: Mapping[str, Any] = {
-    **PAIR_DEFAULTS,
-    "evaluation.metrics": ("recall@20", "ndcg@20"),
-    "batch_size": 2048,
-}
 
 
 class MMGCNOptions(ModelOptions):
-    """Options of MMGCN; what the published runs have in brackets."""
+    """Options of MMGCN; the values of the published runs in brackets."""
 
     name: Literal["mmgcn"] = "mmgcn"
     width: int = Field(64, ge=1, description="D, the width of users, items and layers [64]")
@@ -85,7 +75,7 @@ class MMGCNOptions(ModelOptions):
 
 
 class Layer(nn.Module):
-    """W [K, K], V and b, G and c of one layer; G in its parts for H and for X̂."""
+    """W [K, K], V and b, G and c of one layer."""
 
     def __init__(self, entering: int, width: int, first: bool) -> None:
         super().__init__()
@@ -93,12 +83,12 @@ class Layer(nn.Module):
         self.own = LinearMap(entering, width)
         self.mix = nn.Linear(entering + width, width)
         nn.init.xavier_normal_(self.own.weight)
-        if first:  # the published code leaves those of later layers as nn.Linear begins
+        if first:  # the published code keeps nn.Linear's default in later layers
             nn.init.xavier_normal_(self.mix.weight)
 
 
 def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
-    """``lrelu([H, X̂] G + c)`` of rows; what is summed went through W, they through V and b."""
+    """``lrelu([H, X̂] G + c)``. summed: ``D⁻¹ A X W``; own: ``X V + b``."""
     h = F.leaky_relu_(summed, _SLOPE)
     own = F.leaky_relu_(own, _SLOPE) + ids
     width = h.shape[1]
@@ -126,16 +116,13 @@ class Channel(nn.Module):
         )
 
 
-class MMGCN(ScoresByVectors, Model):
-    """The model. Graph and features are those of the data, given by :meth:`phases`."""
+class MMGCN(MultimodalModel):
+    """The model."""
 
     name = "mmgcn"
     summary = "graph networks over features of items (Wei et al. 2019)"
-    reads = "features"
-    scores_by_phases = True
     Options = MMGCNOptions
     defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
-    sample = "gallery"
     supports = Supports(recompute=True, compile=True)
 
     options: MMGCNOptions
@@ -154,70 +141,46 @@ class MMGCN(ScoresByVectors, Model):
             self.ids: Tensor = ids
         else:
             self.register_buffer("ids", ids.data)
-        self.vectors: Tensor | None = None
         self._mix: Callable[..., Tensor] = mix_layer
-        #: which order sums neighbours in the first layer (tests set it); None: the cheaper
+        #: order of aggregation and product in the first layer (for tests); None: the cheaper
         self.order: Order | None = None
-        self._constants = Constants()
         self._graph: Bipartite | None = None
 
     @property
     def l2(self) -> float:
-        """The weight of the penalty in effect."""
+        """The weight of the regularizers in effect."""
         trained = self.options.ids == "trainable"
         return (1e-4 if trained else 0.0) if self.options.l2 is None else self.options.l2
 
-    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
-        """One phase over the training pairs; graph and features are taken at the first step."""
-        self.recompute = training.recompute
-        self._dataset, self._graph, self._constants = dataset, None, Constants()
-        return [
-            MultimodalPhase(
-                self,
-                list(self.parameters()),
-                dataset.histories(0),
-                items=self.sizes.items,
-                batch_size=training.batch_size,
-                l2=self.l2,
-            )
-        ]
+    def reset_graphs(self) -> None:
+        self._graph = None
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """What is compiled is the mixing of a whole layer: its shapes never change."""
+        """Compile :func:`mix_layer` of whole layers, whose shapes never change."""
         self._mix = wrap(mix_layer)
         return True
 
     def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
         """Vectors of the nodes of a batch [S, D], and these nodes, ascending."""
-        wanted = torch.unique(self._nodes(pairs))
+        wanted = torch.unique(self.pair_nodes(pairs))
         return self.propagate(wanted), wanted.to(self.ids.device)
 
-    def _nodes(self, pairs: Pairs) -> Tensor:
-        return torch.cat([pairs.user + self.sizes.items, pairs.positive, pairs.negative])
-
-    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        vectors, wanted = encoded
-        place = torch.searchsorted(wanted, self._nodes(pairs).to(wanted.device))
-        user, positive, negative = vectors.index_select(0, place).chunk(3)
-        return user, positive, negative
-
     def pair_penalty(self, pairs: Pairs) -> Tensor:
-        """Of 2B rows (user, positive) and (user, negative), D wide: the mean of E²[u] + E²[i]."""
-        rows = self.ids.index_select(0, self._nodes(pairs).to(self.ids.device))
+        """The mean of E²[u] + E²[i] over the 2B pairs (user, positive) and (user, negative)."""
+        rows = self.ids.index_select(0, self.pair_nodes(pairs).to(self.ids.device))
         user, positive, negative = rows.square().sum(1).chunk(3)
         return (2 * user + positive + negative).sum() / (2 * self.ids.shape[1])
 
     def global_penalty(self) -> Tensor:
-        """The mean of the squared users of the first modality."""
+        """The mean square of the users of the first modality."""
         return cast(Channel, self.channels[0]).users.square().mean()
 
     def all_vectors(self) -> Tensor:
-        """[N + U, D] the vectors of all items, then of all users."""
         return self.propagate(None)
 
     @property
     def graph(self) -> Bipartite:
-        """The training pairs, each node's edges weighing one over their number."""
+        """The training pairs, each edge weighted by 1 / degree of its target."""
         if self._graph is None:
             with torch.inference_mode(False):
                 pairs = training_pairs(self._dataset)
@@ -240,7 +203,7 @@ class MMGCN(ScoresByVectors, Model):
         return total / len(self.channels)
 
     def _channel(self, channel: Channel, last: RowEntries | None) -> Tensor:
-        """[S, D] the last layer of one modality, of the rows of these entries."""
+        """[S, D] the last layer of one modality, for the rows of these entries."""
         layers = cast(Sequence[Layer], channel.layers)
         x = self._first(channel, layers[0])
         for number, layer in enumerate(layers[1:], 2):
@@ -255,7 +218,7 @@ class MMGCN(ScoresByVectors, Model):
         return x
 
     def _first(self, channel: Channel, layer: Layer) -> Tensor:
-        """[N + U, D] the first layer, items and users apart: each reads only the other."""
+        """[N + U, D] the first layer, separately for items and users: each aggregates the other."""
         count, graph, name = self.sizes.items, self.graph, channel.modality
         users, frozen = self._users(channel), not channel.users.requires_grad
         for_items = self._sums(graph.to_items, users, layer, frozen, f"{name} to items")
@@ -268,12 +231,12 @@ class MMGCN(ScoresByVectors, Model):
         )
 
     def _mixed(self, summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
-        """As a step does it; the one pass of an evaluation is not worth graphs of its own."""
+        # compiled in training only: an evaluation has one pass, which would compile again
         mix = self._mix if torch.is_grad_enabled() else mix_layer
         return mix(summed, own, ids, layer)
 
     def _users(self, channel: Channel) -> Tensor:
-        """[U, d0] normalised; once, where they are frozen."""
+        """[U, d0] normalized; computed once if they are frozen."""
 
         def unit() -> Tensor:
             return normalized_rows([channel.users])
@@ -283,22 +246,20 @@ class MMGCN(ScoresByVectors, Model):
         return self._constants(f"{channel.modality} users", self.ids, unit)
 
     def _of_items(self, channel: Channel, layer: Layer) -> tuple[Tensor, Tensor]:
-        """[U, K] what users sum of the items, through W; [N, D] the items through V and b."""
-
-        def raw() -> Tensor:
-            of = {modality.name: modality for modality in self._dataset.modalities}
-            return features_of(of[channel.modality])
-
+        """[U, K] items aggregated by users and multiplied by W; [N, D] items through V and b."""
         name, project, graph = channel.modality, channel.project, self.graph.to_users
         if project is None:
-            x = self._constants(name, self.ids, lambda: normalized_rows([raw().to(self.ids.dtype)]))
+
+            def unit_rows() -> Tensor:
+                return normalized_rows([features_of(self.modality(name)).to(self.ids.dtype)])
+
+            x = self._constants(name, self.ids, unit_rows)
             return self._sums(graph, x, layer, True, f"{name} to users"), layer.own(x)
-        features = self._constants(name, self.ids, raw)
-        x = normalized_rows([project(features)])
+        x = normalized_rows([project(self.features(name, self.ids))])
         return self._sums(graph, x, layer, False, f"{name} to users"), layer.own(x)
 
     def _sums(self, graph: Weighted, x: Tensor, layer: Layer, constant: bool, name: str) -> Tensor:
-        """Neighbours' sums through W, in the cheaper order; sums of a constant once."""
+        """The aggregated neighbors times W, in the cheaper order; constants are aggregated once."""
         if self._order(graph, layer, constant) == "multiply first":
             return graph @ linear(x, layer.spread)
         if constant:

@@ -1,9 +1,8 @@
-"""What models with features share: their modalities, constants on the device, scoring."""
+"""Item features: the modalities of a model, and constant tensors on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,16 @@ from hasten.data.modality import Modality
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
-from hasten.objectives.pairwise import InnerProductPairs
 from hasten.ops.dense.product import onednn_is_faster
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.csr import CSR
-from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.table import FixedTable
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 
 def chosen_modalities(wanted: Sequence[str] | None, sizes: Sizes) -> tuple[tuple[str, int], ...]:
-    """(name, width) of the modalities of a model, in its order. wanted: None for all there are.
+    """(name, width) of the modalities of a model, in its order. wanted: None for all.
 
     Raises:
-        ConfigurationError: one of them is not there.
+        ConfigurationError: the data have no such features, or a name is given twice.
     """
     there = dict(sizes.modalities)
     names = tuple(there) if wanted is None else tuple(wanted)
@@ -42,35 +37,35 @@ def chosen_modalities(wanted: Sequence[str] | None, sizes: Sizes) -> tuple[tuple
     return tuple((name, there[name]) for name in names)
 
 
-#: bytes of a page and of a line of the cache
+#: bytes of a memory page and of a cache line
 _PAGE, _LINE = 4096, 64
 
 
 class Constants:
-    """Tensors that no step changes, each made at its first use, in the precision it is used in."""
+    """Tensors that no step changes, computed at the first use and cached in each precision."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], Tensor] = {}
+        self._cache: dict[tuple[Any, ...], Tensor] = {}
 
     def __call__(self, name: str, like: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """The constant of that name, in what a matrix product with ``like`` is computed in."""
+        """The constant of this name, in the dtype of a matrix product with ``like``."""
         whole = (name, like.device, like.dtype)
         low = (*whole, autocast_dtype(like))
-        # what is made while judging must be fit for training too
+        # an evaluation may compute it first; training must be able to use it
         with torch.inference_mode(False), torch.no_grad():
-            if whole not in self._kept:
+            if whole not in self._cache:
                 with torch.autocast(like.device.type, enabled=False):
-                    self._kept[whole] = off_pages(make().to(like))
-            if low not in self._kept:
-                self._kept[low] = off_pages(self._kept[whole].to(low[-1]))
-        return self._kept[low]
+                    self._cache[whole] = off_pages(make().to(like))
+            if low not in self._cache:
+                self._cache[low] = off_pages(self._cache[whole].to(low[-1]))
+        return self._cache[low]
 
 
 def off_pages(x: Tensor) -> Tensor:
-    """The same table, on a CPU with rows that are not whole pages apart.
+    """The same table; on a CPU, padded so that the row stride is not a multiple of a page.
 
-    Rows of 4,096 floats begin at the same sets of the cache, and a product that reads a column of
-    panels misses it: 70 GFLOP/s instead of 78 by MKL, measured. oneDNN wants rows without gaps.
+    Rows of 4,096 floats map to the same cache sets, so a product that reads a column of panels
+    misses the cache: 70 GFLOP/s instead of 78 with MKL, measured. oneDNN needs contiguous rows.
     """
     size = x.element_size()
     if x.device.type != "cpu" or x.dim() != 2 or x.stride(0) * size % _PAGE or x.stride(1) != 1:
@@ -87,40 +82,10 @@ def features_of(modality: Modality) -> Tensor:
 
 
 def training_pairs(dataset: Dataset) -> CSR:
-    """Each user's distinct items of the training part."""
+    """The distinct items of each user in the training part."""
     return CSR.of(dataset.histories(TRAIN)).distinct()
 
 
-class ScoresByVectors(InnerProductPairs):
-    """Scoring by products of the vectors of users and items (a part of models).
-
-    ``all_vectors()`` gives [N + U, D] of all items, then of all users; ``vectors`` holds what a
-    checkpoint gave back of it, until the weights change.
-    """
-
-    sizes: Sizes
-    vectors: Tensor | None = None
-    all_vectors: Callable[[], Tensor]
-    _encoded: Tensor | None = None
-
-    @contextmanager
-    def encoded_once(self) -> Iterator[None]:
-        """Within it, :meth:`scorer` encodes the graph at its first use only."""
-        self._encoded = self.all_vectors() if self.vectors is None else self.vectors
-        try:
-            yield
-        finally:
-            self._encoded = None
-
-    def scorer(self, queries: RecommenderQueries) -> Scorer:
-        """Products of the vectors of users and items."""
-        found = self._encoded if self._encoded is not None else self.vectors
-        vectors = self.all_vectors() if found is None else found
-        user = torch.from_numpy(queries.user).to(vectors.device) + self.sizes.items
-        items = FixedTable(vectors[: self.sizes.items])
-        return FactorScorer(vectors.index_select(0, user), Catalogue(items))
-
-
 def xavier(*shape: int) -> nn.Parameter:
-    """A matrix, Xavier-normal initialised."""
+    """A matrix with Xavier-normal initialization."""
     return nn.Parameter(nn.init.xavier_normal_(torch.empty(*shape)))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from hasten.models.sequential.base import SequentialOptions
 from hasten.models.sequential.residual import HyperResiduals, PlainResiduals, Projection, Residuals
 
-#: streams whose permutations are few enough to weigh them all
+#: most streams for which a weight for each permutation is affordable
 MOST_PERMUTED = 4
 
 
@@ -84,23 +80,3 @@ def residuals_of(options: AttentionOptions) -> Residuals:
         projection=options.projection,
         dynamic=options.maps == "dynamic",
     )
-
-
-def through_blocks(
-    blocks: Sequence[nn.Module] | nn.ModuleList,
-    residuals: Residuals,
-    x_TD: Tensor,
-    *context: Any,
-    recompute: bool,
-) -> Tensor:
-    """[T, D] after all blocks, each called as ``block(flowing, *context)``.
-
-    recompute: activations within a block are computed again in the backward pass, not kept.
-    """
-    flowing = residuals.expand(x_TD)
-    for block in blocks:
-        if recompute and torch.is_grad_enabled():
-            flowing = checkpoint(block, flowing, *context, use_reentrant=False)
-        else:
-            flowing = block(flowing, *context)
-    return residuals.reduce(flowing)

@@ -1,8 +1,9 @@
-"""The block of a self-attention model: attention and feed-forward network, each in a residual.
+"""A block of a self-attention model: attention and feed-forward network with residuals.
 
-Equations 2-6 of Kang & McAuley (2018) around an attention that the model gives: queries, keys and
-values all come from the normalised input under pre-LN (the paper normalises queries alone). Keys
-have no bias, whose gradient would be zero, and values none, which the output's makes up for.
+Equations 2-6 of Kang & McAuley (2018), with the attention function that the model passes. With
+pre-LN, queries, keys and values are computed from the normalized input (in the paper, only
+queries). Keys have no bias, because its gradient would be zero; values have none, because the
+output projection's bias replaces it.
 
 Shapes: D width, T tokens of all sequences together.
 """
@@ -17,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.models.sequential.attention import AttentionOptions
-from hasten.models.sequential.base import initialise
+from hasten.models.sequential.base import initialize_linear
 from hasten.models.sequential.residual import Residuals, connect
 from hasten.ops.dense.dropout import dropout
 
-#: queries, keys and values, [T, D] each, to what every token attends to, [T, D]
+#: from queries, keys and values, [T, D] each, to attention outputs [T, D]
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -41,12 +42,12 @@ class Block(nn.Module):
         self.outer = nn.Linear(inner, width)
         for weight in self.query_key_value.view(3, width, width):
             nn.init.xavier_normal_(weight)
-        initialise(self.output, self.inner, self.outer)
+        initialize_linear(self.output, self.inner, self.outer)
         self.around_attention = residuals.connection(2 * number)
         self.around_feedforward = residuals.connection(2 * number + 1)
 
     def forward(self, flowing: Any, attention: Attention) -> Any:
-        """What flows past the block, from one bucketed batch of sequences."""
+        """The residual state after the block, for bucketed tokens."""
 
         def attend(x_TD: Tensor) -> Tensor:
             bias = F.pad(self.query_bias, (0, 2 * len(self.query_bias)))

@@ -1,0 +1,117 @@
+"""Base classes of collaborative models: pairwise training, and scores from vectors of a graph."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config import TrainingOptions
+from hasten.data.tables import TRAIN, Dataset
+from hasten.models.interface import Model
+from hasten.objectives.base import Encoded, Phase
+from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase
+from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.table import FixedTable
+from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+
+#: metrics and split of the published experiments with users and items
+PAIR_DEFAULTS: Mapping[str, Any] = {
+    "evaluation.metrics": ("recall@20", "ndcg@20", "ndcg_kgat_legacy@20"),
+    "evaluation.mask_history": True,
+    "data.ratio_order": "random",
+    "data.valid_share": 0.1,
+}
+
+
+class CollaborativeModel(InnerProductPairs, Model):
+    """A model of users and items with pairwise training (BPR).
+
+    A subclass defines ``pair_vectors`` and ``scorer``, and ``margins`` if its score is not an inner
+    product. Its options have ``l2`` and ``sampling``.
+    """
+
+    reads = "pairs"
+    sample = "library"
+    defaults = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 1024}
+
+    @abstractmethod
+    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, D] vectors of users, positives and negatives, float32."""
+
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
+        """One phase over the training pairs."""
+        return [self.pairwise_phase(list(self.parameters()), dataset, training)]
+
+    def pairwise_phase(
+        self, parameters: Sequence[nn.Parameter], dataset: Dataset, training: TrainingOptions
+    ) -> PairwisePhase:
+        """The phase over the training pairs that updates these parameters."""
+        return PairwisePhase(
+            self,
+            parameters,
+            dataset.histories(TRAIN),
+            items=self.sizes.items,
+            batch_size=training.batch_size,
+            l2=self.options.l2,
+            sampling=self.options.sampling,
+        )
+
+
+class NodeVectorModel(CollaborativeModel):
+    """A model that computes the vectors of items and users from a graph; scores are their products.
+
+    A subclass defines :meth:`all_vectors` and ``encode_pairs``, which returns vectors [S, D] first
+    and the nodes that they belong to (int64 [S], ascending) last.
+    """
+
+    scores_by_phases = True
+    #: [N + U, D] of all items, then of all users, from a checkpoint; None once the weights changed
+    vectors: Tensor | None = None
+    _encoded: Tensor | None = None
+
+    @abstractmethod
+    def all_vectors(self) -> Tensor:
+        """[N + U, D] vectors of all items, then of all users."""
+
+    @property
+    def first_user(self) -> int:
+        """The node of the first user; the items are the first nodes."""
+        return self.sizes.items
+
+    def pair_nodes(self, pairs: Pairs) -> Tensor:
+        """int64 [3B]: the nodes of the users, of the positives and of the negatives."""
+        return torch.cat([pairs.user + self.first_user, pairs.positive, pairs.negative])
+
+    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        return self.take(encoded[0], encoded[-1], pairs)
+
+    def take(self, table: Tensor, nodes: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, D] of users, positives and negatives, from the rows [S, D] of nodes [S]."""
+        index = torch.searchsorted(nodes, self.pair_nodes(pairs).to(nodes.device))
+        user, positive, negative = table.index_select(0, index).chunk(3)
+        return user, positive, negative
+
+    def _vectors(self) -> Tensor:
+        if self._encoded is not None:
+            return self._encoded
+        return self.all_vectors() if self.vectors is None else self.vectors
+
+    @contextmanager
+    def encoded_once(self) -> Iterator[None]:
+        self._encoded = self._vectors()
+        try:
+            yield
+        finally:
+            self._encoded = None
+
+    def scorer(self, queries: RecommenderQueries) -> Scorer:
+        """Inner products of the vectors of users and items."""
+        vectors = self._vectors()
+        user = torch.from_numpy(queries.user).to(vectors.device) + self.sizes.items
+        items = FixedTable(vectors[: self.sizes.items])
+        return FactorScorer(vectors.index_select(0, user), Catalogue(items))

@@ -1,0 +1,82 @@
+"""Base class of models with item features: BPR phase, features on the device, scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from hasten.config import TrainingOptions
+from hasten.data.modality import Modality
+from hasten.data.tables import TRAIN, Dataset
+from hasten.models.collaborative.base import PAIR_DEFAULTS, NodeVectorModel
+from hasten.models.multimodal.modal_data import Constants, features_of
+from hasten.objectives.base import Phase
+from hasten.objectives.multimodal import MultimodalPhase
+from hasten.objectives.pairwise import Pairs
+
+#: metrics and batch size of the published experiments with item features
+FEATURE_DEFAULTS: Mapping[str, Any] = {
+    **PAIR_DEFAULTS,
+    "evaluation.metrics": ("recall@20", "ndcg@20"),
+    "batch_size": 2048,
+}
+
+
+class MultimodalModel(NodeVectorModel):
+    """A model with one set of parameters (a channel) per modality.
+
+    A subclass defines ``all_vectors``, ``encode_pairs`` and the two regularizers. Graphs and
+    features are built at the first use: a loaded run scores with the vectors of its checkpoint and
+    needs neither.
+    """
+
+    reads = "features"
+    sample = "gallery"
+    #: factor of the BPR loss
+    loss_scale: ClassVar[float] = 1.0
+    channels: nn.ModuleList
+
+    @property
+    def l2(self) -> float:
+        """The weight of the regularizers."""
+        weight: float = self.options.l2
+        return weight
+
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
+        """One phase over the training pairs."""
+        self.recompute = training.recompute
+        self._dataset, self._constants = dataset, Constants()
+        self.reset_graphs()
+        return [
+            MultimodalPhase(
+                self,
+                list(self.parameters()),
+                dataset.histories(TRAIN),
+                items=self.sizes.items,
+                batch_size=training.batch_size,
+                l2=self.l2,
+                scale=self.loss_scale,
+            )
+        ]
+
+    def reset_graphs(self) -> None:
+        """Drop the graphs of an earlier dataset."""
+        raise NotImplementedError
+
+    def pair_penalty(self, pairs: Pairs) -> Tensor:
+        """The regularizer of these pairs, summed over them."""
+        raise NotImplementedError
+
+    def global_penalty(self) -> Tensor:
+        """The regularizer that does not depend on the batch."""
+        raise NotImplementedError
+
+    def modality(self, name: str) -> Modality:
+        """The item features of this name."""
+        return next(each for each in self._dataset.modalities if each.name == name)
+
+    def features(self, name: str, like: Tensor) -> Tensor:
+        """[N, d] the features of this name, on the device and in the precision of ``like``."""
+        return self._constants(name, like, lambda: features_of(self.modality(name)))

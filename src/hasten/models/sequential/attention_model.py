@@ -1,0 +1,71 @@
+"""Base class of models with self-attention blocks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hasten.models.sequential.attention import AttentionOptions, residuals_of
+from hasten.models.sequential.base import QueryTokens, SequentialModel
+from hasten.models.sequential.self_attention import Attention, Block
+from hasten.models.supports import Supports
+from hasten.objectives.next_item import NextItemBatch
+from hasten.ops.buckets import Bucket
+
+
+class AttentionModel(SequentialModel):
+    """Embeddings, blocks of self-attention, and a final layer norm.
+
+    A subclass creates its embeddings, calls :meth:`build_blocks`, and defines :meth:`hidden`, which
+    passes its attention to :meth:`through_blocks`.
+    """
+
+    defaults = {"betas": (0.9, 0.98), "clip_norm": 5.0}
+    supports = Supports(recompute=True, compile=True)
+    options: AttentionOptions
+
+    def build_blocks(self) -> None:
+        """Create the blocks and the final layer norm."""
+        options = self.options
+        self.residuals = residuals_of(options)
+        self.blocks = nn.ModuleList(
+            Block(options, self.residuals, number) for number in range(options.blocks)
+        )
+        self.final_norm = nn.LayerNorm(options.width)
+        self._compiled: Callable[..., Tensor] = self.hidden
+
+    @abstractmethod
+    def hidden(
+        self,
+        rows_TD: Tensor,
+        places_T: Tensor,
+        times_T: Tensor | None,
+        buckets: Sequence[Bucket],
+    ) -> Tensor:
+        """[T, D] states of flat tokens, from their item rows, distances to the end, and times."""
+
+    def through_blocks(self, x_TD: Tensor, attention: Attention) -> Tensor:
+        """[T, D] the embedded tokens after all blocks and the final layer norm."""
+        flow = self.residuals.expand(x_TD)
+        for block in self.blocks:
+            if self.recompute and torch.is_grad_enabled():
+                flow = checkpoint(block, flow, attention, use_reentrant=False)
+            else:
+                flow = block(flow, attention)
+        out: Tensor = self.final_norm(self.residuals.reduce(flow))
+        return out
+
+    def encode(self, rows_TD: Tensor, batch: NextItemBatch | QueryTokens) -> Tensor:
+        # the compiled function is for training: other batches would compile again
+        hidden = self._compiled if self.training else self.hidden
+        return hidden(rows_TD, batch.places, batch.times, batch.buckets)
+
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        """Compile the encoder of the flat tokens."""
+        self._compiled = wrap(self.hidden)
+        return True
