@@ -11,7 +11,7 @@ import numpy as np
 
 from hasten.arrays import Int64
 from hasten.config import AnyDataOptions, DataOptions, InteractionOptions
-from hasten.data.columns.text import sample
+from hasten.data.columns.text import lines_of, sample
 from hasten.data.columns.times import show
 from hasten.data.detect import holds_triples, load_any
 from hasten.data.graph.files import located
@@ -27,6 +27,7 @@ from hasten.data.tables import PART_NAMES, Dataset, KnowledgeGraph
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 _SHOWN = 5
+_DETAILS = ("separator", "columns", "header")
 _WORDS = {"\t": "tab", " ": "blank"}
 
 
@@ -76,16 +77,24 @@ def inspect(options: AnyDataOptions, seed: int = 0) -> Overview:
     """
     files, found = _describe_files(options)
     dataset = load_any(options, seed)
+    ratings = times = None
+    if isinstance(dataset, KnowledgeGraph):
+        spread = _spread_of_graph(dataset)
+    else:
+        spread, events = _spread_of_interactions(dataset), dataset.interactions
+        if (rating := events.rating) is not None:
+            mean = float(rating.mean(dtype=np.float64))
+            ratings = {"min": float(rating.min()), "mean": mean, "max": float(rating.max())}
+        if (time := events.time) is not None:
+            times = {"first": show(int(time.min())), "last": show(int(time.max()))}
     return Overview(
         name=dataset.name,
         path=dataset.source.path,
         files=files,
         counts=dataset.source.counts,
-        spread=_spread_of_graph(dataset)
-        if isinstance(dataset, KnowledgeGraph)
-        else _spread_of_interactions(dataset),
-        ratings=None if isinstance(dataset, KnowledgeGraph) else _ratings(dataset),
-        times=None if isinstance(dataset, KnowledgeGraph) else _times(dataset),
+        spread=spread,
+        ratings=ratings,
+        times=times,
         split=dataset.split,
         notes=list(dataset.source.notes),
         settings=options.model_dump(exclude_defaults=True) | found,
@@ -94,19 +103,16 @@ def inspect(options: AnyDataOptions, seed: int = 0) -> Overview:
 
 def _describe_files(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What the files of the data are, and the options that read the same without guessing."""
-    there = options.path is None or Path(options.path).exists()
-    if options.format != triples.NAME and holds_knowledge(options):
-        return (_files_with_knowledge(options) if there else []), {}
-    if options.format != triples.NAME and holds_features(options):
-        return (_files_with_features(options) if there else []), {}
-    if holds_triples(options):
-        return _files_of_graph(options) if there else ([], {})
-    if not there:
+    if options.path is not None and not Path(options.path).exists():
         return [], {}
-    files = locate(options)
-    guesses = [(path, part, *_guess(path, options)) for path, part in files.parts]
-    settings = _settings(files, [(form, claim) for _, _, form, claim in guesses])
-    return [_describe(*guess) for guess in guesses], settings
+    if options.format != triples.NAME and holds_knowledge(options):
+        return _files_with_knowledge(options), {}
+    if options.format != triples.NAME and holds_features(options):
+        return _files_with_features(options), {}
+    if holds_triples(options):
+        return _files_of_graph(options)
+    described = _files_of_interactions(options)
+    return described, _settings(locate(options), described)
 
 
 def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -154,26 +160,31 @@ def _files_with_features(options: AnyDataOptions) -> list[dict[str, Any]]:
 
 
 def _files_of_interactions(options: InteractionOptions) -> list[dict[str, Any]]:
-    return [_describe(path, part, *_guess(path, options)) for path, part in locate(options).parts]
+    described = []
+    for path, part in locate(options).parts:
+        reader, _, claim = recognize(path, options)
+        described.append(_describe(path, part, reader.name, claim))
+    return described
 
 
 def _spread_of_interactions(dataset: Dataset) -> dict[str, dict[str, int]]:
     spread = {
-        "events per user": _quantiles(dataset.interactions.user),
-        "events per item": _quantiles(dataset.interactions.item),
+        "events per user": _spread(np.bincount(dataset.interactions.user)),
+        "events per item": _spread(np.bincount(dataset.interactions.item)),
     }
     if dataset.facts is not None:
         known = dataset.facts.triples
-        spread["facts per entity"] = _quantiles(np.concatenate([known.head, known.tail]))
-        spread["facts per relation"] = _quantiles(known.relation)
+        ends = np.concatenate([known.head, known.tail])
+        spread["facts per entity"] = _spread(np.bincount(ends))
+        spread["facts per relation"] = _spread(np.bincount(known.relation))
     return spread
 
 
 def _spread_of_graph(graph: KnowledgeGraph) -> dict[str, dict[str, int]]:
     ends = np.concatenate([graph.triples.head, graph.triples.tail])
     spread = {
-        "triples per entity": _quantiles(ends),
-        "triples per relation": _quantiles(graph.triples.relation),
+        "triples per entity": _spread(np.bincount(ends)),
+        "triples per relation": _spread(np.bincount(graph.triples.relation)),
     }
     if graph.typed:
         types = NodeTypes.of(graph)
@@ -183,11 +194,6 @@ def _spread_of_graph(graph: KnowledgeGraph) -> dict[str, dict[str, int]]:
     return spread
 
 
-def _guess(path: Path, options: InteractionOptions) -> tuple[str, Claim]:
-    reader, _, claim = recognize(path, options)
-    return reader.name, claim
-
-
 def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str, Any]:
     return {
         "file": str(path),
@@ -195,61 +201,34 @@ def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str
         "format": form,
         "reason": claim.reason,
         **claim.details,
-        "first_lines": [] if form == "parquet" else _first_lines(path),
+        "first_lines": []
+        if form == "parquet"
+        else [line[:200] for _, line in islice(lines_of(path), _SHOWN)],
     }
 
 
-def _first_lines(path: Path) -> list[str]:
-    from hasten.data.columns.text import lines_of  # noqa: PLC0415
-
-    return [line[:200] for _, line in islice(lines_of(path), _SHOWN)]
-
-
-def _settings(place: Files, guesses: list[tuple[str, Claim]]) -> dict[str, Any]:
+def _settings(place: Files, described: list[dict[str, Any]]) -> dict[str, Any]:
     """What was found out, as options; only what all files agree on."""
     settings: dict[str, Any] = {}
     if len(place.parts) == 1:
         settings["path"] = str(place.parts[0][0])
     else:
         settings |= {PART_NAMES[part]: str(path) for path, part in place.parts if part is not None}
-    if place.times is not None:
-        settings["times"] = str(place.times)
-    if place.names is not None:
-        settings["names"] = str(place.names)
-    formats = {form for form, _ in guesses}
-    if len(formats) == 1:
-        settings["format"] = formats.pop()
-        details = guesses[0][1].details
-        if all(claim.details == details for _, claim in guesses):
-            if "separator" in details:
-                settings["separator"] = _WORDS.get(details["separator"], details["separator"])
-            if "columns" in details:
-                settings["columns"] = dict(details["columns"])
+    settings |= {
+        key: str(path) for key, path in (("times", place.times), ("names", place.names)) if path
+    }
+    first = described[0]
+    if any(file["format"] != first["format"] for file in described):
+        return settings
+    settings["format"] = first["format"]
+    if all(file.get(key) == first.get(key) for file in described for key in _DETAILS):
+        if "separator" in first:
+            settings["separator"] = _WORDS.get(first["separator"], first["separator"])
+        if "columns" in first:
+            settings["columns"] = dict(first["columns"])
     return settings
-
-
-def _quantiles(codes: Int64) -> dict[str, int]:
-    return _spread(np.bincount(codes))
 
 
 def _spread(counts: Int64) -> dict[str, int]:
     values = np.quantile(counts, list(_QUANTILES.values()), method="nearest")
     return {name: int(value) for name, value in zip(_QUANTILES, values, strict=True)}
-
-
-def _ratings(dataset: Dataset) -> dict[str, float] | None:
-    rating = dataset.interactions.rating
-    if rating is None:
-        return None
-    return {
-        "min": float(rating.min()),
-        "mean": float(rating.mean(dtype=np.float64)),
-        "max": float(rating.max()),
-    }
-
-
-def _times(dataset: Dataset) -> dict[str, str] | None:
-    time = dataset.interactions.time
-    if time is None:
-        return None
-    return {"first": show(int(time.min())), "last": show(int(time.max()))}

@@ -66,18 +66,17 @@ def assemble_graph(read: GraphRead, options: TripleOptions, seed: int) -> Knowle
 def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
     sources = [columns for columns, _ in read.triples]
     notes = [*read.notes, *chain.from_iterable(columns.notes for columns in sources)]
-    found = index_triples(sources, options.ids, read.entities, read.relations)
-    triples, entities, relations, outside = (
-        found.triples, found.entities, found.relations, found.outside
-    )  # fmt: skip
-    notes += found.notes
+    triples, entities, relations, outside = index_triples(
+        sources, options.ids, (read.entities, read.relations), notes
+    )
     row = np.arange(len(triples)) if read.keep is None else np.flatnonzero(read.keep)
     triples, outside = triples.take(row), outside[row]
     counts: dict[str, Any] = {"read": len(row)}
     if read.typed:
-        links = stored_links(triples, entities, relations, options.symmetric, notes)
-        triples, relations, row = links.triples, links.relations, row[links.row]
-        outside = outside[links.row]
+        triples, relations, kept = stored_links(
+            triples, entities, relations, options.symmetric, notes
+        )
+        row, outside = row[kept], outside[kept]
     part, split = _parts(read, triples, row, options, seed)
     selected = policies.Selection(sources, triples, part, row, counts, notes)
     policies.apply_outside(selected, outside, options)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.columns import text
@@ -30,12 +31,12 @@ class Dictionary:
     labels: list[str]
     numbers: list[str]
 
-    def apply(self, known: pa.Array) -> tuple[Vocabulary, Int64, Int64]:
+    def apply(self, known: pa.Array) -> tuple[Vocabulary, Int64, NDArray[np.bool_]]:
         """The vocabulary of the dictionary, extended by the ids that it lacks.
 
         The triples may hold the labels or the numbers; with numbers, the labels are the names.
-        Returns the vocabulary, int64 [known] the index of each id in it, and the positions within
-        ``known`` of the ids that the dictionary lacks (at the end of the vocabulary).
+        Returns the vocabulary, int64 [known] the index of each id in it, and bool [known], which
+        ids the dictionary lacks (they are at the end of the vocabulary).
         """
         texts = known.cast(pa.string())
         by_label = Vocabulary(pa.array(self.labels, pa.string())).index(texts)
@@ -47,16 +48,16 @@ class Dictionary:
                 f"{self.path}: none of its {len(self.labels):,} entries is in the data (it holds "
                 f"{self.labels[0]!r}, ..., the data {texts[0].as_py()!r}, ...)"
             )
-        strangers = np.flatnonzero(index < 0)
-        index[strangers] = len(self.labels) + np.arange(len(strangers))
-        extra = texts.take(pa.array(strangers))
+        unlisted = index < 0
+        extra = texts.filter(pa.array(unlisted))
+        index[unlisted] = len(self.labels) + np.arange(len(extra))
         labels = pa.concat_arrays([pa.array(self.numbers if numbered else self.labels), extra])
         if numbered and pa.types.is_integer(known.type):
             labels = labels.cast(known.type)
         names = None
         if numbered:
             names = pa.concat_arrays([pa.array(self.labels), pa.nulls(len(extra), pa.string())])
-        return Vocabulary(labels, names), index, strangers
+        return Vocabulary(labels, names), index, unlisted
 
 
 def read_dictionary(path: Path) -> Dictionary:

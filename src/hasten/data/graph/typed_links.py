@@ -8,8 +8,6 @@ directions are stored, always in the same part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
@@ -21,32 +19,23 @@ from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Triples, Vocabula
 from hasten.errors import DataError
 
 
-@dataclass(frozen=True, eq=False)
-class TypedLinks:
-    """Triples in their stored directions. row: int64 [n], the row that each came from."""
-
-    triples: Triples
-    relations: Vocabulary
-    row: Int64
-    symmetric: np.ndarray
-
-
 def stored_links(
     triples: Triples,
     entities: Vocabulary,
     relations: Vocabulary,
     symmetric: tuple[str, ...],
     said: list[str],
-) -> TypedLinks:
+) -> tuple[Triples, Vocabulary, Int64]:
     """Turn edges into the direction of their relation, and leave out reverses of stored edges.
 
     symmetric: relations without direction, besides those whose edges all occur in both directions.
+    Returns the stored triples, the relations, and the row that each triple came from [n].
 
     Raises:
         DataError: a symmetric relation that does not exist, or that joins two types.
     """
     names, code = type_codes(entities.labels)
-    count, types = len(entities), len(names)
+    count = len(entities)
     relation, labels, turned = _one_pair_each(triples, relations, code, names)
     head = np.where(turned, triples.tail, triples.head)
     tail = np.where(turned, triples.head, triples.tail)
@@ -77,8 +66,7 @@ def stored_links(
     add = both[relation] & (head != tail)
     if add.any():
         found, row = _in_both_directions(found, row, add, count)
-    assert types
-    return TypedLinks(found, vocabulary, row, both)
+    return found, vocabulary, row
 
 
 def _one_pair_each(
@@ -96,13 +84,14 @@ def _one_pair_each(
         relation, pair = number // types**2, (number // types % types, number % types)
         seen = signatures.setdefault(relation, [])
         if pair[::-1] in seen and pair[0] != pair[1]:
-            target[number] = (
-                _label(texts[relation], seen.index(pair[::-1]), pair[::-1], names),
-                True,
-            )
-            continue
-        seen.append(pair)
-        target[number] = (_label(texts[relation], len(seen) - 1, pair, names), False)
+            stored, against = pair[::-1], True
+        else:
+            stored, against = pair, False
+            seen.append(pair)
+        label = texts[relation]
+        if seen.index(stored):  # a second pair of types under the same name
+            label += f" ({names[stored[0]]} - {names[stored[1]]})"
+        target[number] = label, against
     labels = sorted({label for label, _ in target.values()})
     number_of = {label: number for number, label in enumerate(labels)}
     at = np.searchsorted(kinds, kind)
@@ -111,29 +100,22 @@ def _one_pair_each(
     return relation, labels, turned
 
 
-def _label(text: str, number: int, pair: tuple[int, int], names: tuple[str, ...]) -> str:
-    """The relation's name, with its types for a second pair of types under the same name."""
-    return text if number == 0 else f"{text} ({names[pair[0]]} - {names[pair[1]]})"
-
-
 def _in_both_directions(
     triples: Triples, row: Int64, add: np.ndarray, count: int
 ) -> tuple[Triples, Int64]:
     """The marked edges and their reverses, each once; others stay as they are."""
     head, relation, tail = triples.head, triples.relation, triples.tail
-    more_head, more_tail = tail[add], head[add]
     keys = (relation * count + head) * count + tail
-    more = (relation[add] * count + more_head) * count + more_tail
-    fresh = ~np.isin(more, keys)
-    order = np.argsort(np.concatenate([row, row[add][fresh]]), kind="stable")
-    return (
-        Triples(
-            np.concatenate([head, more_head[fresh]])[order],
-            np.concatenate([relation, relation[add][fresh]])[order],
-            np.concatenate([tail, more_tail[fresh]])[order],
-        ),
-        np.concatenate([row, row[add][fresh]])[order],
+    more = (relation[add] * count + tail[add]) * count + head[add]
+    again = np.flatnonzero(add)[~np.isin(more, keys)]
+    rows = np.concatenate([row, row[again]])
+    both = Triples(
+        np.concatenate([head, tail[again]]),
+        np.concatenate([relation, relation[again]]),
+        np.concatenate([tail, head[again]]),
     )
+    order = np.argsort(rows, kind="stable")
+    return both.take(order), rows[order]
 
 
 def link_parts(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -13,20 +11,6 @@ from hasten.data.columns import ids
 from hasten.data.graph.dictionaries import Dictionary
 from hasten.data.readers.interface import TripleColumns
 from hasten.data.tables import Triples, Vocabulary
-
-
-@dataclass(frozen=True, eq=False)
-class Indexed:
-    """Triples with the vocabularies that their indices point into.
-
-    outside: bool [n], triples with an id that its dictionary lacks.
-    """
-
-    triples: Triples
-    entities: Vocabulary
-    relations: Vocabulary
-    outside: NDArray[np.bool_]
-    notes: tuple[str, ...] = ()
 
 
 def unite_roles(
@@ -44,47 +28,37 @@ def unite_roles(
 def index_triples(
     sources: list[TripleColumns],
     mode: ids.Mode,
-    entities: Dictionary | None,
-    relations: Dictionary | None,
-) -> Indexed:
+    dictionaries: tuple[Dictionary | None, Dictionary | None],
+    said: list[str],
+) -> tuple[Triples, Vocabulary, Vocabulary, NDArray[np.bool_]]:
     """The triples of all files as indices into vocabularies; dictionaries fix their order.
+
+    dictionaries: of entities and of relations. Returns the triples, the entities, the relations,
+    and bool [n], which triples have an id that its dictionary lacks. Notes go to ``said``.
 
     Raises:
         DataError: ids that cannot be used, with their lines.
     """
     found = unite_roles("entity", ("head", "tail"), sources, mode)
     kinds = unite_roles("relation", ("relation",), sources, mode)
-    ends = _Column.of(found.labels, [found.codes[::2], found.codes[1::2]], entities)
-    middle = _Column.of(kinds.labels, [kinds.codes], relations)
-    head, tail = ends.indices
-    triples = Triples(head, middle.indices[0], tail)
-    outside = ends.outside | middle.outside
-    notes = (*found.notes, *kinds.notes)
-    return Indexed(triples, ends.vocabulary, middle.vocabulary, outside, notes)
+    said += [*found.notes, *kinds.notes]
+    head, tail, relation = (
+        np.concatenate(codes) for codes in (found.codes[::2], found.codes[1::2], kinds.codes)
+    )
+    entities, entity, foreign = _vocabulary(found.labels, dictionaries[0])
+    relations, kind, foreign_kind = _vocabulary(kinds.labels, dictionaries[1])
+    triples = Triples(entity[head], kind[relation], entity[tail])
+    outside = foreign[head] | foreign[tail] | foreign_kind[relation]
+    return triples, entities, relations, outside
 
 
-@dataclass(frozen=True, eq=False)
-class _Column:
-    """Indices of the triples into one vocabulary; outside: bool [n], ids not in the dictionary."""
-
-    vocabulary: Vocabulary
-    indices: list[Int64]
-    outside: NDArray[np.bool_]
-
-    @classmethod
-    def of(
-        cls, labels: pa.Array, codes: list[list[NDArray[np.int32]]], dictionary: Dictionary | None
-    ) -> _Column:
-        columns = [np.concatenate(each).astype(np.int64) for each in codes]
-        outside = np.zeros(len(columns[0]), bool)
-        if dictionary is None:
-            return cls(Vocabulary(labels), columns, outside)
-        vocabulary, index, strangers = dictionary.apply(labels)
-        strange = np.zeros(len(labels), bool)
-        strange[strangers] = True
-        for column in columns:
-            outside |= strange[column]
-        return cls(vocabulary, [index[column] for column in columns], outside)
+def _vocabulary(
+    labels: pa.Array, dictionary: Dictionary | None
+) -> tuple[Vocabulary, Int64, NDArray[np.bool_]]:
+    """The vocabulary, the index of each label in it, and which labels the dictionary lacks."""
+    if dictionary is None:
+        return Vocabulary(labels), np.arange(len(labels)), np.zeros(len(labels), bool)
+    return dictionary.apply(labels)
 
 
 def compact(
