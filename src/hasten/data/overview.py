@@ -118,7 +118,7 @@ def _describe_files(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict
 def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The files of triples or typed edges."""
     if holds_typed(options):
-        files = [_describe(*found) for found in typed_files(options)]
+        files = [_describe(f.path, f.part, f.form, f.claim) for f in typed_files(options)]
         forms = {str(file["format"]) for file in files}
         return files, {"format": forms.pop() if len(forms) == 1 else None}
     files = []

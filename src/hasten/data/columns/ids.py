@@ -43,12 +43,12 @@ class Ids:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class BadIds:
-    """The rule that the ids break, and the cause in words."""
+class BadIds(ValueError):
+    """Ids that break a rule. cause: the reason in words."""
 
-    rule: IdRule
-    cause: str
+    def __init__(self, rule: IdRule, cause: str) -> None:
+        super().__init__(cause)
+        self.rule, self.cause = rule, cause
 
 
 def vocabulary(
@@ -64,18 +64,16 @@ def vocabulary(
     rows = [source for source, _ in sources]
     header = frozenset().union(*(source.header for source in rows))
     columns = [column for _, found in sources for column in found]
-    united = unite(kind, columns, mode, header)
-    if isinstance(united, Ids):
-        return united
-    rules = Rules(dict.fromkeys(roles, united.rule), header=header, missing=mode == "labels")
-    remedy = _REMEDY if united.rule == "numbers" or "missing" in united.cause else ""
-    raise broken_rules(rows, rules, united.cause, remedy)
+    try:
+        return unite(kind, columns, mode, header)
+    except BadIds as error:
+        rules = Rules(dict.fromkeys(roles, error.rule), header=header, missing=mode == "labels")
+        remedy = _REMEDY if error.rule == "numbers" or "missing" in error.cause else ""
+        raise broken_rules(rows, rules, error.cause, remedy) from None
 
 
-def unite(
-    role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[str]
-) -> Ids | BadIds:
-    """The ids of all files as one sorted vocabulary.
+def unite(role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[str]) -> Ids:
+    """The ids of all files as one sorted vocabulary. Raises BadIds.
 
     auto: ids are numbers if all are written as numbers without leading zeros (the range 0..2^31-1
     is then required), labels otherwise; ids that are nearly all numbers are refused.
@@ -87,15 +85,11 @@ def unite(
     united = pa.concat_arrays(values)
     notes: tuple[str, ...] = ()
     if types.is_string(united.type):
-        united = pc.utf8_trim_whitespace(united)
-        judged = _judge(role, united, mode, header)
-        if isinstance(judged, BadIds):
-            return judged
-        united, notes = judged
+        united, notes = _judge(role, pc.utf8_trim_whitespace(united), mode, header)
     if types.is_integer(united.type):
         low, high = pc.min_max(united).as_py().values()
         if low < 0 or high > MAX_ID:
-            return BadIds("numbers", f"{role} ids from {low} to {high}")
+            raise BadIds("numbers", f"{role} ids from {low} to {high}")
     labels = pc.unique(united)
     labels = labels.take(pc.array_sort_indices(labels))
     order = np.asarray(pc.index_in(united, value_set=labels), np.int32)
@@ -109,8 +103,8 @@ def unite(
 
 def _judge(
     role: str, texts: pa.Array, mode: Mode, header: frozenset[str]
-) -> tuple[pa.Array, tuple[str, ...]] | BadIds:
-    """The texts as whole numbers or as labels."""
+) -> tuple[pa.Array, tuple[str, ...]]:
+    """The texts as whole numbers or as labels, and notes."""
     if mode != "labels":
         numbers = _canonical(texts)
         if numbers is not None:
@@ -121,29 +115,24 @@ def _judge(
             return _whole(role, texts)
         if _NEARLY_ALL * len(texts) < numeric < len(texts):
             strange = len(texts) - numeric
-            return BadIds("numbers", f"{strange} of {len(texts)} {role} ids are no numbers")
-    bad = _label_problem(role, texts, mode, header)
-    if bad is not None:
-        return bad
+            raise BadIds("numbers", f"{strange} of {len(texts)} {role} ids are no numbers")
+    _check_labels(role, texts, mode, header)
     if mode == "labels" or not numeric:
         return texts, ()
     if numeric == len(texts):
         note = f"{zeros} {role} ids are written with leading zeros: all are kept as text"
     else:
+        mask = pc.match_substring_regex(texts, NUMBER_PATTERN)
+        other = texts.filter(pc.invert(mask))[0].as_py()
         note = (
             f"{numeric} of {len(texts)} {role} ids are written as numbers and "
-            f"{len(texts) - numeric} are not (e.g. {_other(texts)!r}): all are kept as text"
+            f"{len(texts) - numeric} are not (e.g. {other!r}): all are kept as text"
         )
     return texts, (note + " (--set data.ids=labels or numbers says so)",)
 
 
 def _count(mask: pa.Array) -> int:
     return int(pc.sum(mask).as_py() or 0)
-
-
-def _other(texts: pa.Array) -> str:
-    mask = pc.invert(pc.match_substring_regex(texts, NUMBER_PATTERN))
-    return str(texts.filter(mask)[0].as_py())
 
 
 def _canonical(texts: pa.Array) -> pa.Array | None:
@@ -155,18 +144,19 @@ def _canonical(texts: pa.Array) -> pa.Array | None:
     return numbers if numbers.cast(pa.string()).equals(texts) else None
 
 
-def _whole(role: str, texts: pa.Array) -> tuple[pa.Array, tuple[str, ...]] | BadIds:
+def _whole(role: str, texts: pa.Array) -> tuple[pa.Array, tuple[str, ...]]:
     """Texts such as 12, 12.0 or 012 as int64; two texts for one number are refused."""
     if not pc.all(pc.match_substring_regex(texts, WHOLE_PATTERN)).as_py():
-        return BadIds("numbers", f"{role} ids that are not whole numbers")
+        raise BadIds("numbers", f"{role} ids that are not whole numbers")
     digits = pc.replace_substring_regex(texts, r"\..*$", "")
     try:
         numbers = digits.cast(pa.int64())
     except pa.ArrowInvalid:
-        return BadIds("numbers", f"{role} ids that are too large")
+        raise BadIds("numbers", f"{role} ids that are too large") from None
     if len(pc.unique(numbers)) < len(pc.unique(texts)):
-        return BadIds("numbers", f"{role} ids: {_two_spellings(texts, numbers)} are one number")
-    return numbers, (f"{role} ids such as {_unusual(texts)!r} are read as whole numbers",)
+        raise BadIds("numbers", f"{role} ids: {_two_spellings(texts, numbers)} are one number")
+    unusual = texts.filter(pc.match_substring_regex(texts, r"\.|^0[0-9]"))[0].as_py()
+    return numbers, (f"{role} ids such as {unusual!r} are read as whole numbers",)
 
 
 def _two_spellings(texts: pa.Array, numbers: pa.Array) -> str:
@@ -177,19 +167,13 @@ def _two_spellings(texts: pa.Array, numbers: pa.Array) -> str:
     raise AssertionError("no number is written in two ways")
 
 
-def _unusual(texts: pa.Array) -> str:
-    mask = pc.match_substring_regex(texts, r"\.|^0[0-9]")
-    return str(texts.filter(mask)[0].as_py())
-
-
-def _label_problem(role: str, texts: pa.Array, mode: Mode, header: frozenset[str]) -> BadIds | None:
-    refused = ["", *header]
-    if pc.any(pc.is_in(texts, value_set=pa.array(refused, pa.string()))).as_py():
-        return BadIds("labels", f"empty {role} ids or a repeated header")
+def _check_labels(role: str, texts: pa.Array, mode: Mode, header: frozenset[str]) -> None:
+    """Raise BadIds for texts that cannot be labels."""
+    refused = pa.array(["", *header], pa.string())
+    if pc.any(pc.is_in(texts, value_set=refused)).as_py():
+        raise BadIds("labels", f"empty {role} ids or a repeated header")
     if not pc.all(pc.utf8_is_printable(texts)).as_py():
-        return BadIds("labels", f"{role} ids with characters that cannot be printed")
-    if mode == "auto":
-        words = pa.array(MISSING_WORDS, pa.string())
-        if pc.any(pc.is_in(pc.utf8_lower(texts), value_set=words)).as_py():
-            return BadIds("labels", f"{role} ids that look like missing values")
-    return None
+        raise BadIds("labels", f"{role} ids with characters that cannot be printed")
+    words = pa.array(MISSING_WORDS, pa.string())
+    if mode == "auto" and pc.any(pc.is_in(pc.utf8_lower(texts), value_set=words)).as_py():
+        raise BadIds("labels", f"{role} ids that look like missing values")

@@ -17,12 +17,12 @@ from hasten.data.sources.files import (
     ENDINGS,
     Files,
     ending,
-    named_files,
+    located_parts,
     part_files,
     resolve,
     set_name,
 )
-from hasten.errors import DataError, UsageError
+from hasten.errors import DataError
 
 #: conventional names of dictionaries, without their ending
 _ENTITY_FILES = ("node_dict", "entity_dict", "entities", "entity2id", "node2id", "entity_ids")
@@ -96,8 +96,6 @@ def _descend(folder: Path) -> Path:
 
 
 def _locate(options: TripleOptions, path: Path | None, name: str | None) -> GraphFiles:
-    if path is not None and not path.exists():
-        raise DataError(f"{path}: no such file or folder")
     folder = path if path is not None and path.is_dir() else None
     entities = _dictionary("entities", options.entities, folder, _ENTITY_FILES)
     relations = _dictionary("relations", options.relations, folder, _RELATION_FILES)
@@ -106,17 +104,9 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> Grap
     )
     names = _names(options.names, path)
     beside = {p for p in (entities, relations, relation_names, names) if p is not None}
-    if options.train is not None:
-        place = named_files(options, path)
-    elif options.valid is not None or options.test is not None:
-        raise UsageError("data.valid and data.test need data.train beside them")
-    elif path is None:
-        raise UsageError("no data are named: give a path or a registered name")
-    elif folder is not None:
-        place = _folder(folder, beside, options)
-    else:
-        place = Files(set_name(path), str(path), ((path, None),))
-    found = [p.name for p in sorted(beside) if str(p) not in _given(options)]
+    place = located_parts(options, path, lambda folder: _folder(folder, beside, options))
+    given = {options.entities, options.relations, options.names, options.relation_names}
+    found = [p.name for p in sorted(beside) if str(p) not in given]
     notes = (f"taken from the same folder: {', '.join(found)}",) if found else ()
     place = Files(name or place.name, place.path, place.parts, notes=(*place.notes, *notes))
     return GraphFiles(place, entities, relations, names, relation_names)
@@ -136,10 +126,6 @@ def _names(given: str | None, path: Path | None) -> Path | None:
         return found[0] if found else None
     beside = path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".names.csv")
     return beside if beside.is_file() else None
-
-
-def _given(options: TripleOptions) -> set[str | None]:
-    return {options.entities, options.relations, options.names, options.relation_names}
 
 
 def _dictionary(

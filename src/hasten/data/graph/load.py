@@ -19,6 +19,7 @@ from hasten.data.readers.memory import as_arrow, read_triple_table
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetched import fetched_options
+from hasten.data.sources.files import refuse_options
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import DataError, UsageError
 
@@ -59,7 +60,7 @@ def load_graph_table(
 ) -> KnowledgeGraph:
     """A table in memory with the columns head, relation and tail."""
     _refuse_others(options)
-    _refuse_given("a table in memory", options, ("path", *_OF_FILES))
+    refuse_options("a table in memory", options, ("path", *_OF_FILES))
     read = _read_table(table, options, name)
     if options.names is not None:
         path = Path(options.names)
@@ -69,7 +70,7 @@ def load_graph_table(
 
 def _sample(entry: catalogue.Sample, options: TripleOptions, seed: int) -> KnowledgeGraph:
     """A built-in sample: always the same triples, whatever the seed of the run."""
-    _refuse_given(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
+    refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
     read = _read_table(made.table, options, entry.name)
     read.path, read.format, read.names = entry.name, "sample", {**read.names, **made.names}
@@ -109,12 +110,6 @@ def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
     for values in columns:
         found |= set(pc.utf8_trim_whitespace(values.cast(pa.string())).to_pylist())
     return found
-
-
-def _refuse_given(what: str, options: TripleOptions, keys: tuple[str, ...]) -> None:
-    """Refuse options about files for data that are in memory."""
-    if given := [f"data.{key}" for key in keys if getattr(options, key)]:
-        raise UsageError(f"{', '.join(given)} has no effect on {what}")
 
 
 def _refuse_others(options: TripleOptions) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,19 @@ from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest, sample
 from hasten.data.graph.assemble import GraphRead
 from hasten.data.readers import typed
-from hasten.data.readers.interface import Claim, TripleColumns
+from hasten.data.readers.interface import TripleColumns
 from hasten.data.readers.node_table import NodeTable, read_nodes
-from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES
+from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, EdgeFile
 from hasten.data.sources import catalogue
-from hasten.data.sources.files import ENDINGS, ending, named_files, part_files, resolve, set_name
+from hasten.data.sources.files import (
+    ENDINGS,
+    Files,
+    ending,
+    located_parts,
+    part_files,
+    resolve,
+    set_name,
+)
 from hasten.data.tables import TYPE_MARK
 from hasten.errors import DataError, UsageError, did_you_mean
 
@@ -63,44 +70,36 @@ def read_typed(options: TripleOptions) -> GraphRead:
     Raises:
         DataError: with file, line and text.
     """
-    files = _files(options)
-    nodes = _nodes(options, files)
+    files = typed_files(options)
+    nodes = _nodes(options, files[0])
     read: list[tuple[TripleColumns, int | None]] = []
     names: dict[str, str] = {} if nodes is None else dict(nodes.names)
-    forms: list[str] = []
-    for path, part, relation in files:
-        form = EDGE_FILES if relation is not None else _form(path, options)
-        forms.append(form)
-        found = typed.read_edges(path, form, nodes, relation)
+    for file in files:
+        found = typed.read_edges(file, nodes)
         for label, name in found.names.items():
             if names.setdefault(label, name) != name:
                 kind, _, node = label.partition(TYPE_MARK)
                 raise DataError(
-                    f"{path}: duplicate ({kind}, {node}): named {name!r} here and "
+                    f"{file.path}: duplicate ({kind}, {node}): named {name!r} here and "
                     f"{names[label]!r} in another file"
                 )
-        read.append((found.columns, part))
-    where = Path(options.path or options.train or files[0][0])
+        read.append((found.columns, file.part))
+    where = Path(options.path or options.train or files[0].path)
     notes: list[str] = []
     keep = _chosen([columns for columns, _ in read], nodes, options, notes, str(where))
     digests = () if nodes is None else (file_digest(nodes.path),)
     return GraphRead(
-        set_name(where), str(where), "+".join(dict.fromkeys(forms)), read,
+        set_name(where), str(where), "+".join(dict.fromkeys(file.form for file in files)), read,
         names=names, files=digests, notes=tuple(notes), typed=True, keep=keep,
     )  # fmt: skip
 
 
-def typed_files(options: TripleOptions) -> list[tuple[Path, int | None, str, Claim]]:
-    """Every file of edges with its part, its format and its claim."""
-    found = []
-    for path, part, relation in _files(options):
-        form = EDGE_FILES if relation is not None else _form(path, options)
-        beginning = sample(path)
-        claimed = (form, typed.claim_edge_file(beginning)) if relation else typed.claim(beginning)
-        if claimed is None:
-            raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
-        found.append((path, part, *claimed))
-    return found
+def typed_files(options: TripleOptions) -> list[EdgeFile]:
+    """Every file of edges, and how it is read."""
+    named = options.format in SUMMARIES and options.format != EDGE_FILES
+    form = str(options.format) if named else ""
+    default = "" if options.nodes is None else METAEDGES
+    return [typed.open_edge_file(*found, form, default) for found in _files(options)]
 
 
 def filtered_table(edges: typed.TypedEdges, options: TripleOptions, name: str) -> GraphRead:
@@ -119,59 +118,38 @@ def filtered_table(edges: typed.TypedEdges, options: TripleOptions, name: str) -
 def _files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
     """(file, its part, its relation) of every file of edges."""
     path = None if options.path is None else Path(options.path)
-    folder = path if path is not None and path.is_dir() else None
     if options.edges:
+        folder = path if path is not None and path.is_dir() else None
         if path is not None and folder is None:
             raise UsageError("data.edges names files: data.path is the folder that they lie in")
         found = sorted(options.edges.items())
         return [(resolve(f"edges.{name}", file, folder), None, name) for name, file in found]
-    if options.train is not None:
-        return [(file, part, None) for file, part in named_files(options, path).parts]
-    if path is None:
-        raise UsageError("no data are named: give a path or a registered name")
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
-    if folder is None:
-        return [(path, None, None)]
+    return [(file, part, None) for file, part in located_parts(options, path, _in_folder).parts]
+
+
+def _in_folder(folder: Path) -> Files:
+    """The parts in a folder, or its only file of typed edges."""
     candidates = sorted(p for p in folder.iterdir() if p.is_file() and ending(p) in ENDINGS)
-    parts = part_files(folder, candidates)
-    if parts:
-        return [(file, part, None) for file, part in parts]
+    if parts := part_files(folder, candidates):
+        return Files(set_name(folder), str(folder), parts)
     edges = [p for p in candidates if typed.claim(sample(p)) is not None]
     if len(edges) != 1:
         listed = ", ".join(p.name for p in edges or candidates) or "nothing"
         raise DataError(f"{folder}: one file of typed edges is expected: {listed}. Name it")
-    return [(edges[0], None, None)]
+    return Files(set_name(folder), str(folder), ((edges[0], None),))
 
 
-def _form(path: Path, options: TripleOptions) -> str:
-    found = typed.claim(sample(path))
-    if options.format in SUMMARIES and options.format != EDGE_FILES:
-        return str(options.format)
-    if found is None:
-        if options.nodes is not None:
-            return METAEDGES
-        raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
-    return found[0]
-
-
-def _nodes(
-    options: TripleOptions, files: Sequence[tuple[Path, int | None, str | None]]
-) -> NodeTable | None:
+def _nodes(options: TripleOptions, first: EdgeFile) -> NodeTable | None:
     """The table of nodes that an option names, or that is in the folder of the edges."""
-    folder = None if options.path is None else Path(options.path)
     if options.nodes is not None:
         if options.edges:
             raise UsageError("data.nodes has no effect with data.edges, whose headers name types")
+        folder = None if options.path is None else Path(options.path)
         inside = folder if folder is not None and folder.is_dir() else None
         return read_nodes(resolve("nodes", options.nodes, inside))
-    if options.edges:
-        return None
-    beside = files[0][0].parent
-    for name in _NODE_TABLES:
-        if (beside / name).is_file() and _form(files[0][0], options) == METAEDGES:
-            return read_nodes(beside / name)
-    return None
+    beside = [first.path.with_name(name) for name in _NODE_TABLES] if not options.edges else []
+    found = [path for path in beside if path.is_file()]
+    return read_nodes(found[0]) if found and first.form == METAEDGES else None
 
 
 def _chosen(

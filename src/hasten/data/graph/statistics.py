@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.columns.parts import overlaps
@@ -31,20 +30,14 @@ def count(graph: KnowledgeGraph, said: list[str]) -> dict[str, Any]:
         missing = counts[f"{kind}_not_in_train"]
         if missing:
             said.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
-    said += [
-        f"there are no {name} triples"
-        for part, name in ((VALID, "valid"), (TEST, "test"))
-        if not counts[name] and part
-    ]
+    said += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
     return counts | _overlaps(graph, said) | _leaks(graph, said)
 
 
 def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> Int64:
     """One integer per pair of entities: (head, tail), or (tail, head) with reverse."""
-    first, second = triples.head, triples.tail
-    if reverse:
-        first, second = second, first
-    return first * len(graph.entities) + second
+    ends = (triples.tail, triples.head) if reverse else (triples.head, triples.tail)
+    return ends[0] * len(graph.entities) + ends[1]
 
 
 def _overlaps(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
@@ -61,10 +54,10 @@ def _leaks(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
     reversed: r' is any relation; inverse: r' is an inverse of r in the training part.
     """
     train = graph.of(TRAIN)
-    inverse = _inverses(train, graph)
     keys = _keys(train, graph)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
+    inverse = _inverses(train, graph, keys, order)
     counts = {}
     for part in (VALID, TEST):
         judged = graph.of(part)
@@ -94,15 +87,13 @@ def _matches(wanted: Int64, keys: Int64) -> tuple[Int64, Int64]:
     return row, np.arange(len(row), dtype=np.int64) + first
 
 
-def _inverses(train: Triples, graph: KnowledgeGraph) -> NDArray[np.int64]:
+def _inverses(train: Triples, graph: KnowledgeGraph, keys: Int64, order: Int64) -> Int64:
     """The pairs (r, r') of relations, as r * R + r', where r' is an inverse of r."""
     relations = len(graph.relations)
-    keys = _keys(train, graph)
-    order = np.argsort(keys, kind="stable")
-    row, place = _matches(_keys(train, graph, reverse=True), keys[order])
+    row, place = _matches(_keys(train, graph, reverse=True), keys)
     pair = train.relation[row] * relations + train.relation[order[place]]
     # a triple counts once for each relation of its reversed pair
     found, number = np.unique(pair, return_counts=True)
     sizes = np.bincount(train.relation, minlength=relations)
-    inverse: NDArray[np.int64] = found[number >= _INVERSE * sizes[found // relations]]
+    inverse: Int64 = found[number >= _INVERSE * sizes[found // relations]]
     return inverse

@@ -97,29 +97,6 @@ def _join(
 ) -> tuple[clean.Columns, pa.Array, pa.Array]:
     """The interactions of all files as codes into the user and item labels; empties ``read``."""
     sources = [events for events, _ in read.events]
-    users = _ids("user", sources, options)
-    items = _ids("item", sources, options)
-    said += [*users.notes, *items.notes]
-    events = _columns(read.events, users, items, options, said)
-    read.events.clear()
-    return events, users.labels, items.labels
-
-
-def _ids(role: str, sources: list[Events], options: InteractionOptions) -> ids.Ids:
-    """The vocabulary of one role over all files, or the error that names the bad rows."""
-    columns = [(events.rows, [getattr(events, role)]) for events in sources]
-    return ids.vocabulary(role, (role,), columns, options.ids)
-
-
-def _columns(
-    read: list[tuple[Events, int | None]],
-    users: ids.Ids,
-    items: ids.Ids,
-    options: InteractionOptions,
-    said: list[str],
-) -> clean.Columns:
-    """The files' columns one after the other, as codes into the vocabularies."""
-    sources = [events for events, _ in read]
     for what in ("rating", "time"):
         holding = [events.source for events in sources if getattr(events, what) is not None]
         if 0 < len(holding) < len(sources):
@@ -127,18 +104,24 @@ def _columns(
                 f"{', '.join(holding)} with a {what} column, but not the other files: "
                 "give all of them the same columns"
             )
-    time: Int64 | None = None
-    key: Int64 | None = None
-    if sources[0].time is not None:
-        columns = [events.time for events in sources if events.time is not None]
-        time, key, notes = times.unite(columns, options.time_unit)
+    users, items = (
+        ids.vocabulary(
+            role, (role,), [(events.rows, [getattr(events, role)]) for events in sources],
+            options.ids,
+        )
+        for role in ("user", "item")
+    )  # fmt: skip
+    said += [*users.notes, *items.notes]
+    rating, time, key = None, None, None
+    if timed := [events.time for events in sources if events.time is not None]:
+        time, key, notes = times.unite(timed, options.time_unit)
         said += notes
-    rating: NDArray[np.float32] | None = None
-    if sources[0].rating is not None:
-        ratings = [events.rating for events in sources if events.rating is not None]
-        rating = times.joined(ratings)
+    if rated := [events.rating for events in sources if events.rating is not None]:
+        rating = times.joined(rated)
     codes = times.joined(users.codes), times.joined(items.codes)
-    return clean.Columns(*codes, rating, time, key, parts_of_files(read))
+    events = clean.Columns(*codes, rating, time, key, parts_of_files(read.events))
+    read.events.clear()
+    return events, users.labels, items.labels
 
 
 def _cleaned(

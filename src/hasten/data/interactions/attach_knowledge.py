@@ -42,8 +42,11 @@ def attach_knowledge(
     labels, index, linked = _numbered(dataset, entities.labels.cast(pa.string()), links, said)
     head, tail = (index[codes] for codes in entities.codes)
     relation = relations.codes[0].astype(np.int64)
-    triples, again = _distinct(head, relation, tail, len(labels), len(relations.labels))
-    if again:
+    key = (head.astype(np.int64) * len(relations.labels) + relation) * len(labels) + tail
+    rest, tails = np.divmod(distinct(key), len(labels))
+    heads, kinds = np.divmod(rest, len(relations.labels))
+    triples = Triples(heads, kinds, tails)
+    if again := len(key) - len(triples):
         said.append(f"{counted(again, 'duplicate triple')} left out")
     used = np.zeros(len(labels), bool)
     used[triples.head] = used[triples.tail] = True
@@ -117,17 +120,6 @@ def _numbered(
     index[others] = len(items) + np.arange(int(others.sum()))
     labels = pa.concat_arrays([own, entities.take(pa.array(np.flatnonzero(others)))])
     return labels, index, int((~others).sum())
-
-
-def _distinct(
-    head: Int64, relation: Int64, tail: Int64, entities: int, relations: int
-) -> tuple[Triples, int]:
-    """The triples in order, without repetitions, and how many those were."""
-    key = (head.astype(np.int64) * relations + relation) * entities + tail
-    found = distinct(key)
-    rest, tails = np.divmod(found, entities)
-    heads, kinds = np.divmod(rest, relations)
-    return Triples(heads, kinds, tails), len(key) - len(found)
 
 
 def _names(listed: NumberedList | None, labels: pa.Array) -> pa.Array | None:

@@ -13,7 +13,7 @@ from hasten.data.readers.memory import read_table
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetched import fetched_options
-from hasten.data.sources.files import Files, locate
+from hasten.data.sources.files import Files, locate, refuse_options
 from hasten.data.tables import Dataset
 from hasten.errors import DataError, UsageError
 
@@ -72,7 +72,7 @@ def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-
 
 def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
     """A built-in sample: always the same data, whatever the seed of the run."""
-    _refuse(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
+    refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
     events = read_table(made.table, options, entry.name)
     return Read(entry.name, entry.name, "sample", [(events, None)], made.names)
@@ -90,19 +90,12 @@ def load_table(
     Raises:
         DataError: what is wrong, with row and text.
     """
-    _refuse("a table in memory", options, ("path", *_OF_FILES))
+    refuse_options("a table in memory", options, ("path", *_OF_FILES))
     read = Read(name, None, "table", [(read_table(table, options, name), None)])
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)
     return assemble(read, options, seed, otherwise)
-
-
-def _refuse(what: str, options: InteractionOptions, keys: tuple[str, ...]) -> None:
-    """Refuse options for reading files where the data are in memory."""
-    given = [f"data.{key}" for key in keys if getattr(options, key)]
-    if given:
-        raise UsageError(f"{', '.join(given)} has no effect on {what}")
 
 
 def load_by_ratio(options: InteractionOptions, seed: int, table: object | None) -> Dataset:

@@ -56,6 +56,21 @@ class TypedEdges:
     names: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeFile:
+    """A file of edges: its beginning, part, format and claim, and the relation that it holds."""
+
+    beginning: Sample
+    part: int | None
+    form: str
+    claim: Claim
+    relation: str | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.beginning.path
+
+
 def claim(beginning: Sample) -> tuple[str, Claim] | None:
     """The format of a file whose header is one of typed edges, and how it is read."""
     if not beginning.lines:
@@ -82,7 +97,31 @@ def _claim(beginning: Sample, separator: str, header: list[str], roles: dict[str
     return header_claim(None, header, roles, layout)
 
 
-def claim_edge_file(beginning: Sample) -> Claim:
+def open_edge_file(
+    path: Path, part: int | None, relation: str | None, form: str, default: str
+) -> EdgeFile:
+    """A file of edges and how it is read.
+
+    relation: that of a file with the edges of one relation. form: the format that the options
+    name; default: the one that they imply; "" for none.
+
+    Raises:
+        DataError: the header is not that of the format.
+    """
+    beginning = sample(path)
+    if relation is not None:
+        return EdgeFile(beginning, part, EDGE_FILES, _claim_edge_file(beginning), relation)
+    found = claim(beginning)
+    if found is None and not (form or default):
+        raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
+    if found is None or form not in ("", found[0]):
+        needed = ",".join(_required(_FORMS[form or default]))
+        first = printable(beginning.texts[0]) if beginning.lines else "nothing"
+        raise DataError(f"{path}: line 1: a header with {needed} is expected: {first}")
+    return EdgeFile(beginning, part, *found)
+
+
+def _claim_edge_file(beginning: Sample) -> Claim:
     """How a file with the edges of one relation is read."""
     for separator in _SEPARATORS:
         header = cells.stripped(beginning.texts[0], separator)
@@ -96,30 +135,25 @@ def claim_edge_file(beginning: Sample) -> Claim:
     return _claim(beginning, separator, header, {"head": 0, "tail": 1})
 
 
-def read_edges(
-    path: Path, form: str, nodes: NodeTable | None, relation: str | None = None
-) -> TypedEdges:
-    """The edges of a file. relation: that of an edge file.
+def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
+    """The edges of a file.
 
     Raises:
         DataError: rows that cannot be used, with file, line and text.
     """
-    beginning = sample(path)
-    claimed = claim_edge_file(beginning) if form == EDGE_FILES else _claimed(beginning, form)
-    layout: cells.Layout = claimed.layout
-    table = separated.open_table(beginning, layout)
+    layout: cells.Layout = file.claim.layout
+    table = separated.open_table(file.beginning, layout)
     column = labels_of(table)
-    if form == PRIMEKG:
+    if file.form == PRIMEKG:
         ends = [_joined(column[role], column[f"{role}_type"]) for role in _ENDS]
-    elif form == METAEDGES:
+    elif file.form == METAEDGES:
         ends = [_looked_up(column[role], nodes, table.rows) for role in _ENDS]
     else:
-        assert relation is not None
         kinds = [re.sub(r"[\W\d]+$", "", name) for name in layout.header[:2]]
         ends = [_prefixed(column[role], kind) for role, kind in zip(_ENDS, kinds, strict=True)]
         codes = np.zeros(len(column["head"]), np.int32)
-        column["relation"] = IdColumn(codes, pa.array([relation]))
-    return _edges(table, column, ends, claimed.notes)
+        column["relation"] = IdColumn(codes, pa.array([file.relation]))
+    return _edges(table, column, ends, file.claim.notes)
 
 
 def is_typed_table(names: list[str]) -> bool:
@@ -166,15 +200,6 @@ def _refused(
     return bad_rows([(rows, len(marked))], np.flatnonzero(marked), lambda _: reason, remedy)
 
 
-def _claimed(beginning: Sample, form: str) -> Claim:
-    found = claim(beginning)
-    if found is None or found[0] != form:
-        needed = ",".join(_required(_FORMS[form]))
-        first = printable(beginning.texts[0]) if beginning.lines else "nothing"
-        raise DataError(f"{beginning.path}: line 1: a header with {needed} is expected: {first}")
-    return found[1]
-
-
 def _prefixed(column: IdColumn, kind: str) -> IdColumn:
     return IdColumn(column.codes, pa.array([label_of(kind, i) for i in column.texts()]))
 
@@ -193,30 +218,22 @@ def _joined(column: IdColumn, kind: IdColumn) -> IdColumn:
 def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: LocatedRows) -> IdColumn:
     """The labels of ids by the table of nodes; without a table the ids are labels already."""
     texts = column.texts()
-
-    def check(bad: list[bool], reason: str, remedy: str) -> None:
-        if any(bad):
-            marked = np.flatnonzero(column.marked(bad))
-            sources = [(rows, len(column))]
-            raise bad_rows(
-                sources,
-                marked,
-                lambda row: f"node {texts[column.codes[row]]!r} {reason}",
-                remedy,
-            )
-
     if nodes is None:
-        check(
-            [TYPE_MARK not in text for text in texts],
-            "has no type",
-            "ids are type::id, or --set data.nodes=FILE names a table of id, name and kind",
+        bad, reason = [TYPE_MARK not in text for text in texts], "has no type"
+        remedy = "ids are type::id, or --set data.nodes=FILE names a table of id, name and kind"
+    else:
+        bad, reason = [text not in nodes.labels for text in texts], f"is not in {nodes.path}"
+        remedy = "add the nodes to the table, or leave out the edges"
+    if any(bad):
+        marked = np.flatnonzero(column.marked(bad))
+        raise bad_rows(
+            [(rows, len(column))],
+            marked,
+            lambda row: f"node {texts[column.codes[row]]!r} {reason}",
+            remedy,
         )
+    if nodes is None:
         return column
-    check(
-        [text not in nodes.labels for text in texts],
-        f"is not in {nodes.path}",
-        "add the nodes to the table, or leave out the edges",
-    )
     return IdColumn(column.codes, pa.array([nodes.labels[text] for text in texts]))
 
 

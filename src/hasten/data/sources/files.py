@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,18 +56,7 @@ def locate(options: InteractionOptions) -> Files:
         UsageError: options that contradict each other.
     """
     path = None if options.path is None else Path(options.path)
-    if path is not None and not path.exists():
-        raise DataError(f"{path}: no such file or folder")
-    if options.train is not None:
-        files = named_files(options, path)
-    elif options.valid is not None or options.test is not None:
-        raise UsageError("data.valid and data.test need data.train beside them")
-    elif path is None:
-        raise UsageError("no data are named: give a path or a registered name")
-    elif path.is_dir():
-        files = _folder(path, options)
-    else:
-        files = Files(set_name(path), str(path), ((path, None),))
+    files = located_parts(options, path, lambda folder: _folder(folder, options))
     base = path if path is not None and path.is_dir() else None
     if options.times is not None:
         if len(files.parts) > 1:
@@ -75,6 +65,32 @@ def locate(options: InteractionOptions) -> Files:
     if options.names is not None:
         return replace(files, names=resolve("names", options.names, base))
     return _find_names(files)
+
+
+def located_parts(
+    options: DataOptions, path: Path | None, in_folder: Callable[[Path], Files]
+) -> Files:
+    """The files that data.path or data.train, data.valid and data.test name.
+
+    in_folder: finds the files in a folder. Raises as :func:`locate` does.
+    """
+    if path is not None and not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if options.train is not None:
+        return named_files(options, path)
+    if options.valid is not None or options.test is not None:
+        raise UsageError("data.valid and data.test need data.train beside them")
+    if path is None:
+        raise UsageError("no data are named: give a path or a registered name")
+    if path.is_dir():
+        return in_folder(path)
+    return Files(set_name(path), str(path), ((path, None),))
+
+
+def refuse_options(what: str, options: DataOptions, keys: tuple[str, ...]) -> None:
+    """Raise UsageError for options about files where the data are in memory."""
+    if given := [f"data.{key}" for key in keys if getattr(options, key)]:
+        raise UsageError(f"{', '.join(given)} has no effect on {what}")
 
 
 def resolve(key: str, text: str, folder: Path | None) -> Path:

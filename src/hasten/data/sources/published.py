@@ -19,23 +19,19 @@ _LICENCE = "MIT (of the repository it is fetched from); the terms of the data's 
 
 @dataclass(frozen=True)
 class RemoteFolder:
-    """A folder whose files are fetched one by one. base: its address; files: name -> digest.
+    """A folder whose files are fetched one by one. url: its address; files: name -> digest.
 
     bytes: no file is larger.
     """
 
     name: str
     summary: str
-    base: str
+    url: str
     files: dict[str, str]
-    bytes: int
+    bytes: int = 1 << 28
     licence: str = _LICENCE
     kind: Literal["facts"] = "facts"
     names_encoding: str = "utf-8"
-
-    @property
-    def url(self) -> str:
-        return self.base
 
     @property
     def sha256(self) -> str:
@@ -67,7 +63,6 @@ PUBLISHED = (
             "entity_list.txt": "b03e9cb7eeab38756f0b10c06478a611201a7d42cb16acb8513624dda05270ca",
             "relation_list.txt": "50fe9c6560224b20d8ace78ae8ca0b8dad39248f6dc900f6744b633ba8c33f4b",
         },
-        1 << 28,
     ),
     RemoteFolder(
         "last-fm",
@@ -82,7 +77,6 @@ PUBLISHED = (
             "entity_list.txt": "56741c54984c929682ffb89f5e255ebdbf862fa031157220474139824d4f9ba7",
             "relation_list.txt": "069643eab7dea9e21b02e8c7b8df4af91fb70f0628a5a36cb3091cfcb87d8e7d",
         },
-        1 << 28,
     ),
     RemoteFolder(
         "yelp2018",
@@ -97,6 +91,5 @@ PUBLISHED = (
             "entity_list.txt": "bb6390ee1568eed802d5113a6b4b38e76402bce88519186d2a99402955571801",
             "relation_list.txt": "f5b19de6fc169ec6f4ac9943cce7614d1427b32130a6063f990721b45e636abc",
         },
-        1 << 28,
     ),
 )
