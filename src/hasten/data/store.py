@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path, write_atomically
 from hasten.data.interactions.store_features import load_features, save_features
+from hasten.data.modality import Modality
 from hasten.data.tables import (
     AnyDataset,
     Dataset,
@@ -39,41 +40,38 @@ _TRIPLE = ("head", "relation", "tail")
 
 def fingerprint(dataset: AnyDataset) -> str:
     """sha256 over the content: vocabularies, interactions, triples, parts; not paths or notes."""
-    columns: tuple[tuple[NDArray[Any] | None, str], ...]
     if isinstance(dataset, KnowledgeGraph):
         kind = "typed graph" if dataset.typed else "knowledge graph"
-        digest = hashlib.sha256(f"hasten {kind} 1\n".encode())
         vocabularies: tuple[Vocabulary, ...] = (dataset.entities, dataset.relations)
-        triples = dataset.triples
-        columns = (
-            (triples.head, "<i8"), (triples.relation, "<i8"), (triples.tail, "<i8"),
-            (dataset.part, "<i1"), (dataset.rank_last, "<i1"),
-        )  # fmt: skip
-        for number, given in dataset.features:
-            digest.update(f"features {number} {given.digest}\n".encode())
+        columns = [*_ends(dataset.triples), (dataset.part, "<i1"), (dataset.rank_last, "<i1")]
+        features: list[tuple[Any, Modality]] = list(dataset.features)
     else:
-        digest = hashlib.sha256(b"hasten dataset 1\n")
+        kind, events = "dataset", dataset.interactions
         vocabularies = (dataset.users, dataset.items)
-        events = dataset.interactions
-        columns = (
+        columns = [
             (events.user, "<i8"), (events.item, "<i8"), (events.rating, "<f4"),
             (events.time, "<i8"), (dataset.part, "<i1"),
-        )  # fmt: skip
+        ]  # fmt: skip
         if dataset.facts is not None:
-            facts = dataset.facts.triples
             vocabularies = (*vocabularies, dataset.facts.entities, dataset.facts.relations)
-            columns += ((facts.head, "<i8"), (facts.relation, "<i8"), (facts.tail, "<i8"))
-        for modality in dataset.modalities:
-            digest.update(f"features {modality.name} {modality.digest}\n".encode())
+            columns += _ends(dataset.facts.triples)
+        features = [(modality.name, modality) for modality in dataset.modalities]
+    digest = hashlib.sha256(f"hasten {kind} 1\n".encode())
+    for name, modality in features:
+        digest.update(f"features {name} {modality.digest}\n".encode())
     for vocabulary in vocabularies:
         _add_labels(digest, vocabulary)
-    for column, kind in columns:
+    for column, dtype in columns:
         if column is None:
             digest.update(b"none\n")
             continue
-        digest.update(f"{kind} {len(column)}\n".encode())
-        digest.update(np.ascontiguousarray(column, kind).data)
+        digest.update(f"{dtype} {len(column)}\n".encode())
+        digest.update(np.ascontiguousarray(column, dtype).data)
     return digest.hexdigest()
+
+
+def _ends(triples: Triples) -> list[tuple[NDArray[Any] | None, str]]:
+    return [(getattr(triples, name), "<i8") for name in _TRIPLE]
 
 
 def _add_labels(digest: Any, vocabulary: Vocabulary) -> None:

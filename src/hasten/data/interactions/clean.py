@@ -32,14 +32,8 @@ class Columns:
 
     def take(self, rows: Bool | Int64) -> Columns:
         """The given rows (a mask or positions)."""
-
-        def cut(column: Any) -> Any:
-            return None if column is None else column[rows]
-
-        return Columns(
-            self.user[rows], self.item[rows],
-            cut(self.rating), cut(self.time), cut(self.key), cut(self.part),
-        )  # fmt: skip
+        columns: list[Any] = [self.user, self.item, self.rating, self.time, self.key, self.part]
+        return Columns(*(None if column is None else column[rows] for column in columns))
 
 
 def rated_at_least(events: Columns, threshold: float) -> Columns:

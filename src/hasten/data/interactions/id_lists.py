@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hasten.data.columns import text
 from hasten.data.columns.checks import MAX_ID, counted, printable
 from hasten.data.readers import cells
 from hasten.data.readers.columns import SYNONYMS, plain
+from hasten.data.readers.names import read_pairs
 from hasten.data.readers.recbole import atomic_header
 from hasten.data.sources.files import locate
 from hasten.data.tables import Dataset, Vocabulary
@@ -23,6 +23,7 @@ from hasten.errors import DataError
 _NUMBER = "remap_id"
 _EXPECTED = "expected: a header with org_id and remap_id, then a name and its number a line"
 _LINK = "expected: item<separator>entity a line, with or without a header"
+_WORDING = ("item", "entity", "linked to", _LINK)
 _SEPARATORS = ("\t", ",", ";", "|", cells.BLANKS)
 _ENTITY = frozenset(("entity", "entityid", "freebaseid"))
 
@@ -67,11 +68,6 @@ def read_list(path: Path) -> NumberedList:
     ordered = sorted(found)
     names = pa.array([found[n] or None for n in ordered], pa.string())
     return NumberedList(path, pa.array(ordered, pa.int64()), names)
-
-
-def read_id_lists(paths: Mapping[str, Path]) -> dict[str, NumberedList]:
-    """The id lists by role."""
-    return {role: read_list(path) for role, path in paths.items()}
 
 
 def add_id_lists(
@@ -138,22 +134,10 @@ def read_links(path: Path) -> dict[str, str]:
     if separator is None:
         raise DataError(f"{path}: line {lines[0][0]}: one cell only: {first!r}\n{_LINK}")
     typed = atomic_header(first, separator)
-    names = (
-        [plain(n) for n, _ in typed]
-        if typed
-        else [plain(c) for c in cells.split_or_empty(first, separator)]
-    )
+    header = [name for name, _ in typed] if typed else cells.split_or_empty(first, separator)
+    names = [plain(name) for name in header]
     items = [i for i, name in enumerate(names) if name in SYNONYMS["item"]]
     entities = [i for i, name in enumerate(names) if name in _ENTITY]
     item, entity = (items[0], entities[0]) if items and entities else (0, 1)
-    links: dict[str, str] = {}
-    for number, line in lines[1 if typed or (items and entities) else 0 :]:
-        row = [cell.strip() for cell in cells.split_or_empty(line, separator)]
-        if len(row) <= max(item, entity) or not row[item] or not row[entity]:
-            raise DataError(f"{path}: line {number}: no item or no entity: {line!r}\n{_LINK}")
-        if links.setdefault(row[item], row[entity]) != row[entity]:
-            raise DataError(
-                f"{path}: line {number}: item {row[item]!r} is linked to {row[entity]!r}, "
-                f"but it was linked to {links[row[item]]!r} before"
-            )
-    return links
+    rows = lines[1 if typed or (items and entities) else 0 :]
+    return read_pairs(path, rows, separator, (item, entity), _WORDING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,17 +31,18 @@ _ENDINGS = (".tsv", ".csv", ".txt")
 class KnowledgeFiles:
     """The files of the knowledge graph beside the interactions. kg: None where there is none.
 
-    lists: role -> id list, of KGAT's layout; links: a file of lines with item and entity.
+    links: a file of lines with item and entity; lists: role -> id list; kgat: whether the files
+    are in KGAT's layout.
     """
 
-    layout: str
     kg: Path | None = None
     links: Path | None = None
     lists: dict[str, Path] = field(default_factory=dict)
+    kgat: bool = False
 
     def reading(self, options: Options) -> Options:
         """The options to read the interactions: in KGAT's layout lines ``user item item ...``."""
-        if self.layout != "kgat" or options.format is not None:
+        if not self.kgat or options.format is not None:
             return options
         return options.model_copy(update={"format": "sequences"})
 
@@ -58,51 +59,42 @@ def locate_knowledge(
     folder = path if path is not None and path.is_dir() else None
     graph = None if kg is None else resolve("kg", kg, folder)
     linked = None if links is None else resolve("links", links, folder)
-    if graph is not None:
-        return KnowledgeFiles("named files", graph, linked, _lists(folder))
+    lists = {}
     if folder is not None:
-        found = [folder / name for name in _KGAT_TRIPLES if (folder / name).is_file()]
-        lists = _lists(folder)
-        if found or "item" in lists:
-            return KnowledgeFiles("kgat", found[0] if found else None, linked, lists)
-    return _atomic(path, linked)
-
-
-def _lists(folder: Path | None) -> dict[str, Path]:
-    if folder is None:
-        return {}
-    found = {role: folder / name for role, name in _KGAT_LISTS.items()}
-    return {role: path for role, path in found.items() if path.is_file()}
-
-
-def _atomic(path: Path | None, links: Path | None) -> KnowledgeFiles:
-    """RecBole: X.kg and X.link beside X.inter."""
+        found = {role: folder / name for role, name in _KGAT_LISTS.items()}
+        lists = {role: file for role, file in found.items() if file.is_file()}
+    if graph is not None:
+        return KnowledgeFiles(graph, linked, lists)
+    if folder is not None:
+        triples = _first_file(folder / name for name in _KGAT_TRIPLES)
+        if triples or "item" in lists:
+            return KnowledgeFiles(triples, linked, lists, kgat=True)
     if path is None:
-        return KnowledgeFiles("none", links=links)
-    if path.is_file() and path.suffix != ".inter":
-        return _beside(path, links)
-    inter = [path] if path.is_file() else []
+        return KnowledgeFiles(links=linked)
+    graph, link = _beside(path)
+    return KnowledgeFiles() if graph is None else KnowledgeFiles(graph, linked or link)
+
+
+def _beside(path: Path) -> tuple[Path | None, Path | None]:
+    """Triples and links: X.kg, X.link beside X.inter, or X.kg.tsv, X.links.tsv beside X.csv."""
     if path.is_dir():
-        inter = sorted(p for p in path.iterdir() if p.suffix == ".inter")
-    if len(inter) != 1:
-        return KnowledgeFiles("none")
-    kg, link = inter[0].with_suffix(".kg"), inter[0].with_suffix(".link")
-    if not kg.is_file():
-        return KnowledgeFiles("none")
-    return KnowledgeFiles("recbole", kg, links or (link if link.is_file() else None))
-
-
-def _beside(path: Path, links: Path | None) -> KnowledgeFiles:
-    """X.kg.tsv and X.links.tsv (or .csv, .txt) beside X.csv."""
+        inter = [p for p in path.iterdir() if p.suffix == ".inter"]
+        if len(inter) != 1:
+            return None, None
+        path = inter[0]
+    if path.suffix == ".inter":
+        return _first_file([path.with_suffix(".kg")]), _first_file([path.with_suffix(".link")])
     stem = path.name.removesuffix(".gz")
     stem = stem.removesuffix(Path(stem).suffix)
-    found: dict[str, list[Path]] = {}
-    for word in ("kg", "links"):
-        names = [path.with_name(f"{stem}.{word}{end}") for end in _ENDINGS]
-        found[word] = [name for name in names if name.is_file()]
-    if not found["kg"]:
-        return KnowledgeFiles("none")
-    return KnowledgeFiles("beside", found["kg"][0], links or next(iter(found["links"]), None))
+    kg, link = (
+        _first_file(path.with_name(f"{stem}.{word}{end}") for end in _ENDINGS)
+        for word in ("kg", "links")
+    )
+    return kg, link
+
+
+def _first_file(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
 
 
 def holds_knowledge(options: KnowledgeOptions) -> bool:

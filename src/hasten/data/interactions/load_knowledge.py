@@ -9,7 +9,7 @@ from hasten.config import DataOptions, KnowledgeOptions
 from hasten.data.columns import text
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.attach_knowledge import attach_knowledge
-from hasten.data.interactions.id_lists import add_id_lists, read_id_lists, read_links
+from hasten.data.interactions.id_lists import add_id_lists, read_links, read_list
 from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
 from hasten.data.interactions.load import load_by_ratio
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
@@ -37,7 +37,8 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
     files = locate_knowledge(path, options.kg, options.links)
     options = files.reading(options)
     dataset = load_by_ratio(options, seed, table)
-    lists = {} if table is not None else read_id_lists(files.lists)
+    listed = {} if table is not None else files.lists
+    lists = {role: read_list(path) for role, path in listed.items()}
     dataset = add_id_lists(dataset, lists, options)
     if files.kg is not None:
         with unpacked(files.kg) as path_of_triples:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hasten.config import PairOptions
 from hasten.data.interactions.feature_files import holds_features
-from hasten.data.interactions.id_lists import add_id_lists, read_id_lists
+from hasten.data.interactions.id_lists import add_id_lists, read_list
 from hasten.data.interactions.knowledge_files import locate_knowledge
 from hasten.data.interactions.load import load_by_ratio
 from hasten.data.interactions.load_features import load_with_feature_files
@@ -31,5 +31,6 @@ def load_pairs(options: PairOptions, seed: int, table: object | None = None) -> 
         return load_by_ratio(options, seed, table)
     files = locate_knowledge(options.path)
     options = files.reading(options)
+    lists = {role: read_list(path) for role, path in files.lists.items()}
     dataset = load_by_ratio(options, seed, None)
-    return add_id_lists(dataset, read_id_lists(files.lists), options)
+    return add_id_lists(dataset, lists, options)

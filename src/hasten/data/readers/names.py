@@ -20,6 +20,7 @@ _NAME = frozenset(
     ("name", "title", "itemname", "itemtitle", "movietitle", "booktitle", "artistname", "trackname")
 )
 _EXPECTED = "expected: id<separator>name, or a header with an id and a name column"
+_WORDING = ("id", "name", "named", _EXPECTED)
 
 
 def read_names(path: Path, encoding: str = "utf-8") -> dict[str, str]:
@@ -31,24 +32,49 @@ def read_names(path: Path, encoding: str = "utf-8") -> dict[str, str]:
         DataError: with file, line and text; two different names for one id.
     """
     lines = text.checked_lines(path, encoding)
-    separator, id_column, name_column, skip = _layout(path, lines[0][1])
-    names: dict[str, str] = {}
-    for number, line in lines[skip:]:
-        try:
-            row = cells.split(line, separator)
-        except csv.Error as error:
-            raise DataError(f"{path}: line {number}: {error}: {line!r}\n{_EXPECTED}") from error
-        if len(row) <= max(id_column, name_column) or not row[id_column].strip():
-            raise DataError(f"{path}: line {number}: no id or no name: {line!r}\n{_EXPECTED}")
-        label, name = row[id_column].strip(), row[name_column].strip()
-        if names.setdefault(label, name) != name:
-            raise DataError(
-                f"{path}: line {number}: item {label!r} is named {name!r}, "
-                f"but it was named {names[label]!r} before"
-            )
+    separator, *columns, skip = _layout(path, lines[0][1])
+    names = read_pairs(
+        path, lines[skip:], separator, (columns[0], columns[1]), _WORDING, blank=True
+    )
     if not names:
         raise DataError(f"{path}: 0 rows, only a header")
     return names
+
+
+def read_pairs(
+    path: Path,
+    lines: list[tuple[int, str]],
+    separator: str,
+    columns: tuple[int, int],
+    wording: tuple[str, str, str, str],
+    blank: bool = False,
+) -> dict[str, str]:
+    """Two columns of a small text file as key -> value. blank: whether values may be empty.
+
+    wording: the key, the value and the verb between an item and its value, for messages; the
+    expected form.
+
+    Raises:
+        DataError: with file, line and text; two different values for one key.
+    """
+    key_name, value_name, verb, expected = wording
+    pairs: dict[str, str] = {}
+    for number, line in lines:
+        try:
+            row = cells.split(line, separator)
+        except csv.Error as error:
+            raise DataError(f"{path}: line {number}: {error}: {line!r}\n{expected}") from error
+        key, value = (row[i].strip() if i < len(row) else None for i in columns)
+        if not key or value is None or not (value or blank):
+            raise DataError(
+                f"{path}: line {number}: no {key_name} or no {value_name}: {line!r}\n{expected}"
+            )
+        if pairs.setdefault(key, value) != value:
+            raise DataError(
+                f"{path}: line {number}: item {key!r} is {verb} {value!r}, "
+                f"but it was {verb} {pairs[key]!r} before"
+            )
+    return pairs
 
 
 def _layout(path: Path, first: str) -> tuple[str, int, int, int]:

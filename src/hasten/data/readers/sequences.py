@@ -152,53 +152,48 @@ class _Files:
         return broken_rules([self], self.rules, cause)
 
 
-@dataclass(frozen=True, eq=False)
-class _Ragged:
-    """Lines of different lengths: their first cells, the others, and how many others each has."""
-
-    first: pa.ChunkedArray
-    rest: pa.ChunkedArray
-    counts: NDArray[np.int64]
+#: lines of different lengths: their first cells, the others, and how many others each has
+_Ragged = tuple[pa.ChunkedArray, pa.ChunkedArray, NDArray[np.int64]]
 
 
 def _read(files: _Files) -> Events:
     scans = [text.scan(files.path)]
-    rows = _ragged(files, files.path, encode=True)
-    users = IdColumn.of(rows.first)
+    first, rest, counts = _ragged(files, files.path, encode=True)
+    users = IdColumn.of(first)
     if len(np.unique(users.codes)) < len(users.codes):
         raise files.error("a user has two lines")
     time = None
     if files.times is not None:
         scans.append(text.scan(text.require_file(files.times)))
-        time = _times(files, files.times, rows, users)
+        time = _times(files, files.times, counts, users)
     if any(found.last_quote >= 0 for found in scans):
         raise files.error("double quotes")
     if any(found.hexadecimal for found in scans) and next(files.problems(files.rules), None):
         raise files.error("")
-    if not len(rows.rest):
+    if not len(rest):
         raise DataError(f"{files.path}: 0 interactions, no user has an item")
-    empty = int(np.count_nonzero(rows.counts == 0))
+    empty = int(np.count_nonzero(counts == 0))
     paths = [path for path in (files.path, files.times) if path is not None]
     return Events(
         rows=files,
-        user=IdColumn(np.repeat(users.codes, rows.counts), users.values),
-        item=IdColumn.of(rows.rest),
+        user=IdColumn(np.repeat(users.codes, counts), users.values),
+        item=IdColumn.of(rest),
         time=time,
         files=tuple(found.source(path) for found, path in zip(scans, paths, strict=True)),
         notes=(f"{counted(empty, 'user')} without items: left out",) if empty else (),
     )
 
 
-def _times(files: _Files, path: Path, rows: _Ragged, users: IdColumn) -> TimeColumn:
-    other = _ragged(files, path, encode=False)
-    keys = IdColumn.of(other.first)
-    same = len(keys) == len(users) and np.array_equal(rows.counts, other.counts)
+def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn) -> TimeColumn:
+    first, rest, lengths = _ragged(files, path, encode=False)
+    keys = IdColumn.of(first)
+    same = len(keys) == len(users) and np.array_equal(counts, lengths)
     mine, theirs = (column.values.take(pa.array(column.codes)) for column in (users, keys))
     if not same or not mine.equals(theirs):
         raise files.error("the lines of the two files differ")
     for kind in (pa.int64(), pa.float64()):
         try:
-            values = other.rest.cast(kind).to_numpy()
+            values = rest.cast(kind).to_numpy()
         except pa.ArrowInvalid:
             continue
         if np.all(np.abs(values) <= MAX_TIME):
@@ -225,7 +220,7 @@ def _ragged(files: _Files, path: Path, encode: bool) -> _Ragged:
         counts.append(sizes - 1)
     if not counts:
         raise DataError(f"{path}: 0 rows, the file is empty")
-    return _Ragged(pa.chunked_array(first), pa.chunked_array(rest), np.concatenate(counts))
+    return pa.chunked_array(first), pa.chunked_array(rest), np.concatenate(counts)
 
 
 def _line_blocks(path: Path) -> Iterator[pa.Array]:

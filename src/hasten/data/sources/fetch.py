@@ -6,7 +6,6 @@ set and its sha256: ``download/`` with the file as it came, ``content/`` with wh
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import ipaddress
 import os
@@ -20,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from hasten.atomic_write import fsync_path
+from hasten.data.columns.text import file_digest
 from hasten.data.sources import archives
 from hasten.data.sources.catalogue import CATALOGUE, Fetched, find
 from hasten.data.sources.published import GIT, RemoteFolder, git_name
@@ -184,10 +185,7 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
 
 def _digest(path: Path, like: str) -> str:
     """The SHA-256 of a file, or its Git blob hash where ``like`` is one."""
-    if like.startswith(GIT):
-        return git_name(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return git_name(path) if like.startswith(GIT) else str(file_digest(path)["sha256"])
 
 
 def _download(url: str, target: Path, expected: str, cap: int, report: Report | None) -> None:
@@ -199,35 +197,30 @@ def _download(url: str, target: Path, expected: str, cap: int, report: Report | 
     request = urllib.request.Request(url, headers={"User-Agent": "hasten"})  # noqa: S310
     try:
         with opener.open(request, timeout=_TIMEOUT) as response:
-            digest = _stream(url, response, target, cap, report)
+            _stream(url, response, target, cap, report)
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
         reason = getattr(error, "reason", None) or error
         raise HastenError(f"{url}: the download failed: {reason}") from error
     except ConnectionError as error:
         raise HastenError(f"{url}: the download broke off: {error}") from error
-    if expected.startswith(GIT):
-        named = git_name(target)
-        if named != expected:
-            raise DataError(f"{url}: git calls it {named}, but {expected} was expected; not kept")
-    elif digest != expected:
-        raise DataError(f"{url}: the sha256 is {digest}, but {expected} was expected; not kept")
+    if (digest := _digest(target, expected)) != expected:
+        said = "git calls it" if expected.startswith(GIT) else "the sha256 is"
+        raise DataError(f"{url}: {said} {digest}, but {expected} was expected; not kept")
 
 
 def _stream(
     url: str, response: http.client.HTTPResponse, target: Path, cap: int, report: Report | None
-) -> str:
+) -> None:
     said = response.headers.get("Content-Length")
     length = int(said) if said is not None and said.isdecimal() else None
     if length is not None and length > cap:
         raise DataError(f"{url}: {length} bytes, more than the cap of {cap}")
-    digest = hashlib.sha256()
     done = 0
     with target.open("xb") as file:
         while block := response.read(_BLOCK):
             done += len(block)
             if done > cap:
                 raise DataError(f"{url}: more than the cap of {cap} bytes")
-            digest.update(block)
             file.write(block)
             if report is not None:
                 report(done, length)
@@ -235,7 +228,6 @@ def _stream(
         os.fsync(file.fileno())
     if length is not None and done < length:
         raise HastenError(f"{url}: the download broke off after {done} of {length} bytes")
-    return digest.hexdigest()
 
 
 def _rename(aside: Path, final: Path) -> None:
@@ -246,8 +238,4 @@ def _rename(aside: Path, final: Path) -> None:
         if not (final / "content").is_dir():
             raise
         return
-    descriptor = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync_path(final.parent)
