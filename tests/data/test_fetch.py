@@ -259,7 +259,7 @@ def test_a_folder_of_files_is_fetched_and_trained_on(server, cache, tmp_path, mo
     # what ``git hash-object`` says of this text
     blob = b"blob %d\0" % len(contents["train.txt"])
     digests["train.txt"] = GIT + hashlib.sha1(blob + contents["train.txt"]).hexdigest()
-    entry = catalogue.RemoteFolder("made", "made", url(server, "/set"), digests, 10_000)
+    entry = catalogue.RemoteFolder("made", "made", url(server, "/set"), digests, 10_000, "MIT")
     monkeypatch.setitem(catalogue.CATALOGUE, "made", entry)
     with pytest.raises(DataError, match="hasten data fetch made"):
         load_knowledge(KnowledgeOptions(path="made"), 0)

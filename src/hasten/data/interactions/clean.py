@@ -32,8 +32,9 @@ class Columns:
 
     def take(self, rows: Bool | Int64) -> Columns:
         """The given rows (a mask or positions)."""
-        columns: list[Any] = [self.user, self.item, self.rating, self.time, self.key, self.part]
-        return Columns(*(None if column is None else column[rows] for column in columns))
+        columns = (self.user, self.item, self.rating, self.time, self.key, self.part)
+        taken: list[Any] = [None if column is None else column[rows] for column in columns]
+        return Columns(*taken)
 
 
 def rated_at_least(events: Columns, threshold: float) -> Columns:
