@@ -55,41 +55,39 @@ Fetched = Remote | RemoteFolder
 
 Entry = Sample | Remote | RemoteFolder
 
-CATALOGUE: dict[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Sample(
-            "sequences",
-            "1,200 made listeners, 400 records, 24,000 events; the next record can be predicted",
-        ),
-        Sample(
-            "sittings",
-            "as sequences, but the pauses between records tell which one is next",
-        ),
-        Sample(
-            "families",
-            "a made knowledge graph: 360 entities, 10 relations that follow from each other",
-            kind="triples",
-        ),
-        Sample(
-            "library",
-            "600 made readers, 3,200 books, 6,000 events, and facts that tell what they read next",
-            kind="facts",
-        ),
-        Sample(
-            "gallery",
-            "600 made visitors, 2,400 pictures, 6,000 events, and features of image and text",
-            kind="features",
-        ),
-        Sample(
-            "medicine",
-            "a made typed graph: 1,180 genes, pathways, diseases and drugs around mechanisms",
-            kind="typed",
-        ),
-        *(Remote(name, **entry) for name, entry in _REMOTE["archives"].items()),
-        *(RemoteFolder(name, **entry) for name, entry in _REMOTE["folders"].items()),
-    )
-}
+_ENTRIES: tuple[Entry, ...] = (
+    Sample(
+        "sequences",
+        "1,200 made listeners, 400 records, 24,000 events; the next record can be predicted",
+    ),
+    Sample(
+        "sittings",
+        "as sequences, but the pauses between records tell which one is next",
+    ),
+    Sample(
+        "families",
+        "a made knowledge graph: 360 entities, 10 relations that follow from each other",
+        kind="triples",
+    ),
+    Sample(
+        "library",
+        "600 made readers, 3,200 books, 6,000 events, and facts that tell what they read next",
+        kind="facts",
+    ),
+    Sample(
+        "gallery",
+        "600 made visitors, 2,400 pictures, 6,000 events, and features of image and text",
+        kind="features",
+    ),
+    Sample(
+        "medicine",
+        "a made typed graph: 1,180 genes, pathways, diseases and drugs around mechanisms",
+        kind="typed",
+    ),
+    *(Remote(name, **entry) for name, entry in _REMOTE["archives"].items()),
+    *(RemoteFolder(name, **entry) for name, entry in _REMOTE["folders"].items()),
+)
+CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 
 
 def find(name: str) -> Entry:
