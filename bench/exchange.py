@@ -30,7 +30,7 @@ from hasten.objectives.next_item import NextItemPhase
 from hasten.runs.allocator import tune_process
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision, gradient_norm
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -67,9 +67,9 @@ def build(options: argparse.Namespace) -> tuple[SASRec, NextItemPhase]:
 
 def flat(processes: Processes, options: argparse.Namespace) -> Callable[[int], None]:
     _, phase = build(options)
-    share = Share(processes.rank, processes.world)
+    shard = DataShard(processes.rank, processes.world)
     training = TrainingOptions(clip_norm=5.0, accumulate=options.accumulate)
-    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), share, CPU, processes)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), shard, CPU, processes)
 
     def take(index: int) -> None:
         step(phase.plan(0, 0, index % phase.steps()), 1e-3)

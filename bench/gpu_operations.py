@@ -33,7 +33,7 @@ from hasten.ops.ranking.topk_all import topk_all
 from hasten.ops.table import EmbeddingTable
 from hasten.scoring import Catalogue, FactorScorer
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 
 Check = Callable[[torch.device], dict[str, Any]]
 TOLERANCE = 1e-4
@@ -142,7 +142,7 @@ def guard(device: torch.device) -> dict[str, Any]:
         phase = _Quadratic(device)
         options = TrainingOptions(clip_norm=1.0)
         precision = Precision(name, device)
-        step = OptimizerStep(phase, 0, options, precision, Share(), device)
+        step = OptimizerStep(phase, 0, options, precision, DataShard(), device)
         batch = Batch(torch.arange(4), 0, 0, 0)
         for _ in range(3):
             step(batch, 1e-2)
@@ -157,7 +157,12 @@ def guard(device: torch.device) -> dict[str, Any]:
         with _no_synchronisation(silent):
             step(batch, 1e-2)
         moved = not torch.equal(before[0], _state(step)[0])
-        good = untouched and moved and int(step.bad) == 1 and int(step.bad_in_a_row) == 0
+        good = (
+            untouched
+            and moved
+            and int(step.nonfinite_steps) == 1
+            and int(step.consecutive_nonfinite_steps) == 0
+        )
         outcome[name] = {"bad_step_left_out": untouched, "good_step_taken": moved}
         outcome["passed"] = outcome["passed"] and good
     return outcome

@@ -75,7 +75,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     from hasten.models.typed_graph.hgt import HGT
     from hasten.models.typed_graph.hgt_options import HGTOptions
     from hasten.training.precision import Precision
-    from hasten.training.step import OptimizerStep, Share
+    from hasten.training.step import DataShard, OptimizerStep
 
     count = len(made.head)
     kind = np.repeat(np.arange(TYPES), made.sizes)
@@ -96,7 +96,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     model = HGT(chosen, Sizes.of(graph))
     (phase,) = model.phases(graph, training)
     model.train()
-    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), Share(), CPU)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataShard(), CPU)
 
     def take(index: int) -> float:
         return float(step(phase.plan(0, 0, index % phase.steps()), 1e-3)["link"])

@@ -27,7 +27,7 @@ from hasten.data.tables import Dataset, Facts, Interactions, Source, Triples, Vo
 from hasten.models.collaborative.kgat import KGAT, KGATOptions
 from hasten.models.interface import Sizes
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -68,7 +68,7 @@ def hasten_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]
     model.train()
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
 
-    taken = [OptimizerStep(p, n, training, how, Share(), CPU) for n, p in enumerate(phases)]
+    taken = [OptimizerStep(p, n, training, how, DataShard(), CPU) for n, p in enumerate(phases)]
 
     def stepped(number: int) -> Step:
         step, steps = taken[number], phases[number].steps()

@@ -23,7 +23,7 @@ from hasten.config import TrainingOptions
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
 from hasten.models.interface import Sizes
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 
 CPU = torch.device("cpu")
 WIDTH, LAYERS, L2, LR = 64, 3, 1e-4, 1e-3
@@ -34,7 +34,7 @@ def hasten_step(data: BookGraph, batch: int) -> Callable[[int], float]:
     model = LightGCN(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
     (phase,) = model.phases(dataset, training)
-    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), Share(), CPU)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataShard(), CPU)
     return lambda index: float(step(phase.plan(0, 0, index), LR)["loss"])
 
 

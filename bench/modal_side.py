@@ -32,7 +32,7 @@ from hasten.objectives.multimodal import MultimodalPhase
 from hasten.runs.allocator import tune_process
 from hasten.training.compile import compile_step
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 
 CPU = torch.device("cpu")
 #: what the MMGCN guide has judged, and what it starts from
@@ -65,7 +65,7 @@ def hasten_step(
     assert isinstance(phase, MultimodalPhase)
     made.train()
     how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
-    step = OptimizerStep(phase, 0, training, how, Share(), CPU)
+    step = OptimizerStep(phase, 0, training, how, DataShard(), CPU)
     report = compile_step(step, "auto", 0).to_json() if compiled else {}
     rate, steps = RATES[model], phase.steps()
 

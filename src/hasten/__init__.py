@@ -1,4 +1,4 @@
-"""hasten: fast training of recommender and knowledge-graph models, with receipts.
+"""hasten: fast training of recommender and knowledge-graph models on PyTorch.
 
 ``hasten.train(model="sasrec", data="events.csv")`` returns a :class:`hasten.api.Result`; the
 modules under ``hasten.models`` and ``hasten.ops`` are ordinary PyTorch.

@@ -89,9 +89,9 @@ class TrainingRun:
         self.generator_state: Tensor = torch.get_rng_state()
         processes, resolved = setup.processes, setup.resolved
         for note in setup.dataset.source.notes if checkpoint is None else ():
-            journal.train(f"data: {note}")
+            journal.log_train(f"data: {note}")
         for note in (*processes.describe(), *resolved.notes):
-            journal.train(note)
+            journal.log_train(note)
         for text in (*warnings, *resolved.warnings):
             journal.warn(text)
         valid, _ = setup.tasks
@@ -140,7 +140,7 @@ class TrainingRun:
         validated, tested = (
             self.evaluate(task) if len(task.queries) else None for task in setup.tasks
         )
-        trainer.requests.synchronize_stop()
+        trainer.control.synchronize_stop()
         trainer.raise_if_stopped()
         torch.set_rng_state(self.generator_state)
         position, totals = trainer.state.position, trainer.state.totals
@@ -166,7 +166,9 @@ class TrainingRun:
         if tested is not None:
             self.journal.record("test", summary.best_epoch, position.step, tested.values)
             shown = "  ".join(f"{name} {value:.4f}" for name, value in tested.values.items())
-            self.journal.valid(f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})")
+            self.journal.log_valid(
+                f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})"
+            )
         if processes.is_rank0:
             folder.write_json("metrics.json", summary.to_json())
         return summary

@@ -34,7 +34,7 @@ from hasten.training import trainer as trainer_module
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def steps_of(config: Any) -> tuple[Any, list[Any], Schedule]:
     model, phases = built(config)
     precision = Precision(resolve_precision(config.training.precision, CPU), CPU)
     steps = [
-        OptimizerStep(phase, number, config.training, precision, Share(), CPU)
+        OptimizerStep(phase, number, config.training, precision, DataShard(), CPU)
         for number, phase in enumerate(phases)
     ]
     schedule = Schedule.of(config.training, sum(phase.steps() for phase in phases))

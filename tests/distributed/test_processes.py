@@ -160,7 +160,7 @@ def test_a_bad_gradient_on_one_process_changes_nothing_on_any(several):
 
 def test_requests_reach_every_process(several):
     _, found = several
-    assert all(each["requests"] == [0, 1, 1, 0] for each in found)
+    assert all(each["control_flags"] == [0, 1, 1, 0] for each in found)
 
 
 def test_what_is_exchanged_arrives(several):

@@ -37,7 +37,7 @@ from hasten.ops.ranking.rank_all import Ranks
 from hasten.runs.checkpoint import Checkpoint
 from hasten.training.optimizers import row_adam
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
@@ -98,11 +98,11 @@ def train(
     share."""
     torch.manual_seed(5)
     model, phases = MODELS[name]()
-    share = Share(processes.rank, processes.world)
+    shard = DataShard(processes.rank, processes.world)
     training = TrainingOptions(clip_norm=5.0, **options)
     with patch.object(row_adam, "FEWEST", 1 if name == BY_ROWS else row_adam.FEWEST):
         made = [
-            OptimizerStep(phase, n, training, Precision("fp32", CPU), share, CPU, processes)
+            OptimizerStep(phase, n, training, Precision("fp32", CPU), shard, CPU, processes)
             for n, phase in enumerate(phases)
         ]
     assert any(isinstance(step.optimizer, row_adam.RowAdam) for step in made) == (name == BY_ROWS)
@@ -114,8 +114,8 @@ def train(
             for index in range(step.phase.steps()):
                 batch = step.phase.plan(0, epoch, index)
                 for micro in range(training.accumulate):
-                    part = share.rank * training.accumulate + micro
-                    rows = batch.rows(part, share.world * training.accumulate)
+                    part = shard.rank * training.accumulate + micro
+                    rows = batch.rows(part, shard.world_size * training.accumulate)
                     seen += [(number, epoch, row) for row in rows.tolist()]
                 values = step(batch, 1e-3)
                 losses.append({key: float(value) for key, value in values.items()})
@@ -233,9 +233,9 @@ def poisoned(processes: Processes) -> dict[str, Any]:
         torch.manual_seed(0)
         model, phases = stub(TwoDenominators)()
         model, (phase,) = model.float(), phases
-        share = Share(processes.rank, processes.world)
+        shard = DataShard(processes.rank, processes.world)
         options = TrainingOptions(clip_norm=1.0)
-        step = OptimizerStep(phase, 0, options, Precision(name, CPU), share, CPU, processes)
+        step = OptimizerStep(phase, 0, options, Precision(name, CPU), shard, CPU, processes)
         for index in range(2):
             step(phase.plan(0, 0, index), 0.01)
         before = _bytes(model, step)
@@ -251,7 +251,7 @@ def poisoned(processes: Processes) -> dict[str, Any]:
         phase.terms = original
         found[name] = {
             "unchanged": _bytes(model, step) == before,
-            "bad": int(step.bad_in_a_row),
+            "bad": int(step.consecutive_nonfinite_steps),
             "losses": {term: float(value) for term, value in losses.items()},
         }
         step(phase.plan(0, 1, 0), 0.01)
@@ -265,18 +265,18 @@ def _bytes(model: nn.Module, step: OptimizerStep) -> bytes:
     return b"".join(t.numpy().tobytes() for t in tensors)
 
 
-def requests(processes: Processes) -> list[float]:
-    """The requests of the other processes arrive with the gradients."""
+def control_flags(processes: Processes) -> list[float]:
+    """The control flags of the other processes arrive with the gradients."""
     torch.manual_seed(0)
     _, (phase,) = stub(TwoDenominators)()
-    share = Share(processes.rank, processes.world)
+    shard = DataShard(processes.rank, processes.world)
     precision = Precision("fp32", CPU)
-    step = OptimizerStep(phase, 0, TrainingOptions(), precision, share, CPU, processes)
+    step = OptimizerStep(phase, 0, TrainingOptions(), precision, shard, CPU, processes)
     step(
         phase.plan(0, 0, 0), 0.01, (0.0, float(processes.rank == 1), float(processes.is_rank0), 0.0)
     )
-    assert step.requests is not None
-    return step.requests.tolist()
+    assert step.control_flags is not None
+    return step.control_flags.tolist()
 
 
 def alone(processes: Processes) -> nn.Module:
@@ -293,7 +293,7 @@ def main(out: Path) -> None:
             "collectives": collectives(processes),
             "checkpoint": checkpoint(processes),
             "poisoned": poisoned(processes),
-            "requests": requests(processes),
+            "control_flags": control_flags(processes),
             "summed": summed(processes) if sys.platform == "linux" else None,
             "training": {},
         }

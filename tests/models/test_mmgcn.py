@@ -16,7 +16,7 @@ from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.multimodal.modal_data import Constants
 from hasten.scoring import RecommenderQueries
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 from tests.models.modal_data import HELD, ITEMS, USERS, modal_dataset, naive_mmgcn
 
 CPU = torch.device("cpu")
@@ -110,7 +110,7 @@ def test_frozen_ids_are_not_moved_and_constants_change_nothing():
             )()
             model.order = "multiply first"
         step = OptimizerStep(
-            phase, 0, TrainingOptions(batch_size=8), Precision("fp32", CPU), Share(), CPU
+            phase, 0, TrainingOptions(batch_size=8), Precision("fp32", CPU), DataShard(), CPU
         )
         for index in range(3):
             step(phase.plan(0, 0, index % phase.steps()), 1e-2)

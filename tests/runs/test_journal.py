@@ -113,8 +113,8 @@ def test_tensorboard_gets_no_text_and_nothing_infinite(folder):
 
 def test_logs_have_times_and_people_see_the_lines(folder, capsys):
     with Journal(folder, quiet=False, tensorboard=False) as journal:
-        journal.train("epoch 1  loss 0.5")
-        journal.valid("ndcg@10 0.03  best so far")
+        journal.log_train("epoch 1  loss 0.5")
+        journal.log_valid("ndcg@10 0.03  best so far")
         journal.warn("slow")
     out, err = capsys.readouterr()
     assert out == ""
@@ -127,8 +127,8 @@ def test_logs_have_times_and_people_see_the_lines(folder, capsys):
 
 def test_quiet_shows_warnings_alone(folder, capsys):
     with Journal(folder, quiet=True, tensorboard=False) as journal:
-        journal.train("epoch 1")
-        journal.valid("ndcg")
+        journal.log_train("epoch 1")
+        journal.log_valid("ndcg")
         journal.warn("slow")
     assert capsys.readouterr() == ("", "warning: slow\n")
     assert "epoch 1" in (folder.path / "train.log").read_text()
@@ -137,7 +137,7 @@ def test_quiet_shows_warnings_alone(folder, capsys):
 def test_nothing_can_be_smuggled_into_the_logs(folder, capsys):
     evil = "item\n2026-01-01 00:00:00 epoch 9\r\x1b[2Jx\x00\x85\u2028\u202e\ud800é 日本"
     with Journal(folder, quiet=False, tensorboard=False) as journal:
-        journal.train(evil)
+        journal.log_train(evil)
         journal.warn(evil)
         journal.record("event", 0, 0, {"event": evil})
     safe = r"item\n2026-01-01 00:00:00 epoch 9\r\x1b[2Jx\x00\x85\u2028\u202e\ud800é 日本"
@@ -173,7 +173,7 @@ def test_a_full_disk_is_told(folder):
     with pytest.raises(HastenError, match="cannot be written: No space left"):
         journal.record("train", 0, 1, {"loss": 1.0})
     with pytest.raises(HastenError, match="cannot be written: No space left"):
-        journal.train("epoch 1")
+        journal.log_train("epoch 1")
     with pytest.raises(HastenError, match="cannot be written: No space left"):
         journal.close()
 

@@ -10,20 +10,20 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
 from hasten.ops.table import EmbeddingTable
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
 MODELS = (TwoPhaseGraph, TwoDenominators, ConvolutionalScorer)
 CPU = torch.device("cpu")
 
 
-def _steps(kind: type[nn.Module], share: Share = Share(), **options: object):  # noqa: B008
+def _steps(kind: type[nn.Module], shard: DataShard = DataShard(), **options: object):  # noqa: B008
     torch.manual_seed(5)
     model = kind().double()
     phases = model.phases()
     training = TrainingOptions(**options)
     steps = [
-        OptimizerStep(phase, n, training, Precision("fp32", CPU), share, CPU)
+        OptimizerStep(phase, n, training, Precision("fp32", CPU), shard, CPU)
         for n, phase in enumerate(phases)
     ]
     return model, steps
@@ -58,7 +58,7 @@ def test_gradients_of_the_processes_add_up(kind, world):
     whole = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     total: dict[str, torch.Tensor] = {}
     for rank in range(world):
-        model, (step, *_) = _steps(kind, Share(rank, world))
+        model, (step, *_) = _steps(kind, DataShard(rank, world))
         step.phase.start_epoch(0, 0)
         step.accumulate(batch)
         for name, p in model.named_parameters():

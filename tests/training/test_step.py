@@ -10,11 +10,11 @@ from torch import nn
 
 from hasten.config import Patience, TrainingOptions
 from hasten.objectives.base import Batch, SimplePhase, Term
-from hasten.training.early_stopping import Selection
-from hasten.training.nonfinite import first_bad_tensor
+from hasten.training.early_stopping import EarlyStopping
+from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -58,7 +58,7 @@ def _step(precision="fp32", **options):
     model = Line()
     phase = LinePhase(model)
     step = OptimizerStep(
-        phase, 0, TrainingOptions(**options), Precision(precision, CPU), Share(), CPU
+        phase, 0, TrainingOptions(**options), Precision(precision, CPU), DataShard(), CPU
     )
     return model, phase, step
 
@@ -81,23 +81,23 @@ def test_a_bad_step_changes_no_byte(precision, poison, accumulate):
     phase.poison = poison
     losses = step(phase.plan(0, 0, 3), 0.01)
     assert _bytes(model, step) == before
-    assert int(step.bad_in_a_row) == 1
+    assert int(step.consecutive_nonfinite_steps) == 1
     assert all(float(value) == 0 for value in losses.values())
     phase.poison = 1.0
     step(phase.plan(0, 0, 4), 0.01)
     assert _bytes(model, step) != before
-    assert int(step.bad_in_a_row) == 0
-    assert int(step.bad) == 1
+    assert int(step.consecutive_nonfinite_steps) == 0
+    assert int(step.nonfinite_steps) == 1
 
 
-def test_the_first_bad_tensor_is_named():
+def test_the_first_nonfinite_tensor_is_named():
     model, phase, step = _step()
     phase.poison = math.nan
-    assert first_bad_tensor(step, phase.plan(0, 0, 0), model) == "loss term loss"
+    assert first_nonfinite_tensor(step, phase.plan(0, 0, 0), model) == "loss term loss"
     phase.poison = 1.0
     with torch.no_grad():
         model.layer.bias[1] = math.inf
-    assert first_bad_tensor(step, phase.plan(0, 0, 0), model) == "parameter layer.bias"
+    assert first_nonfinite_tensor(step, phase.plan(0, 0, 0), model) == "parameter layer.bias"
 
 
 @pytest.mark.parametrize("scale", [1.0, 65536.0])
@@ -182,7 +182,7 @@ def test_auto_precision_is_one_of_the_two():
 
 
 def test_selection_takes_the_best_and_never_a_bad_number():
-    selection = Selection("ndcg@10", Patience(count=2, unit="evaluations"))
+    selection = EarlyStopping("ndcg@10", Patience(count=2, unit="evaluations"))
     assert not selection.update(math.nan, 1)
     assert selection.best is None
     assert selection.update(0.1, 2)
@@ -194,13 +194,13 @@ def test_selection_takes_the_best_and_never_a_bad_number():
 
 
 def test_patience_in_epochs_and_low_metrics():
-    selection = Selection("mr", Patience(count=10, unit="epochs"))
+    selection = EarlyStopping("mr", Patience(count=10, unit="epochs"))
     assert selection.update(50.0, 3)
     assert selection.update(40.0, 6)
     assert not selection.update(45.0, 9)
     assert not selection.exhausted
     assert not selection.update(45.0, 16)
     assert selection.exhausted
-    copy = Selection("mr", Patience(count=10, unit="epochs"))
+    copy = EarlyStopping("mr", Patience(count=10, unit="epochs"))
     copy.load_state(selection.state())
     assert copy == selection

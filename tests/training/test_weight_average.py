@@ -51,7 +51,7 @@ def test_it_follows_the_equation():
             model.running += torch.rand(4)
             model.count += 1
         if average.due(step):
-            average.take()
+            average.update()
             seen.append((model.first.weight.detach().clone(), model.running.clone()))
     share = 1 - math.exp(-every / (epochs * steps))
     parts = [max(share, 3 / (n + 3)) for n in range(len(seen))]
@@ -72,7 +72,7 @@ def test_it_follows_the_equation():
 def test_the_model_has_the_averages_for_a_while_and_then_its_own_weights():
     model = Tied()
     average = WeightAverage(model, 1.0, 10)
-    average.take()
+    average.update()
     with torch.no_grad():
         model.first.weight += 1
         model.running += 2
@@ -80,7 +80,7 @@ def test_the_model_has_the_averages_for_a_while_and_then_its_own_weights():
     own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     def look() -> None:
-        with average.in_place():
+        with average.applied():
             torch.testing.assert_close(model.first.weight, own["first.weight"] - 1)
             assert model.second.weight is model.first.weight
             assert model.running.tolist() == [0.0] * 4

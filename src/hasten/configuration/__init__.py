@@ -1,1 +1,1 @@
-"""Files, ``--set`` texts and flags into one checked configuration (see :mod:`hasten.config`)."""
+"""Merge files, ``--set`` overrides and flags into one validated configuration."""

@@ -1,8 +1,8 @@
-"""The one all-reduce of an optimizer step: gradients, losses and requests in one flat buffer.
+"""The one all-reduce of an optimizer step: gradients, losses, flags in one flat buffer.
 
-Because denominators are global, gradients of the shares are summed, not averaged. Losses travel
-along, so that every process knows those of the whole batch; and so do requests to stop or to save,
-so that all processes follow them after the same step.
+Because denominators are global, gradients of the shards are summed, not averaged. Losses are summed
+along with them, so that every process has those of the whole batch. So are the control flags
+(:mod:`hasten.training.control_flags`), so that all processes stop or save after the same step.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class GradientAllReduce:
         self,
         parameters: Sequence[Tensor],
         losses: dict[str, Tensor],
-        requests: Sequence[float],
+        control_flags: Sequence[float],
         sums: Sequence[Tensor] = (),
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Sum gradients and ``sums`` (in place), losses and requests over all processes.
+        """Sum gradients and ``sums`` (in place), losses and flags over all processes.
 
         parameters: of one dtype and device, of the same shapes on all processes; losses: scalars by
         name; a process without rows has none. A phase must name its terms alike in every step.
-        Returns the losses and the requests [len(requests)].
+        Returns the losses and the summed flags [len(control_flags)].
         """
         if self.processes.world == 1:  # under a launcher, alone
-            return losses, self.processes.sum_(torch.tensor(requests), "stop requests")
+            return losses, self.processes.sum_(torch.tensor(control_flags), "stop requests")
         if self._names is None:
             self._names = self._agreed_names(losses)
         names = self._names
-        self._lay_out([*parameters, *sums], len(parameters), len(names) + len(requests))
+        self._lay_out([*parameters, *sums], len(parameters), len(names) + len(control_flags))
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
         grads = [parameter.grad for parameter in parameters]
         held = [
             (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
         held += zip(self._sums, sums, strict=True)
-        if held:  # a share without rows leads to no gradient at all
+        if held:  # a shard without rows leads to no gradient at all
             torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
         for view, grad in zip(self._views, grads, strict=True):
             if grad is None:
@@ -63,7 +63,7 @@ class GradientAllReduce:
         zero = tail.new_zeros(())
         values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
         tail[: len(names)].copy_(torch.stack(values))
-        tail[len(names) :].copy_(torch.tensor(requests, dtype=tail.dtype), non_blocking=True)
+        tail[len(names) :].copy_(torch.tensor(control_flags, dtype=tail.dtype), non_blocking=True)
         assert self._buffer is not None
         self._buffer.sum_(self._count, "the sum of gradients")
         for parameter, view in zip(parameters, self._views, strict=True):
@@ -80,7 +80,7 @@ class GradientAllReduce:
         return list(dict.fromkeys(name for names in told for name in names))
 
     def _lay_out(self, held: Sequence[Tensor], gradients: int, tail: int) -> None:
-        """Cut the buffer into gradients, sums, then losses and requests, if shapes have changed."""
+        """Cut the buffer into gradients, sums, then losses and flags, if shapes have changed."""
         shapes = [tensor.shape for tensor in held]
         if shapes == self._shapes:
             return

@@ -30,7 +30,7 @@ class RankLog:
     ) -> None:
         """Do nothing: rank 0 records."""
 
-    def train(self, text: str) -> None:
+    def log_train(self, text: str) -> None:
         """Log a line."""
         try:
             self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escape_controls(text)}\n")
@@ -38,12 +38,12 @@ class RankLog:
         except OSError as error:
             raise self._failure(error) from error
 
-    def valid(self, text: str) -> None:
+    def log_valid(self, text: str) -> None:
         """Do nothing: rank 0 logs it."""
 
     def warn(self, text: str) -> None:
         """Log a warning; rank 0 also shows it."""
-        self.train(f"warning: {text}")
+        self.log_train(f"warning: {text}")
 
     def __enter__(self) -> RankLog:
         return self
@@ -55,7 +55,7 @@ class RankLog:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            self.train(f"ended by {type(error).__name__}: {error}")
+            self.log_train(f"ended by {type(error).__name__}: {error}")
         self._file.close()
 
     def _failure(self, error: OSError) -> HastenError:

@@ -78,11 +78,11 @@ class Journal:
                     if not isinstance(value, str) and math.isfinite(value):
                         self._board.add_scalar(f"{kind}/{name}", value, step, walltime=now)
 
-    def train(self, text: str) -> None:
+    def log_train(self, text: str) -> None:
         """Log a line to ``train.log``, and to stderr unless quiet."""
         self._log(self._train, text, shown=not self._quiet)
 
-    def valid(self, text: str) -> None:
+    def log_valid(self, text: str) -> None:
         """Log a line to ``val.log``."""
         self._log(self._valid, text, shown=False)
 

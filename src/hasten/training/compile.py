@@ -43,29 +43,32 @@ class CompileReport:
         return asdict(self)
 
 
-def forget_compiled() -> None:
-    """Drop compiled code, so that only the graphs of this run are counted."""
+def reset_compiled() -> None:
+    """Reset torch.compile, so that only the graphs of this run are counted."""
     torch._dynamo.reset()
 
 
 def forced(mode: str) -> str:
-    """The mode that compiles without measuring, to keep a decision that was taken before."""
+    """The mode that compiles without measuring.
+
+    For ranks above 0 and for resumed runs: the phase is known to gain from being compiled.
+    """
     return "default" if mode == "auto" else mode
 
 
-def _probe(step: OptimizerStep, seed: int) -> float:
+def _probe(stepper: OptimizerStep, seed: int) -> float:
     """Milliseconds of forward and backward per batch, over the first batches of the first epoch."""
-    count = min(_PROBE_BATCHES, step.phase.steps())
+    count = min(_PROBE_BATCHES, stepper.phase.steps())
     begin = time.perf_counter()
     for index in range(count):
-        step.accumulate(step.phase.plan(seed, 0, index))
-        step.zero_grad()
-    if step.device.type == "cuda":
-        torch.cuda.synchronize(step.device)
+        stepper.accumulate(stepper.phase.plan(seed, 0, index))
+        stepper.zero_grad()
+    if stepper.device.type == "cuda":
+        torch.cuda.synchronize(stepper.device)
     return (time.perf_counter() - begin) / count * 1e3
 
 
-def compile_step(step: OptimizerStep, mode: str, seed: int) -> CompileReport:
+def compile_step(stepper: OptimizerStep, mode: str, seed: int) -> CompileReport:
     """Compile the phase's hot function in place; ``auto`` undoes it if it is not faster."""
     from torch._dynamo.utils import counters  # noqa: PLC0415 - heavy, and only needed here
 
@@ -79,37 +82,37 @@ def compile_step(step: OptimizerStep, mode: str, seed: int) -> CompileReport:
 
     counters.clear()
     torch._dynamo.config.recompile_limit = _GRAPHS
-    if not step.phase.compile_with(wrap):
-        note = f"phase {step.phase.name} has nothing to compile"
+    if not stepper.phase.compile_with(wrap):
+        note = f"phase {stepper.phase.name} has nothing to compile"
         return CompileReport(mode, in_effect=False, note=note)
-    step.phase.compile_with(_plain)
+    stepper.phase.compile_with(_plain)
     if mode == "auto":
-        _probe(step, seed)  # what fails here is not the compiler
+        _probe(stepper, seed)  # what fails here is not the compiler
     # in turn, so that memory touched for the first time, or a busy machine, is charged to both
     turns = (_plain, wrap, wrap, _plain) if mode == "auto" else (wrap,)
     times: dict[Any, float] = {}
     try:
         begin = time.perf_counter()
-        step.phase.compile_with(wrap)
-        _probe(step, seed)
+        stepper.phase.compile_with(wrap)
+        _probe(stepper, seed)
         seconds = time.perf_counter() - begin
         for way in turns:
-            step.phase.compile_with(way)
-            times[way] = min(_probe(step, seed), times.get(way, math.inf))
+            stepper.phase.compile_with(way)
+            times[way] = min(_probe(stepper, seed), times.get(way, math.inf))
     except Exception as error:
         if mode != "auto":
             raise ConfigurationError(
                 f"training.compile={mode} failed: {type(error).__name__}: {error}; "
                 "use --compile off, or --compile auto to fall back by itself"
             ) from error
-        step.phase.compile_with(_plain)
-        step.zero_grad()
+        stepper.phase.compile_with(_plain)
+        stepper.zero_grad()
         return CompileReport(mode, in_effect=False, note=f"failed: {type(error).__name__}")
     graphs = int(counters["stats"]["unique_graphs"])
     eager = times.get(_plain)
     keep = graphs > 0 and (eager is None or times[wrap] < _MUST_GAIN * eager)
     note = "" if keep else "no graph was compiled" if graphs == 0 else "eager is at least as fast"
-    step.phase.compile_with(wrap if keep else _plain)
+    stepper.phase.compile_with(wrap if keep else _plain)
     return CompileReport(mode, keep, graphs, round(seconds, 3), eager, times[wrap], note)
 
 

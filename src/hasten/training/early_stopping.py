@@ -11,8 +11,11 @@ from hasten.evaluation.metrics import higher_is_better
 
 
 @dataclass
-class Selection:
-    """The best validation value so far. A value that is not finite can never win."""
+class EarlyStopping:
+    """Keeps the best validation value, and counts evaluations without improvement.
+
+    A non-finite value is never the best.
+    """
 
     metric: str
     patience: Patience | None

@@ -19,21 +19,21 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
     Those of gradient steps are None for a model that has none.
     """
     options, processes = trainer.config.training, trainer.processes
-    supports, trained = Supports.of(type(trainer.model)), bool(trainer.steps)
+    supports, trained = Supports.of(type(trainer.model)), bool(trainer.steppers)
     training = {
-        "precision": trainer.steps[0].precision.name if trained else None,
+        "precision": trainer.steppers[0].precision.name if trained else None,
         "batch_size": options.batch_size,
         "batch_size_per_device": options.batch_size / processes.world,
         "lr": options.lr,
         "accumulate": options.accumulate,
         "recompute": options.recompute and supports.recompute,
         "cleanup_every": trainer.cleanup_every if can_release(processes.device) else None,
-        "compile": [report.to_json() for report in trainer.state.compiled] or "off",
+        "compile": [report.to_json() for report in trainer.state.compile_reports] or "off",
         "optimizer": f"{options.optimizer} (fused)",
         "eval_every": eval_every,
         "average": options.average,
         "clip_norm": options.clip_norm,
-        "bad_steps": sum(int(step.bad) for step in trainer.steps),
+        "bad_steps": sum(int(stepper.nonfinite_steps) for stepper in trainer.steppers),
     }
     return {
         "device": str(processes.device),

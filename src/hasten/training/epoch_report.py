@@ -45,11 +45,11 @@ class EpochReport:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in evaluation.values.items())
             shown += "  best so far" if self.best else ""
             journal.record("valid", number, self.step, evaluation.values)
-            journal.valid(f"epoch {number}  {shown}")
+            journal.log_valid(f"epoch {number}  {shown}")
             progress.note(**{metric: evaluation.values[metric]})
             line += f"  valid {shown}"
         progress.note(examples_per_second=self.examples_per_second)
-        journal.train(line)
+        journal.log_train(line)
 
     def _write_diagnostics(self, journal: Journal | RankLog, evaluation: Evaluation) -> None:
         """Record the diagnostics of the embeddings, and warn if they show a collapse."""

@@ -22,44 +22,44 @@ class NonFiniteGuard:
     def __init__(
         self,
         model: nn.Module,
-        steps: Sequence[OptimizerStep],
+        steppers: Sequence[OptimizerStep],
         limit: int,
         journal: Journal | RankLog,
         processes: Processes,
     ) -> None:
-        self.model, self.steps, self.limit = model, steps, limit
+        self.model, self.steppers, self.limit = model, steppers, limit
         self.journal, self.processes = journal, processes
 
-    def check(self, step: OptimizerStep, batch: Batch, number: int) -> None:
+    def check(self, stepper: OptimizerStep, batch: Batch, step: int) -> None:
         """Lower the precision of all steps if need be; NonFiniteError if none is left.
 
-        number: of the optimizer step in the run. Synchronizes with the device.
+        step: the number of the step in the run. Synchronizes with the device.
         """
-        count = int(step.bad_in_a_row)
+        count = int(stepper.consecutive_nonfinite_steps)
         if count == 0:
             return
-        self.journal.warn(f"step {number}: gradients were not finite; the step was left out")
+        self.journal.warn(f"step {step}: gradients were not finite; the step was left out")
         if count < self.limit:
             return
-        lower = step.precision.lower()
+        lower = stepper.precision.lower()
         if lower is None:
-            raise self._error(step, batch, count)
+            raise self._error(stepper, batch, count)
         self.journal.warn(
-            f"precision {step.precision.name} does not hold: going on in {lower.name}"
+            f"precision {stepper.precision.name} does not hold: going on in {lower.name}"
         )
-        for each in self.steps:
+        for each in self.steppers:
             each.precision = lower
-            each.bad_in_a_row.zero_()
+            each.consecutive_nonfinite_steps.zero_()
 
-    def _error(self, step: OptimizerStep, batch: Batch, count: int) -> NonFiniteError:
-        """The error to raise on all processes; each searches its own share of the batch."""
-        found = self.processes.gather(first_bad_tensor(step, batch, self.model))
+    def _error(self, stepper: OptimizerStep, batch: Batch, count: int) -> NonFiniteError:
+        """The error to raise on all processes; each searches its own shard of the batch."""
+        found = self.processes.gather(first_nonfinite_tensor(stepper, batch, self.model))
         culprits = [(rank, name) for rank, name in enumerate(found) if name is not None]
         rank, culprit = culprits[0] if culprits else (0, "the norm of all gradients together")
         where = f" of rank {rank}" if self.processes.world > 1 and culprits else ""
         error = NonFiniteError(
-            f"{count} steps in a row had non-finite gradients, in {step.precision.name} too "
-            f"(epoch {batch.epoch + 1}, phase {step.phase.name}, batch {batch.index}); the "
+            f"{count} steps in a row had non-finite gradients, in {stepper.precision.name} too "
+            f"(epoch {batch.epoch + 1}, phase {stepper.phase.name}, batch {batch.index}); the "
             f"first bad tensor{where} is the {culprit}. No bad step reached the weights. Try a "
             "lower --lr, --clip-norm 1 or --warmup-steps, or look at the data of that batch"
         )
@@ -67,8 +67,8 @@ class NonFiniteGuard:
         return error
 
 
-def first_bad_tensor(step: OptimizerStep, batch: Batch, model: nn.Module) -> str | None:
-    """Name the first tensor that is not finite when this share is computed once more."""
+def first_nonfinite_tensor(stepper: OptimizerStep, batch: Batch, model: nn.Module) -> str | None:
+    """Name the first tensor that is not finite when this process computes its shard again."""
     found: list[str] = []
 
     def check_output(name: str) -> Callable[..., None]:
@@ -83,18 +83,18 @@ def first_bad_tensor(step: OptimizerStep, batch: Batch, model: nn.Module) -> str
             return f"parameter {name}"
     handles = [m.register_forward_hook(check_output(name)) for name, m in model.named_modules()]
     try:
-        step.zero_grad()
-        losses = step.accumulate(batch)
+        stepper.zero_grad()
+        losses = stepper.accumulate(batch)
     finally:
         for handle in handles:
             handle.remove()
     found += [f"loss term {n}" for n, v in losses.items() if not math.isfinite(float(v))]
-    trained = zip(step.parameters, step.optimizer.trained, strict=True)
+    trained = zip(stepper.parameters, stepper.optimizer.parameters, strict=True)
     grads = {id(parameter): tensor.grad for parameter, tensor in trained}
     found += [
         f"gradient of {name}"
         for name, p in model.named_parameters()
         if (grad := grads.get(id(p), p.grad)) is not None and not torch.isfinite(grad).all()
     ]
-    step.zero_grad()
+    stepper.zero_grad()
     return found[0] if found else None

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from hasten.errors import CheckpointError
 from hasten.runs.checkpoint import Checkpoint
-from hasten.training.compile import CompileReport, compile_step, forced, forget_compiled
-from hasten.training.early_stopping import Selection
+from hasten.training.compile import CompileReport, compile_step, forced, reset_compiled
+from hasten.training.early_stopping import EarlyStopping
 from hasten.training.precision import Precision
 from hasten.training.schedule import Schedule
 from hasten.training.step import OptimizerStep
@@ -75,15 +75,15 @@ class TrainingState:
     def __init__(
         self,
         model: nn.Module,
-        steps: Sequence[OptimizerStep],
+        steppers: Sequence[OptimizerStep],
         schedule: Schedule,
-        selection: Selection,
+        early_stopping: EarlyStopping,
         average: WeightAverage | None,
     ) -> None:
-        self.model, self.steps, self.schedule = model, steps, schedule
-        self.selection, self.average = selection, average
+        self.model, self.steppers, self.schedule = model, steppers, schedule
+        self.early_stopping, self.average = early_stopping, average
         self.position, self.totals = Position(), Totals()
-        self.compiled: list[CompileReport] = []
+        self.compile_reports: list[CompileReport] = []
         self.started = time.monotonic()
 
     @property
@@ -100,13 +100,13 @@ class TrainingState:
         optimizers, phases = {}, {}
         weights = dict(self.model.state_dict())
         names = {parameter: name for name, parameter in self.model.named_parameters()}
-        for step in self.steps:
-            name = step.phase.name
+        for stepper in self.steppers:
+            name = stepper.phase.name
             # deferred updates of table rows are applied to a copy: it replaces the stored weights
-            optimizer_state, updated = step.optimizer.tensors()
+            optimizer_state, updated = stepper.optimizer.tensors()
             optimizers.update({f"{name}.{key}": value for key, value in optimizer_state.items()})
             weights.update({names[parameter]: value for parameter, value in updated.items()})
-            phases.update({f"{name}.{key}": value for key, value in step.phase.state().items()})
+            phases.update({f"{name}.{key}": value for key, value in stepper.phase.state().items()})
         # "optimisers": the spelling of existing checkpoints
         groups = {"weights": weights, "optimisers": optimizers, "phases": phases}
         if self.average is not None:
@@ -116,21 +116,22 @@ class TrainingState:
     def to_json(self) -> dict[str, Any]:
         """Everything else, as JSON values."""
         elapsed = self.totals.earlier_seconds + time.monotonic() - self.started
+        # "selection", "bad", "bad_in_a_row", "compiled": the names in existing checkpoints
         return {
             "position": asdict(self.position),
             "lr": self.lr,  # TracIn weights every checkpoint by its learning rate
             "totals": {**asdict(self.totals), "earlier_seconds": elapsed},
-            "selection": self.selection.state(),
+            "selection": self.early_stopping.state(),
             "averaged": None if self.average is None else self.average.times,
             "steps": {
-                step.phase.name: {
-                    "precision": step.precision.state(),
-                    "bad": int(step.bad),
-                    "bad_in_a_row": int(step.bad_in_a_row),
+                stepper.phase.name: {
+                    "precision": stepper.precision.state(),
+                    "bad": int(stepper.nonfinite_steps),
+                    "bad_in_a_row": int(stepper.consecutive_nonfinite_steps),
                 }
-                for step in self.steps
+                for stepper in self.steppers
             },
-            "compiled": [report.to_json() for report in self.compiled],
+            "compiled": [report.to_json() for report in self.compile_reports],
         }
 
     def load(self, checkpoint: Checkpoint, seed: int) -> None:
@@ -147,35 +148,35 @@ class TrainingState:
             ) from error
         self.position = Position(**saved["position"])
         self.totals = Totals(**saved["totals"])
-        self.selection.load_state(saved["selection"])
+        self.early_stopping.load_state(saved["selection"])
         if self.average is not None:
             self.average.load(weights, saved["averaged"])
-        for step in self.steps:
-            _load_step(step, checkpoint)
-        self.compiled = [CompileReport(**report) for report in saved["compiled"]]
-        if any(report.in_effect for report in self.compiled):
-            forget_compiled()
-        for step, report in zip(self.steps, self.compiled, strict=False):
+        for stepper in self.steppers:
+            _load_stepper(stepper, checkpoint)
+        self.compile_reports = [CompileReport(**report) for report in saved["compiled"]]
+        if any(report.in_effect for report in self.compile_reports):
+            reset_compiled()
+        for stepper, report in zip(self.steppers, self.compile_reports, strict=False):
             if report.in_effect:
-                compile_step(step, forced(report.requested), seed)
+                compile_step(stepper, forced(report.requested), seed)
 
     def load_phases(self, checkpoint: Checkpoint) -> None:
         """Load only the state of the phases."""
-        for step in self.steps:
-            step.phase.load_state(phase_state(checkpoint, step.phase.name))
+        for stepper in self.steppers:
+            stepper.phase.load_state(phase_state(checkpoint, stepper.phase.name))
 
 
-def _load_step(step: OptimizerStep, checkpoint: Checkpoint) -> None:
-    name, tensors = step.phase.name, checkpoint.tensors
+def _load_stepper(stepper: OptimizerStep, checkpoint: Checkpoint) -> None:
+    name, tensors = stepper.phase.name, checkpoint.tensors
     prefix = f"{name}."
     # keys are PHASE.NUMBER.FIELD
     own = {k: v for k, v in tensors["optimisers"].items() if k.rsplit(".", 2)[0] == name}
-    step.optimizer.load({key.removeprefix(prefix): value for key, value in own.items()})
-    step.phase.load_state(phase_state(checkpoint, name))
+    stepper.optimizer.load({key.removeprefix(prefix): value for key, value in own.items()})
+    stepper.phase.load_state(phase_state(checkpoint, name))
     saved = checkpoint.state["steps"][name]
-    step.precision = Precision.from_state(saved["precision"], step.device)
-    step.bad.fill_(saved["bad"])
-    step.bad_in_a_row.fill_(saved["bad_in_a_row"])
+    stepper.precision = Precision.from_state(saved["precision"], stepper.device)
+    stepper.nonfinite_steps.fill_(saved["bad"])
+    stepper.consecutive_nonfinite_steps.fill_(saved["bad_in_a_row"])
 
 
 def phase_state(checkpoint: Checkpoint, name: str) -> dict[str, Tensor]:

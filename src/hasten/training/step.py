@@ -1,7 +1,7 @@
 """One optimizer step: micro-batches, backward passes, all-reduce, guard, clipping, update.
 
-The loss is ``sum of weight * sum / denominator`` over all terms. Denominators are global, so the
-gradients of micro-batches (and of processes) add up to the gradient of the whole batch.
+The loss is the sum over terms of ``weight * numerator / denominator``. Denominators are global, so
+the gradients of micro-batches (and of processes) add up to the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hasten.training.precision import Precision, gradient_norm
 
 
 @dataclass(frozen=True)
-class Share:
-    """Which part of every global batch this process takes."""
+class DataShard:
+    """The part of every global batch that this process takes: shard ``rank`` of ``world_size``."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
 
 class OptimizerStep:
@@ -35,58 +35,64 @@ class OptimizerStep:
     def __init__(
         self,
         phase: Phase,
-        number: int,
+        phase_index: int,
         options: TrainingOptions,
         precision: Precision,
-        share: Share,
+        shard: DataShard,
         device: torch.device,
         processes: Processes | None = None,
     ) -> None:
         self.phase = phase
-        self.number = number
+        self.phase_index = phase_index
         self.options = options
         self.precision = precision
-        self.share = share
+        self.shard = shard
         self.device = device
         self.parameters = list(phase.parameters())
         self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
-        #: the requests of all processes, summed in the last step; None without a process group
-        self.requests: Tensor | None = None
-        #: steps in a row whose gradients were not finite, and their total number
-        self.bad_in_a_row = torch.zeros((), dtype=torch.int64, device=device)
-        self.bad = torch.zeros((), dtype=torch.int64, device=device)
+        #: the flags of all processes, summed in the last step; None without a process group
+        self.control_flags: Tensor | None = None
+        #: steps in a row whose gradients were not finite, and the number of all such steps
+        self.consecutive_nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self.nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
 
     def __call__(
-        self, batch: Batch, lr: float, requests: Sequence[float] = ()
+        self, batch: Batch, lr: float, control_flags: Sequence[float] = ()
     ) -> dict[str, Tensor]:
-        """Take the step; returns the loss terms of the whole batch, detached.
+        """Take the step; return the loss terms of the whole batch, detached.
 
-        requests: of this process, summed over all into :attr:`requests`. "steps" among the terms is
-        1; all terms of a skipped step are 0.
+        The returned dict has the key "steps": 1 for a step that was taken. If the step is skipped,
+        every value, including "steps", is 0. control_flags: of this process; the sum over all
+        processes is in :attr:`control_flags` afterwards.
         """
         self.zero_grad()
         losses = self.accumulate(batch)
-        trained = self.optimizer.trained
+        parameters = self.optimizer.parameters
         if self.all_reduce is not None:
-            losses, self.requests = self.all_reduce(trained, losses, requests, self.phase.sums())
-        # as after an all-reduce: a parameter that took no part has a zero gradient
-        for parameter in trained:
+            losses, self.control_flags = self.all_reduce(
+                parameters, losses, control_flags, self.phase.sums()
+            )
+        # match the distributed case, where the all-reduce turns missing gradients into zeros
+        for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimizer)
-        norm = gradient_norm(trained)
+        norm = gradient_norm(parameters)
         finite = torch.isfinite(norm)
-        self.clip(trained, norm)
+        self.clip(parameters, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.update(finite)
+        # at the end of the phase, apply the updates that the row-wise optimizer deferred
         if batch.index == self.phase.steps() - 1:
             self.optimizer.flush()
         self.phase.end_step(finite)
-        self.bad += ~finite
-        self.bad_in_a_row = torch.where(finite, 0, self.bad_in_a_row + 1)
+        self.nonfinite_steps += ~finite
+        self.consecutive_nonfinite_steps = torch.where(
+            finite, 0, self.consecutive_nonfinite_steps + 1
+        )
         return {name: torch.where(finite, value, 0.0) for name, value in losses.items()}
 
     def zero_grad(self) -> None:
@@ -96,17 +102,18 @@ class OptimizerStep:
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        parts = self.share.world * self.options.accumulate
+        parts = self.shard.world_size * self.options.accumulate
         encoded, leaves = self.encode(batch)
         for micro in range(self.options.accumulate):
-            part = self.share.rank * self.options.accumulate + micro
+            part = self.shard.rank * self.options.accumulate + micro
             rows = batch.rows(part, parts)
             if len(rows):
                 self.seed(batch, part)
                 with self.precision.autocast():
                     terms = self.phase.terms(leaves, batch, rows)
                 self.backward(terms, losses)
-        if self.share.rank == 0:
+        # once per global batch: the all-reduce sums gradients
+        if self.shard.rank == 0:
             with self.precision.autocast():
                 terms = self.phase.regularizers(leaves, batch)
             self.backward(terms, losses)
@@ -114,8 +121,10 @@ class OptimizerStep:
         return losses
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
-        """What the phase encodes once a step, and the leaves that accumulate its gradients."""
-        rows = self.optimizer.read(batch)
+        """What the phase encodes once per step, and the leaves that accumulate its gradients."""
+        # the row-wise optimizer gathers the table rows that the batch reads, applies the updates
+        # they missed, and updates only these rows; None: a dense optimizer
+        rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             return (rows,), (rows,)
         with self.precision.autocast():
@@ -123,8 +132,11 @@ class OptimizerStep:
         return encoded, tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
 
     def seed(self, batch: Batch, part: int) -> None:
-        """Key dropout by step and share, so that a resumed run draws the same masks."""
-        value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.number, batch.index, part)
+        """Seed the dropout generator from the step and the shard.
+
+        A resumed run therefore draws the same masks.
+        """
+        value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.phase_index, batch.index, part)
         seed_device(self.device, value)
 
     def backward(self, terms: Sequence[Term], losses: dict[str, Tensor]) -> None:
@@ -148,15 +160,18 @@ class OptimizerStep:
         if pairs:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
-    def clip(self, trained: Sequence[Tensor], norm: Tensor) -> None:
+    def clip(self, parameters: Sequence[Tensor], norm: Tensor) -> None:
         """Scale the (unscaled) gradients down to ``clip_norm``; norm: their 2-norm."""
         limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
         if limit is not None:
-            norm = norm if kind == 2 else gradient_norm(trained, kind)
-            torch.nn.utils.clip_grads_with_norm_(trained, limit, norm)
+            norm = norm if kind == 2 else gradient_norm(parameters, kind)
+            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
     def update(self, finite: Tensor) -> None:
-        """Step the optimizer, on the device and without a synchronization, unless not finite."""
+        """Step the optimizer unless the gradients are non-finite.
+
+        Decided on the device, without a host synchronization.
+        """
         if self.precision.scaler is not None:
             self.precision.scaler.step(self.optimizer)
             self.precision.scaler.update()

@@ -1,4 +1,4 @@
-"""The training loop: epochs, phases, steps; evaluation, selection, checkpoints, stopping."""
+"""The training loop: epochs, phases and steps; evaluation, early stopping, checkpoints."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from hasten.runs.checkpoint import (
 from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
 from hasten.runs.run_folder import RunFolder
-from hasten.training.compile import CompileReport, compile_step, forced, forget_compiled
-from hasten.training.early_stopping import Selection
+from hasten.training.compile import CompileReport, compile_step, forced, reset_compiled
+from hasten.training.control_flags import ControlFlags, RunControl
+from hasten.training.early_stopping import EarlyStopping
 from hasten.training.epoch_report import EpochReport
 from hasten.training.memory import release_memory
 from hasten.training.nonfinite import NonFiniteGuard
@@ -33,8 +34,7 @@ from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
 from hasten.training.signals import StopSignals
 from hasten.training.state import TrainingState
-from hasten.training.step import OptimizerStep, Share
-from hasten.training.stop_requests import Requests, StopRequests
+from hasten.training.step import DataShard, OptimizerStep
 from hasten.training.weight_average import WeightAverage
 
 #: steps between host synchronizations, on a CPU (where they are free) and on other devices
@@ -42,7 +42,7 @@ _SYNC_INTERVAL_CPU, _SYNC_INTERVAL = 1, 25
 
 
 class Trainer:
-    """Trains a model's phases in a run folder, which only the first of several processes writes."""
+    """Trains a model's phases in a run folder. Only rank 0 writes to the run folder."""
 
     def __init__(
         self,
@@ -62,10 +62,11 @@ class Trainer:
         self.evaluate, self.processes = evaluate, processes
         options, self.device = config.training, processes.device
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
-        share = Share(processes.rank, processes.world)
-        self.steps = [
-            OptimizerStep(phase, number, options, precision, share, self.device, processes)
-            for number, phase in enumerate(self.phases)
+        shard = DataShard(processes.rank, processes.world)
+        #: one for each phase
+        self.steppers = [
+            OptimizerStep(phase, index, options, precision, shard, self.device, processes)
+            for index, phase in enumerate(self.phases)
         ]
         self.steps_per_epoch = sum(phase.steps() for phase in self.phases)
         average: WeightAverage | None = None
@@ -73,13 +74,13 @@ class Trainer:
             average = WeightAverage(model, options.average, self.steps_per_epoch)
         self.state = TrainingState(
             model,
-            self.steps,
+            self.steppers,
             Schedule.of(options, self.steps_per_epoch),
-            Selection(config.evaluation.metrics[0], options.patience),
+            EarlyStopping(config.evaluation.metrics[0], options.patience),
             average,
         )
-        self.requests = StopRequests(config, signals, processes)
-        self.guard = NonFiniteGuard(model, self.steps, options.bad_steps, journal, processes)
+        self.control = RunControl(config, signals, processes)
+        self.guard = NonFiniteGuard(model, self.steppers, options.bad_steps, journal, processes)
         #: a model without phases is fitted, not trained: one round of evaluation and saving
         self.epochs = options.epochs if self.phases else 1
         self.clock = time.perf_counter()
@@ -88,99 +89,105 @@ class Trainer:
         self.cleanup_every = options.cleanup_every
 
     def run(self) -> str:
-        """Train until the epochs are done, patience or time is out; returns which it was."""
-        self.requests.start()
-        self.state.started = self.requests.started
-        if not self.state.compiled:
+        """Train until the epoch limit, early stopping or the time limit; return the reason."""
+        self.control.start()
+        self.state.started = self.control.started
+        if not self.state.compile_reports:  # a resumed run compiles in TrainingState.load
             self.compile()
         self.model.train()
         while self.state.position.epoch < self.epochs:
-            if self.state.selection.exhausted:
+            if self.state.early_stopping.exhausted:
                 return f"no improvement for {self.config.training.patience}"
-            if self.epoch():
+            if self.train_epoch():
                 return "max_time"
         return "epochs"
 
     def compile(self) -> None:
-        """Compile every phase's hot function, as configured; a resumed run keeps the decision."""
+        """Compile the hot function of every phase, as configured."""
         mode = self.config.training.compile
         if mode == "off":
             return
         self.processes.activity = "compiling"
-        forget_compiled()
-        for step in self.steps:
+        reset_compiled()
+        for stepper in self.steppers:
 
-            def decide(step: OptimizerStep = step) -> dict[str, object]:
-                return compile_step(step, mode, self.config.seed).to_json()
+            def compile_and_measure(stepper: OptimizerStep = stepper) -> dict[str, object]:
+                return compile_step(stepper, mode, self.config.seed).to_json()
 
-            # the first process measures, the others follow
-            report = CompileReport(**self.processes.run_on_rank0(decide, "compiling"))
+            # rank 0 measures, the other ranks do as it decided
+            report = CompileReport(**self.processes.run_on_rank0(compile_and_measure, "compiling"))
             if report.in_effect and not self.processes.is_rank0:
-                compile_step(step, forced(mode), self.config.seed)
-            self.state.compiled.append(report)
-            self.journal.train(f"compile: {report.to_json()}")
+                compile_step(stepper, forced(mode), self.config.seed)
+            self.state.compile_reports.append(report)
+            self.journal.log_train(f"compile: {report.to_json()}")
 
-    def epoch(self) -> bool:
-        """One epoch from the current position; True if time ran out within it."""
+    def train_epoch(self) -> bool:
+        """Train from the current position to the end of the epoch; True if time ran out."""
         position = self.state.position
-        number = position.epoch
-        self.progress.start_epoch(number + 1, self.steps_per_epoch)
+        epoch = position.epoch
+        self.progress.start_epoch(epoch + 1, self.steps_per_epoch)
         while position.phase < len(self.phases):
-            step = self.steps[position.phase]
+            stepper = self.steppers[position.phase]
             if position.index == 0:
-                step.phase.start_epoch(self.config.seed, number)
-            if self.phase_steps(step):
+                stepper.phase.start_epoch(self.config.seed, epoch)
+            if self.train_phase(stepper):
                 return True
             self.clock = time.perf_counter()
-            step.phase.end_epoch(self.config.seed, number)
-            self.record_losses(step.phase, {})
+            stepper.phase.end_epoch(self.config.seed, epoch)
+            self.record_time()
             position.phase, position.index = position.phase + 1, 0
         self.finish_epoch()
         return False
 
-    def phase_steps(self, step: OptimizerStep) -> bool:
-        """The remaining steps of a phase; True if time ran out."""
-        state, position = self.state, self.state.position
+    def train_phase(self, stepper: OptimizerStep) -> bool:
+        """Take the remaining steps of a phase; True if time ran out."""
+        state, position, phase = self.state, self.state.position, stepper.phase
         losses: dict[str, Tensor] = {}
         self.clock = time.perf_counter()
-        while position.index < step.phase.steps():
-            batch = step.phase.plan(self.config.seed, position.epoch, position.index)
-            self.processes.activity = f"step {position.step + 1}, phase {step.phase.name}"
-            requests = self.requests.collect() if step.all_reduce else Requests()
-            for name, value in step(batch, state.schedule.at(position.step), requests).items():
+        while position.index < phase.steps():
+            batch = phase.plan(self.config.seed, position.epoch, position.index)
+            self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
+            flags = self.control.collect() if stepper.all_reduce else ControlFlags()
+            for name, value in stepper(batch, state.schedule.at(position.step), flags).items():
                 losses[name] = losses[name] + value if name in losses else value
-            state.totals.examples += step.phase.examples(batch)
+            state.totals.examples += phase.examples(batch)
             position.index += 1
             position.step += 1
             position.step_of_epoch += 1
             if state.average is not None and state.average.due(position.step):
-                step.optimizer.flush()
-                state.average.take()
+                stepper.optimizer.flush()
+                state.average.update()
             if self.cleanup_every and position.step % self.cleanup_every == 0:
                 release_memory(self.device)
             shown, sync = None, position.step % self.sync_interval == 0
             if sync:
-                self.record_losses(step.phase, losses)
-                self.guard.check(step, batch, position.step)
+                self.record_losses(phase, losses)
+                self.guard.check(stepper, batch, position.step)
                 shown = sum(self.mean_losses().values())
             self.progress.advance(shown)
-            late, due = self.apply_requests(step, sync)
-            if late or due or self.requests.stop is not None:
-                self.record_losses(step.phase, losses)
+            out_of_time, save_due = self.apply_flags(stepper, sync)
+            if out_of_time or save_due or self.control.stop is not None:
+                self.record_losses(phase, losses)
                 self.save()
                 self.raise_if_stopped()
                 self.clock = time.perf_counter()
-            if late:
+            if out_of_time:
                 return True
-        self.record_losses(step.phase, losses)
+        self.record_losses(phase, losses)
         return False
 
     def record_losses(self, phase: Phase, losses: dict[str, Tensor]) -> None:
-        """Move the losses summed on the device, and the time they took, to the totals."""
-        totals = self.state.totals
-        totals.add_losses(phase.name, losses)
+        """Add the losses accumulated on the device and the elapsed time to the totals; reset both.
+
+        Synchronizes with the device.
+        """
+        self.state.totals.add_losses(phase.name, losses)
         losses.clear()
-        now = time.perf_counter()
+        self.record_time()
+
+    def record_time(self) -> None:
+        """Add the time since the last call to the totals."""
+        totals, now = self.state.totals, time.perf_counter()
         totals.epoch_seconds += now - self.clock
         totals.train_seconds += now - self.clock
         self.clock = now
@@ -189,80 +196,87 @@ class Trainer:
         """The mean loss terms of the current epoch so far."""
         return self.state.totals.mean_losses(prefixed=len(self.phases) > 1)
 
-    def apply_requests(self, step: OptimizerStep, sync: bool) -> tuple[bool, bool]:
-        """Whether time is out and whether to save after this step, on all processes alike."""
-        summed: Sequence[float] = Requests()
-        if step.requests is None:
-            summed = self.requests.collect()
-        elif sync:
-            summed = step.requests.tolist()
-        requests = self.requests.apply(summed)
+    def apply_flags(self, stepper: OptimizerStep, sync: bool) -> tuple[bool, bool]:
+        """Return (time limit reached, save now); identical on all ranks."""
+        summed: Sequence[float] = ControlFlags()
+        if stepper.control_flags is None:
+            summed = self.control.collect()
+        elif sync:  # reading them synchronizes with the device
+            summed = stepper.control_flags.tolist()
+        flags = self.control.apply(summed)
         every = self.config.checkpoint.every_steps
-        due = every is not None and self.state.position.step % every == 0
-        return requests.time_out > 0, requests.save > 0 or due
+        save_due = every is not None and self.state.position.step % every == 0
+        return flags.time_out > 0, flags.save > 0 or save_due
 
     def finish_epoch(self) -> None:
-        """Record, evaluate and select if due, save if due."""
+        """Log the epoch; when due, evaluate, update the best checkpoint and save."""
         state, position, totals = self.state, self.state.position, self.state.totals
-        number = position.epoch + 1
-        require_same_checksums(self.processes, self.model, f"after epoch {number}")
+        early_stopping, epoch = state.early_stopping, position.epoch + 1
+        require_same_checksums(self.processes, self.model, f"after epoch {epoch}")
         self.save_if_stopped()
         losses = self.mean_losses()
-        last = number >= self.epochs
-        best = False
+        is_last, is_best = epoch >= self.epochs, False
         evaluation: Evaluation | None = None
-        if self.evaluate is not None and (last or number % self.config.evaluation.every == 0):
-            self.processes.activity = f"the evaluation after epoch {number}"
-            with nullcontext() if state.average is None else state.average.in_place():
+        if self.evaluate is not None and (is_last or epoch % self.config.evaluation.every == 0):
+            self.processes.activity = f"the evaluation after epoch {epoch}"
+            with nullcontext() if state.average is None else state.average.applied():
                 evaluation = self.evaluate()
             self.save_if_stopped()
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
-            best = state.selection.update(evaluation.values[state.selection.metric], number)
-        position.epoch, position.phase, position.index, position.step_of_epoch = number, 0, 0, 0
-        rate = totals.examples // number / max(totals.epoch_seconds, 1e-9)
+            is_best = early_stopping.update(evaluation.values[early_stopping.metric], epoch)
+        position.epoch, position.phase, position.index, position.step_of_epoch = epoch, 0, 0, 0
+        # the examples of one epoch: the total counts those of all epochs so far
+        rate = totals.examples // epoch / max(totals.epoch_seconds, 1e-9)
+        seconds = totals.epoch_seconds
         report = EpochReport(
-            number, position.step, losses, state.lr, totals.epoch_seconds, rate, evaluation, best
+            epoch, position.step, losses, state.lr, seconds, rate, evaluation, is_best
         )
-        report.write(self.journal, self.progress, state.selection.metric)
+        report.write(self.journal, self.progress, early_stopping.metric)
         totals.losses, totals.epoch_seconds = {}, 0.0
-        if best:
+        if is_best:
             self.write(self.folder.best)
-        if last or number % self.config.checkpoint.every == 0:
+        if is_last or epoch % self.config.checkpoint.every == 0:
             self.save()
 
     def save_if_stopped(self) -> None:
-        """Stop between steps, on all processes; a resumed run evaluates again."""
-        self.requests.synchronize_stop()
-        if self.requests.stop is not None:
+        """If a stop was agreed, save a checkpoint and raise.
+
+        A pending evaluation is repeated on resume.
+        """
+        self.control.synchronize_stop()
+        if self.control.stop is not None:
             self.save()
             self.raise_if_stopped()
 
     def raise_if_stopped(self) -> None:
-        """Raise Interrupted if the processes have agreed to stop."""
-        self.requests.raise_if_stopped(self.state.position.step, self.folder.path)
+        """Raise Interrupted if a stop was agreed."""
+        self.control.raise_if_stopped(self.state.position.step, self.folder.path)
 
     def save(self) -> None:
-        """Write a checkpoint of the current position; remove older ones beyond the retention."""
+        """Write a checkpoint of the current position; delete those beyond ``checkpoint.keep``."""
         position = self.state.position
         name = checkpoint_name(position.epoch, position.step_of_epoch)
         self.write(self.folder.checkpoints / name)
         if self.processes.is_rank0:
             prune_checkpoints(self.folder.checkpoints, self.config.checkpoint.keep)
-        self.requests.saved = time.monotonic()
+        self.control.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:
-        """Write a checkpoint; the first process does, since all hold the same."""
+        """Write a checkpoint. Only rank 0 writes; all ranks hold the same state."""
         self.processes.activity = f"saving {folder.name}"
         if self.processes.is_rank0:
             write_checkpoint(folder, self.state.tensors(), self.state.to_json())
 
     def finish(self) -> float:
-        """Write ``final``, and ``best`` if nothing was selected; seconds of earlier parts."""
+        """Write ``final``, and ``best`` if no evaluation chose one.
+
+        Return the elapsed seconds of earlier sessions of this run.
+        """
         self.write(self.folder.final)
-        selection = self.state.selection
-        if selection.best is None:
-            selection.best_epoch = self.state.position.epoch
+        early_stopping = self.state.early_stopping
+        if early_stopping.best is None:
+            early_stopping.best_epoch = self.state.position.epoch
             self.write(self.folder.best)
         return self.state.totals.earlier_seconds
 

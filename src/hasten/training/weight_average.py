@@ -48,7 +48,7 @@ class WeightAverage:
         return step % self.every == 0
 
     @torch.no_grad()
-    def take(self) -> None:
+    def update(self) -> None:
         """Update the average by the current weights; flush deferred row updates before."""
         share = max(self.share, 3 / (self.times + 3))
         for name, average in self.averages.items():
@@ -56,7 +56,7 @@ class WeightAverage:
         self.times += 1
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """Swap the averages into the model for this block."""
         self._swap()
         try:

@@ -15,11 +15,11 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch, SimplePhase, TableRows, Term
 from hasten.ops.random import Stream, integers, key
 from hasten.runs.checkpoint import read_checkpoint
-from hasten.training.nonfinite import first_bad_tensor
+from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.optimizers import row_adam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.step import OptimizerStep, Share
+from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES
 from tests.contract.test_models import fingerprint, train
 
@@ -71,7 +71,7 @@ def made(dtype=torch.float64, **options):
     model.weight = nn.Parameter(torch.randn(ROWS, 5, dtype=dtype))
     model.target = nn.Parameter(torch.randn(5, dtype=dtype))
     training = TrainingOptions(**options)
-    step = OptimizerStep(FewRows(model), 0, training, Precision("fp32", CPU), Share(), CPU)
+    step = OptimizerStep(FewRows(model), 0, training, Precision("fp32", CPU), DataShard(), CPU)
     return model, step
 
 
@@ -97,7 +97,7 @@ def test_the_result_is_that_of_a_dense_adam(monkeypatch, options):
     for each in (step, plain):
         each.phase.poison = 20  # a step that is left out counts on neither side
         walk(each)
-        assert int(each.bad) == 2
+        assert int(each.nonfinite_steps) == 2
     for name, value in dense.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-11, atol=1e-13)
     mine, settled = step.optimizer.tensors()
@@ -192,7 +192,7 @@ def test_a_bad_gradient_of_rows_is_named():
         return [Term("loss", term.sum + torch.sqrt(encoded[0] * 0).sum(), term.denominator)]
 
     step.phase.terms = bad
-    found = first_bad_tensor(step, step.phase.plan(0, 0, 1), model)
+    found = first_nonfinite_tensor(step, step.phase.plan(0, 0, 1), model)
     assert found == "gradient of weight"
 
 

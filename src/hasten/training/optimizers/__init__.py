@@ -1,1 +1,1 @@
-"""Adam of all parameters of a phase, and of the rows of a table that a batch reads."""
+"""Adam for dense parameters, and row-wise Adam for tables of which a batch reads few rows."""

@@ -32,12 +32,12 @@ class PhaseAdam(torch.optim.Adam):
         )
 
     @property
-    def trained(self) -> list[Tensor]:
+    def parameters(self) -> list[Tensor]:
         """The tensors that :meth:`step` updates, by the number of the parameter."""
         found: list[Tensor] = self.param_groups[0]["params"]
         return found
 
-    def read(self, batch: Batch) -> Tensor | None:
+    def gather_rows(self, batch: Batch) -> Tensor | None:
         """The rows that a batch reads, as a leaf; None if the phase encodes them itself."""
         return None
 
@@ -51,7 +51,7 @@ class PhaseAdam(torch.optim.Adam):
         """
         found = {
             f"{number}.{field}": value
-            for number, parameter in enumerate(self.trained)
+            for number, parameter in enumerate(self.parameters)
             for field, value in self.state.get(parameter, {}).items()
         }
         return found, {}

@@ -28,8 +28,8 @@ _ROWS = 1 << 13
 class RowAdam(PhaseAdam):
     """Adam that updates only the rows of a table that the batch reads, and all other parameters.
 
-    :meth:`read` puts the rows in the place of the table among the parameters, so gradients, norm
-    and update are those of the rows. A hook after the step writes them back.
+    :meth:`gather_rows` replaces the table among the parameters by the rows, so gradients, norm and
+    update are those of the rows. A hook after the step writes them back.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RowAdam(PhaseAdam):
         """Whether rows have deferred updates."""
         return self.missed.last > self.missed.first
 
-    def read(self, batch: Batch) -> Tensor:
+    def gather_rows(self, batch: Batch) -> Tensor:
         """[S, D] the rows of a batch, up to date: a leaf that receives gradients."""
         self._restore_table()
         ids = self.table.read(batch)
@@ -74,7 +74,7 @@ class RowAdam(PhaseAdam):
         leaf = weight.requires_grad_()
         step = torch.tensor(float(self.missed.last))
         self.state[leaf] = {"step": step, "exp_avg": first, "exp_avg_sq": second}
-        self._ids, self.trained[self._number] = ids, leaf
+        self._ids, self.parameters[self._number] = ids, leaf
         return leaf
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -83,14 +83,14 @@ class RowAdam(PhaseAdam):
 
     def _restore_table(self) -> dict[str, Tensor]:
         """Put the table back among the parameters; the state of the rows that were read."""
-        leaf = self.trained[self._number]
-        self.trained[self._number] = self.weight
+        leaf = self.parameters[self._number]
+        self.parameters[self._number] = self.weight
         return {} if leaf is self.weight else self.state.pop(leaf)
 
     @torch.no_grad()
     def _write_back(self, _arguments: Any, _named: Any) -> None:
         """Write the rows of the step that was taken into the table."""
-        leaf = self.trained[self._number]
+        leaf = self.parameters[self._number]
         state = self._restore_table()
         if not state or (self.found_inf is not None and bool(self.found_inf)):
             return

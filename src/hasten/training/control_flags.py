@@ -1,0 +1,82 @@
+"""Flags to stop or to save, summed over all processes, so that all act after the same step."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from hasten.config import RunConfig
+from hasten.distributed.processes import Processes
+from hasten.errors import Interrupted
+from hasten.training.signals import StopSignals
+
+
+class ControlFlags(NamedTuple):
+    """The stop, time-out and save votes of one process: 0 or 1 each.
+
+    The all-reduce of a step sums them over all processes; a flag is set if its sum is above 0.
+    """
+
+    interrupt: float = 0.0
+    terminate: float = 0.0
+    time_out: float = 0.0
+    save: float = 0.0
+
+
+class RunControl:
+    """Collects the control flags of this process, and applies those of all processes.
+
+    Time limits are measured on rank 0 only.
+    """
+
+    def __init__(self, config: RunConfig, signals: StopSignals, processes: Processes) -> None:
+        self.signals, self.processes = signals, processes
+        self.max_time, self.every_minutes = (
+            config.training.max_time,
+            config.checkpoint.every_minutes,
+        )
+        #: the signal by which all processes have agreed to stop, or None
+        self.stop: int | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start both clocks: since the start of the run and since the last checkpoint."""
+        self.started = self.saved = time.monotonic()
+
+    def collect(self) -> ControlFlags:
+        """The flags of this process now."""
+        received, is_rank0 = self.signals.received, self.processes.is_rank0
+        now = time.monotonic()
+        out_of_time = self.max_time is not None and now - self.started >= self.max_time
+        minutes = self.every_minutes
+        save_due = minutes is not None and now - self.saved >= minutes * 60
+        return ControlFlags(
+            float(received == signal.SIGINT),
+            float(received == signal.SIGTERM),
+            float(is_rank0 and out_of_time),
+            float(is_rank0 and save_due),
+        )
+
+    def apply(self, summed: Sequence[float]) -> ControlFlags:
+        """Set :attr:`stop` if any process received a signal; return the summed flags."""
+        flags = ControlFlags(*summed)
+        if self.stop is None and (flags.interrupt > 0 or flags.terminate > 0):
+            self.stop = int(signal.SIGTERM if flags.terminate else signal.SIGINT)
+        return flags
+
+    def synchronize_stop(self) -> None:
+        """Sum the flags over all processes outside of a step, and apply them."""
+        self.apply(self.processes.sum_(torch.tensor(self.collect()), "stop requests").tolist())
+
+    def raise_if_stopped(self, step: int, folder: object) -> None:
+        """Raise Interrupted if a stop was agreed; the checkpoint is already written."""
+        if self.stop is not None:
+            raise Interrupted(
+                f"interrupted by signal {self.stop} after step {step}; everything is saved: go on "
+                f"with  hasten resume {folder}",
+                self.stop,
+            )
