@@ -20,7 +20,7 @@ from hasten.config import InteractionOptions, KnowledgeOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.sources import catalogue, fetch
-from hasten.data.sources.published import GIT
+from hasten.data.sources.catalogue import GIT
 from hasten.errors import DataError, HastenError, UsageError
 from tests.models.kgat_data import write_layout
 

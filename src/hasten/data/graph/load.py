@@ -18,7 +18,7 @@ from hasten.data.readers import triples, typed
 from hasten.data.readers.memory import as_arrow, read_triple_table
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
-from hasten.data.sources.fetched import fetched_options
+from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import refuse_options
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import DataError, UsageError

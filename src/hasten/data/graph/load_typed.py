@@ -75,15 +75,15 @@ def read_typed(options: TripleOptions) -> GraphRead:
     read: list[tuple[TripleColumns, int | None]] = []
     names: dict[str, str] = {} if nodes is None else dict(nodes.names)
     for file in files:
-        found = typed.read_edges(file, nodes)
-        for label, name in found.names.items():
+        columns, found = typed.read_edges(file, nodes)
+        for label, name in found.items():
             if names.setdefault(label, name) != name:
                 kind, _, node = label.partition(TYPE_MARK)
                 raise DataError(
                     f"{file.path}: duplicate ({kind}, {node}): named {name!r} here and "
                     f"{names[label]!r} in another file"
                 )
-        read.append((found.columns, file.part))
+        read.append((columns, file.part))
     where = Path(options.path or options.train or files[0].path)
     notes: list[str] = []
     keep = _chosen([columns for columns, _ in read], nodes, options, notes, str(where))
@@ -108,10 +108,11 @@ def filtered_table(edges: typed.TypedEdges, options: TripleOptions, name: str) -
         if getattr(options, key):
             raise UsageError(f"data.{key} has no effect on a table in memory")
     notes: list[str] = []
-    keep = _chosen([edges.columns], None, options, notes, name)
+    columns, names = edges
+    keep = _chosen([columns], None, options, notes, name)
     return GraphRead(
-        name, None, "table", [(edges.columns, None)],
-        names=edges.names, notes=tuple(notes), typed=True, keep=keep,
+        name, None, "table", [(columns, None)],
+        names=names, notes=tuple(notes), typed=True, keep=keep,
     )  # fmt: skip
 
 

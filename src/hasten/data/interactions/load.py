@@ -12,7 +12,7 @@ from hasten.data.readers import read_file
 from hasten.data.readers.memory import read_table
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
-from hasten.data.sources.fetched import fetched_options
+from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import Files, locate, refuse_options
 from hasten.data.tables import Dataset
 from hasten.errors import DataError, UsageError

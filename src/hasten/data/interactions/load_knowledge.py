@@ -18,8 +18,8 @@ from hasten.data.readers.memory import read_triple_table
 from hasten.data.readers.recbole import atomic_header
 from hasten.data.readers.triples import read_triples
 from hasten.data.sources import catalogue
-from hasten.data.sources.fetched import fetched_options
-from hasten.data.sources.published import RemoteFolder
+from hasten.data.sources.catalogue import RemoteFolder
+from hasten.data.sources.fetch import fetched_options
 from hasten.data.tables import Dataset
 from hasten.errors import DataError
 

@@ -11,8 +11,8 @@ from hasten.data.interactions.knowledge_files import locate_knowledge
 from hasten.data.interactions.load import load_by_ratio
 from hasten.data.interactions.load_features import load_with_feature_files
 from hasten.data.sources import catalogue
-from hasten.data.sources.fetched import fetched_options
-from hasten.data.sources.published import RemoteFolder
+from hasten.data.sources.catalogue import RemoteFolder
+from hasten.data.sources.fetch import fetched_options
 from hasten.data.tables import Dataset
 
 

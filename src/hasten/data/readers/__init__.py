@@ -11,10 +11,10 @@ from pathlib import Path
 
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample, sample
+from hasten.data.readers.columnar import Parquet
 from hasten.data.readers.delimited import Delimited
 from hasten.data.readers.interface import Claim, Events, Reader
 from hasten.data.readers.lines import Lines
-from hasten.data.readers.parquet import Parquet
 from hasten.data.readers.recbole import RecBole
 from hasten.data.readers.sequences import Sequences
 from hasten.errors import ConfigurationError, DataError, did_you_mean

@@ -17,14 +17,18 @@ def unused_note(names: Sequence[str], roles: Mapping[str, int]) -> tuple[str, ..
 def header_claim(
     reason: str | None,
     names: Sequence[str],
-    roles: Mapping[str, int],
-    layout: Layout | None = None,
+    roles: dict[str, int],
+    text: tuple[str, Sequence[str], int] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Claim:
     """A claim by the names of the columns. reason: None to list the columns.
 
-    layout: where the cells of separated text are.
+    text: of separated text, the separator, the cells of the header and the number of its line.
     """
+    layout = None
+    if text is not None:
+        separator, cells, line = text
+        layout = Layout(separator, len(cells), roles, tuple(cells), line)
     columns = {role: names[i] for role, i in roles.items()}
     details = {"columns": columns, "header": list(names)}
     return Claim(

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from hasten.arrays import Int64
+from hasten.config import InteractionOptions
 from hasten.data.columns.checks import ID_ROLES, Problem, Rules, first_rule
-from hasten.data.columns.text import file_digest
+from hasten.data.columns.text import Sample, file_digest
 from hasten.data.readers.claims import header_claim
 from hasten.data.readers.columns import ROLES, find_roles
-from hasten.data.readers.interface import Claim
+from hasten.data.readers.interface import Claim, Events
 from hasten.data.readers.table import Table, is_date
 from hasten.errors import DataError
 
@@ -105,6 +106,24 @@ def open_parquet(path: Path, claim: Claim) -> Table:
     roles = {role: table.column_names.index(name) for role, name in columns.items()}
     opened = open_arrow(str(path), table, roles)
     return Table(opened.rows, opened.columns, (file_digest(path),))
+
+
+class Parquet:
+    """Parquet files with a user and an item column, and optionally a rating and a time."""
+
+    name = "parquet"
+    summary = "Parquet with the columns user_id, item_id[, rating][, timestamp]"
+
+    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
+        if not sample.magic.startswith(MAGIC):
+            return "it does not start as Parquet does"
+        claim = claim_parquet(sample.path, options.columns)
+        if isinstance(claim, Claim) and options.separator is not None:
+            return "data.separator is given, but Parquet has none"
+        return claim
+
+    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
+        return open_parquet(sample.path, claim).events()
 
 
 def _damaged(path: Path, error: Exception) -> DataError:

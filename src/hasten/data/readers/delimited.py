@@ -54,8 +54,7 @@ class Delimited:
         if "part" in roles and not _holds_parts(sample, separator, len(header), roles["part"]):
             notes.append(f"column {header[roles['part']]!r} does not name parts: ignored")
             del roles["part"]
-        layout = cells.Layout(separator, len(header), roles, tuple(header), number)
-        return header_claim(None, header, roles, layout, tuple(notes))
+        return header_claim(None, header, roles, (separator, header, number), tuple(notes))
 
     def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         return separated.read(sample, claim)

@@ -48,9 +48,8 @@ class RecBole:
                     f"{sample.path}: the {role} column {names[position]!r} holds sequences; "
                     "one interaction per line is expected"
                 )
-        texts = tuple(cell.strip() for cell in first.split(separator))
-        layout = cells.Layout(separator, len(names), roles, texts, number)
-        return header_claim("a header of name:type cells", names, roles, layout)
+        texts = [cell.strip() for cell in first.split(separator)]
+        return header_claim("a header of name:type cells", names, roles, (separator, texts, number))
 
     def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
         return separated.read(sample, claim)

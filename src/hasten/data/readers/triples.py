@@ -85,9 +85,7 @@ def _claim_header(
     roles = find_roles(str(beginning.path), header, options.columns, TRIPLE_ROLES)
     if isinstance(roles, str):
         return roles
-    number = beginning.lines[0][0]
-    layout = cells.Layout(separator, len(header), roles, tuple(header), number)
-    return header_claim(None, header, roles, layout)
+    return header_claim(None, header, roles, (separator, header, beginning.lines[0][0]))
 
 
 def _claim_lines(

@@ -13,7 +13,7 @@ Heads and tails of the triples are ``type::id``; names of nodes are read where a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -48,12 +48,8 @@ _SEPARATORS = (",", "\t", ";")
 _ENDS = ("head", "tail")
 
 
-@dataclass(eq=False)
-class TypedEdges:
-    """The edges of one file, and the names of nodes that it holds (label -> name)."""
-
-    columns: TripleColumns
-    names: dict[str, str] = field(default_factory=dict)
+#: the edges of one file, and the names of nodes that it holds (label -> name)
+TypedEdges = tuple[TripleColumns, dict[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,18 +79,13 @@ def claim(beginning: Sample) -> tuple[str, Claim] | None:
                 if repeated := {n for n in plain if n in known and plain.count(n) > 1}:
                     raise DataError(f"{beginning.path}: the header names {min(repeated)!r} twice")
                 roles = {known[n]: i for i, n in enumerate(plain) if n in known}
-                return form, _claim(beginning, separator, header, roles)
+                text = separator, header, beginning.lines[0][0]
+                return form, header_claim(None, header, roles, text)
     return None
 
 
 def _required(known: dict[str, str]) -> list[str]:
     return [name for name in known if not name.endswith("name")]
-
-
-def _claim(beginning: Sample, separator: str, header: list[str], roles: dict[str, int]) -> Claim:
-    line = beginning.lines[0][0]
-    layout = cells.Layout(separator, len(header), roles, tuple(header), line)
-    return header_claim(None, header, roles, layout)
 
 
 def open_edge_file(
@@ -132,7 +123,8 @@ def _claim_edge_file(beginning: Sample) -> Claim:
             f"{beginning.path}: line {beginning.lines[0][0]}: the first two cells of the header "
             f"must name types of nodes, as in Drug,Disease: {printable(beginning.texts[0])}"
         )
-    return _claim(beginning, separator, header, {"head": 0, "tail": 1})
+    text = separator, header, beginning.lines[0][0]
+    return header_claim(None, header, {"head": 0, "tail": 1}, text)
 
 
 def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
@@ -190,7 +182,7 @@ def _edges(
         files=table.files,
         notes=notes,
     )
-    return TypedEdges(triples, names)
+    return triples, names
 
 
 def _refused(

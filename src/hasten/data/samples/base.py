@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +41,12 @@ def integers(high: int, count: int, part: int, seed: int) -> Int64:
 def permutation(count: int, part: int, seed: int) -> Int64:
     """A random order of 0..count-1 of the given stream."""
     return np.argsort(counter.bits(counter.key(seed, counter.Stream.SAMPLE, part), count))
+
+
+def triple_table(rows: Sequence[tuple[str, str, str]]) -> pa.Table:
+    """A table of head, relation and tail."""
+    columns = zip(*rows, strict=True)
+    return pa.table(dict(zip(("head", "relation", "tail"), map(list, columns), strict=True)))
 
 
 def first_pairs(user: Int64, item: Int64, events: int) -> tuple[Int64, Int64]:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-
-from hasten.data.samples.base import SampleSet, permutation, uniform
+from hasten.data.samples.base import SampleSet, permutation, triple_table, uniform
 from hasten.errors import DataError
 
 _FAMILIES, _CHILDREN = 48, 3
@@ -40,8 +38,7 @@ def make_families(families: int | None = None, seed: int = 0) -> SampleSet:
         raise DataError(f"{count} families: at least 4 are needed")
     triples = sorted(set(_triples(count, seed)))
     shuffled = permutation(len(triples), 20, seed)
-    columns = zip(*(triples[i] for i in shuffled), strict=True)
-    table = pa.table(dict(zip(("head", "relation", "tail"), map(list, columns), strict=True)))
+    table = triple_table([triples[i] for i in shuffled])
     ids = sorted({entity for head, _, tail in triples for entity in (head, tail)})
     return SampleSet(table, {entity: _name(entity) for entity in ids})
 

@@ -18,6 +18,7 @@ from hasten.data.samples.base import (
     first_pairs,
     integers,
     permutation,
+    triple_table,
     uniform,
 )
 
@@ -105,5 +106,4 @@ def _facts(items: int, label: Int64, author: Int64, genre_of_author: Int64, seed
     for a in range(authors):
         rows.append((f"author-{a + 1}", "writes_in", _GENRES[genre_of_author[a]]))
         rows.append((f"author-{a + 1}", "lives_in", _COUNTRIES[country[a]]))
-    columns = zip(*rows, strict=True)
-    return pa.table(dict(zip(("head", "relation", "tail"), map(list, columns), strict=True)))
+    return triple_table(rows)

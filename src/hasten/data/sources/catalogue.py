@@ -7,6 +7,7 @@ with ``--sha256``.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,8 +16,10 @@ from typing import Literal
 
 from hasten.data.samples.base import SampleSet
 from hasten.data.samples.files import SAMPLES
-from hasten.data.sources.published import RemoteFolder
 from hasten.errors import DataError
+
+#: prefix of a Git blob hash in place of a SHA-256
+GIT = "git:"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,38 @@ class Remote:
     names: str | None = None
     names_encoding: str = "utf-8"
     kind: Literal["interactions", "triples"] = "interactions"
+
+
+@dataclass(frozen=True)
+class RemoteFolder:
+    """A folder whose files are fetched one by one. url: its address; files: name -> digest.
+
+    bytes: no file is larger.
+    """
+
+    name: str
+    summary: str
+    url: str
+    files: dict[str, str]
+    bytes: int
+    licence: str
+    kind: Literal["facts"] = "facts"
+    names_encoding: str = "utf-8"
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the list of files and digests: the key in the cache."""
+        listed = "\n".join(f"{name} {digest}" for name, digest in sorted(self.files.items()))
+        return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def git_name(path: Path) -> str:
+    """``git:`` and the Git blob hash of a file."""
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return GIT + digest.hexdigest()
 
 
 _REMOTE = tomllib.loads(files(__package__).joinpath("datasets.toml").read_text("utf-8"))

@@ -17,15 +17,16 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from hasten.atomic_write import fsync_path
+from hasten.config import DataOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.sources import archives
-from hasten.data.sources.catalogue import CATALOGUE, Fetched, find
-from hasten.data.sources.published import GIT, RemoteFolder, git_name
+from hasten.data.sources.catalogue import CATALOGUE, GIT, Fetched, RemoteFolder, find, git_name
 from hasten.errors import DataError, HastenError, UsageError
 
+Options = TypeVar("Options", bound=DataOptions)
 #: called with the bytes so far and the bytes to come (None: not said)
 Report = Callable[[int, int | None], None]
 DEFAULT_CAP = 4 << 30
@@ -47,6 +48,27 @@ def cached(name: str, sha256: str, cache: Path | None = None) -> Path | None:
     """The content of a download that is in the cache, or None."""
     folder = _folder(name, sha256, cache) / "content"
     return folder if folder.is_dir() else None
+
+
+def fetched_options(entry: Fetched, options: Options) -> Options:
+    """The options that read the fetched set; what the user chose stays.
+
+    Raises:
+        DataError: the set was not fetched yet.
+    """
+    folder = cached(entry.name, entry.sha256)
+    if folder is None:
+        raise DataError(
+            f"{entry.name} is registered but not in the cache: hasten data fetch {entry.name}"
+        )
+    if isinstance(entry, RemoteFolder):
+        layout = options.format or "sequences"
+        return options.model_copy(update={"path": str(folder), "format": layout})
+    names = options.names or (entry.names and str(folder / entry.names))
+    update = {"path": str(folder / entry.file), "names": names}
+    if options.format is None:
+        update["format"] = entry.format
+    return options.model_copy(update=update)
 
 
 def fetch(
