@@ -11,10 +11,10 @@ import pytest
 from hasten import api, run
 from hasten.configuration.build import load_config
 from hasten.errors import ConfigurationError, DataError
+from hasten.testing import fingerprint, training_log
 from hasten.training.cpu_fallback import falls_back_to_cpu
 from hasten.training.step import OptimizerStep
 from tests.contract.cases import sequences
-from tests.contract.test_models import fingerprint, records
 
 SMALL = {"model.width": 8, "model.max_length": 12, "device": "cpu", "threads": 1}
 
@@ -96,4 +96,4 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path):
         shutil.rmtree(died / name)
     run.resume(died, quiet=True)
     assert fingerprint(died) == fingerprint(whole)
-    assert records(died) == records(whole)
+    assert training_log(died) == training_log(whole)

@@ -6,6 +6,8 @@ No test framework is needed; in pytest, call the checks from test functions.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +22,10 @@ from hasten.loaded_run import evaluate, load_run
 from hasten.run import resume
 from hasten.runs.checkpoint import read_checkpoint
 
-#: how far weights of runs may be apart that sum the same numbers in another order (float32)
+#: relative and absolute, for runs that sum the same numbers in another order (float32)
 TOLERANCE = 1e-3
+#: values that differ between identical runs
+_VOLATILE = ("time", "seconds", "examples_per_second")
 
 
 def check_model(
@@ -51,16 +55,17 @@ def check_model(
 
 
 def check_determinism(name: str, data: Any, settings: Mapping[str, Any], folder: Path) -> None:
-    """The same seed gives the same weights."""
+    """The same seed gives the same weights and the same losses."""
     _train(name, data, settings, folder / "again")
-    _compare(folder / "whole", folder / "again", 0.0, "the same seed gives other weights")
+    assert_same(folder / "whole", folder / "again")
+    assert training_log(folder / "whole") == training_log(folder / "again"), "other losses"
 
 
 def check_resuming(name: str, data: Any, settings: Mapping[str, Any], folder: Path) -> None:
     """A run that is resumed after its first epoch equals an uninterrupted one."""
     _train(name, data, {**settings, "training.epochs": 1}, folder / "part")
     resume(folder / "part", changes={"training.epochs": settings["training.epochs"]}, quiet=True)
-    _compare(folder / "whole", folder / "part", 0.0, "a resumed run has other weights")
+    assert_same(folder / "whole", folder / "part")
 
 
 def check_inference(result: Result) -> None:
@@ -89,19 +94,59 @@ def check_layouts(
     one = {**settings, "training.epochs": 1}
     _train(name, data, one, folder / "one")
     _train(name, data, {**one, "training.accumulate": 2}, folder / "micro")
-    _compare(folder / "one", folder / "micro", TOLERANCE, "micro-batches change the weights")
+    assert_close(folder / "one", folder / "micro")
     if devices:
         _train(name, data, one, folder / "two", devices=2)
-        _compare(folder / "one", folder / "two", TOLERANCE, "two processes change the weights")
+        assert_close(folder / "one", folder / "two")
 
 
 def _train(name: str, data: Any, settings: Mapping[str, Any], out: Path, **flags: Any) -> Result:
     return train(name, data, settings=settings, out=out, threads=1, quiet=True, **flags)
 
 
-def _compare(first: Path, second: Path, tolerance: float, message: str) -> None:
+def assert_same(first: Path, second: Path) -> None:
+    """The final weights, optimizer state and phase state of two runs are identical.
+
+    Raises:
+        AssertionError: with the first tensor that differs.
+    """
+    a, b = (read_checkpoint(run / "final").tensors for run in (first, second))
+    assert a.keys() == b.keys(), f"{first} has {sorted(a)}, {second} has {sorted(b)}"
+    for group in a:
+        assert a[group].keys() == b[group].keys(), f"{group}: other names of tensors"
+        for key, value in a[group].items():
+            assert torch.equal(value, b[group][key]), f"{group}: {key} differs"
+
+
+def fingerprint(run: Path, checkpoint: str = "final") -> str:
+    """SHA-256 of the weights, optimizer state and phase state of a checkpoint."""
+    tensors = read_checkpoint(run / checkpoint).tensors
+    digest = hashlib.sha256()
+    for group in sorted(tensors):
+        for key in sorted(tensors[group]):
+            digest.update(f"{group}/{key}".encode())
+            digest.update(tensors[group][key].contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def assert_close(first: Path, second: Path, tolerance: float = TOLERANCE) -> None:
+    """The final weights of two runs are equal up to rounding.
+
+    Raises:
+        AssertionError: with the first tensor that differs.
+    """
     a, b = (read_checkpoint(run / "final").tensors["weights"] for run in (first, second))
     for key, value in a.items():
-        far = (value.double() - b[key].double()).abs().max().item() if value.numel() else 0.0
-        same = torch.equal(value, b[key]) if tolerance == 0 else far <= tolerance
-        assert same, f"{message}: {key} differs by {far:.2g}"
+        far = (value.double() - b[key].double()).abs()
+        allowed = tolerance * (1 + value.double().abs())
+        assert bool((far <= allowed).all()), f"{key} differs by up to {far.max().item():.2g}"
+
+
+def training_log(run: Path) -> list[dict[str, Any]]:
+    """The records of ``metrics.jsonl`` that a repeated or resumed run reproduces."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [
+        {name: value for name, value in line.items() if name not in _VOLATILE}
+        for line in lines
+        if line["kind"] != "event"
+    ]

@@ -14,7 +14,7 @@ from hasten.config import TrainingOptions
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
-from tests.models.modal_data import modal_dataset
+from tests.models.multimodal.modal_data import modal_dataset
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 

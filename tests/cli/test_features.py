@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hasten.cli.main import main
-from tests.models.modal_data import write_features
+from tests.models.multimodal.modal_data import write_features
 
 ITEMS = 24
 

@@ -22,7 +22,7 @@ from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.sources import catalogue, fetch
 from hasten.data.sources.catalogue import GIT
 from hasten.errors import DataError, HastenError, UsageError
-from tests.models.kgat_data import write_layout
+from tests.models.collaborative.kgat_data import write_layout
 
 CONTENT = b"user,item\n" + b"".join(b"1,%d\n" % i for i in range(2000))
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -20,7 +20,7 @@ from hasten.data.samples.knowledge import make_library
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError
-from tests.models.kgat_data import write_layout
+from tests.models.collaborative.kgat_data import write_layout
 
 LISTS = {
     "user_list.txt": "org_id remap_id\n" + "".join(f"user{i} {i}\n" for i in range(4)),

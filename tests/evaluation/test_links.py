@@ -19,7 +19,7 @@ from hasten.evaluation.links import (
 )
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.distmult import DistMult
-from tests.models.test_hgt import table
+from tests.models.typed_graph.test_hgt import table
 
 
 @pytest.mark.parametrize("seed", range(5))

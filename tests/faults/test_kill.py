@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+from hasten.testing import fingerprint, training_log
 from tests.contract.cases import sequences
-from tests.contract.test_models import fingerprint, records
 
 
 def _command(data: Path, out: Path) -> list[str]:
@@ -61,7 +61,7 @@ def _survive(kills: int, tmp_path: Path) -> None:
         (tmp_path / "killed").rename(tmp_path / f"finished-{attempt}")
     assert done == kills
     assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
-    assert records(tmp_path / "killed") == records(tmp_path / "whole")
+    assert training_log(tmp_path / "killed") == training_log(tmp_path / "whole")
     for finished in tmp_path.glob("finished-*"):
         assert fingerprint(finished) == fingerprint(tmp_path / "whole")
 

@@ -14,8 +14,8 @@ import pyarrow.csv
 import pytest
 
 from hasten import api
+from hasten.testing import training_log
 from tests.contract.cases import sequences
-from tests.contract.test_models import records
 from tests.distributed.test_processes import ROOT
 
 ADDRESSES = ("10.77.31.1", "10.77.31.2")
@@ -88,7 +88,9 @@ def test_two_nodes_train_together_over_their_own_addresses(nodes, tmp_path):
     values = {"training.epochs": 2, "training.batch_size": 8, "device": "cpu", "threads": 1}
     values |= {name: value for name, _, value in (each.partition("=") for each in settings)}
     api.train("sasrec", str(data), settings=values, out=str(tmp_path / "one"), quiet=True)
-    for ours, theirs in zip(records(tmp_path / "two"), records(tmp_path / "one"), strict=True):
+    for ours, theirs in zip(
+        training_log(tmp_path / "two"), training_log(tmp_path / "one"), strict=True
+    ):
         assert ours.pop("kind") == theirs.pop("kind")
         assert ours == pytest.approx(theirs, rel=1e-4)
     assert Path(tmp_path / "two" / "train-rank1.log").is_file()

@@ -22,8 +22,8 @@ from hasten import api, run
 from hasten import loaded_run as finished
 from hasten.distributed.launch import run_processes
 from hasten.runs.checkpoint import read_checkpoint
+from hasten.testing import fingerprint, training_log
 from tests.contract.cases import sequences
-from tests.contract.test_models import fingerprint, records
 from tests.distributed.test_processes import ROOT, free_port
 
 HEARTBEAT = 4
@@ -138,7 +138,7 @@ def test_two_processes_are_one_run(data, tmp_path, monkeypatch):
         out=str(tmp_path / "one"),
         quiet=True,
     )
-    for ours, theirs in zip(records(out), records(tmp_path / "one"), strict=True):
+    for ours, theirs in zip(training_log(out), training_log(tmp_path / "one"), strict=True):
         assert ours.pop("kind") == theirs.pop("kind")
         assert ours == pytest.approx(theirs, rel=1e-4)
     assert result["test"] == pytest.approx(one.metrics, abs=1e-4)
@@ -184,7 +184,7 @@ def test_a_signal_to_the_launcher_saves_and_the_run_goes_on_exactly(data, whole,
     resumed = run_processes(["resume", str(tmp_path / "run"), "--json"], 2, capture=True)
     assert resumed.code == 0
     assert fingerprint(tmp_path / "run") == fingerprint(whole)
-    assert records(tmp_path / "run") == records(whole)
+    assert training_log(tmp_path / "run") == training_log(whole)
 
 
 @pytest.mark.slow
@@ -252,7 +252,7 @@ def _restarted(
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert fingerprint(out) == fingerprint(whole)
-    assert records(out) == records(whole)
+    assert training_log(out) == training_log(whole)
 
 
 def test_a_killed_process_is_started_again_and_the_run_ends_the_same(

@@ -19,7 +19,7 @@ from hasten.inference.check_embeddings import check_embeddings
 from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
 from hasten.loaded_run import load_run
 from hasten.training.cpu_fallback import with_cpu_fallback
-from tests.models.test_hgt import table
+from tests.models.typed_graph.test_hgt import table
 
 SETTINGS = {
     "model.width": 12, "model.hidden": 8, "model.heads": 2, "training.batch_size": 50,

@@ -14,7 +14,7 @@ from hasten.inference.explain import explain
 from hasten.inference.recommend import recommend
 from hasten.loaded_run import load_run
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
-from tests.models.kgat_data import write_layout
+from tests.models.collaborative.kgat_data import write_layout
 
 QUICK = ["--epochs", "1", "--set", "model.width=6", "--threads", "1", "--quiet"]
 

@@ -12,7 +12,7 @@ from hasten.data.store import fingerprint
 from hasten.data.tables import TRAIN
 from hasten.errors import DataError, UsageError
 from hasten.integrations.heterodata import from_hetero_data, to_hetero_data
-from tests.models.test_hgt import table
+from tests.models.typed_graph.test_hgt import table
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

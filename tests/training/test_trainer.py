@@ -25,9 +25,9 @@ from hasten.errors import (
 )
 from hasten.models.sequential.sasrec import SASRec
 from hasten.runs.checkpoint import read_checkpoint
+from hasten.testing import fingerprint, training_log
 from hasten.training.trainer import Trainer
 from tests.contract.cases import graph, sequences
-from tests.contract.test_models import fingerprint, records
 
 SMALL = {
     "model.width": 16,
@@ -46,7 +46,7 @@ def train(out: Path, **settings):
 def test_patience_ends_the_run_and_best_is_selected_on_validation(tmp_path):
     result = train(tmp_path / "run", training__epochs=40, training__lr=1e-9, training__patience=2)
     assert result.summary.stopped_by == "no improvement for 2 evaluations"
-    valid = [r for r in records(tmp_path / "run") if r["kind"] == "valid"]
+    valid = [r for r in training_log(tmp_path / "run") if r["kind"] == "valid"]
     best = max(range(len(valid)), key=lambda i: (valid[i]["ndcg@10"], -i))
     assert result.summary.best_epoch == valid[best]["epoch"]
     assert len(valid) == best + 3
@@ -55,7 +55,7 @@ def test_patience_ends_the_run_and_best_is_selected_on_validation(tmp_path):
 
 def test_evaluation_interval_and_last_epoch(tmp_path):
     train(tmp_path / "run", training__epochs=5, evaluation__every=2)
-    lines = records(tmp_path / "run")
+    lines = training_log(tmp_path / "run")
     assert [r["epoch"] for r in lines if r["kind"] == "valid"] == [2, 4, 5]
 
 
@@ -76,7 +76,7 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(number, tmp_path):
     assert stopped.value.exit_code == 128 + number
     run.resume(tmp_path / "run", quiet=True)
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
-    assert records(tmp_path / "run") == records(tmp_path / "whole")
+    assert training_log(tmp_path / "run") == training_log(tmp_path / "whole")
 
 
 def test_time_out_saves_finishes_and_goes_on(tmp_path):
@@ -98,7 +98,7 @@ def test_more_epochs_after_the_end_equal_a_longer_run(tmp_path):
     train(tmp_path / "short", training__epochs=2)
     run.resume(tmp_path / "short", changes={"training.epochs": 4}, quiet=True)
     assert fingerprint(tmp_path / "short") == fingerprint(tmp_path / "long")
-    assert records(tmp_path / "short") == records(tmp_path / "long")
+    assert training_log(tmp_path / "short") == training_log(tmp_path / "long")
 
 
 def test_resume_from_a_named_checkpoint_forgets_what_came_later(tmp_path):
@@ -123,7 +123,7 @@ def test_a_copy_goes_on_and_leaves_the_run_as_it_is(tmp_path):
         copy = tmp_path / "copies" / name
         run.resume(tmp_path / "run", checkpoint=checkpoint, out=copy, changes=longer, quiet=True)
         assert fingerprint(copy) == fingerprint(tmp_path / "longer")
-        assert records(copy) == records(tmp_path / "longer")
+        assert training_log(copy) == training_log(tmp_path / "longer")
     assert everything(tmp_path / "run") == before
 
 
@@ -276,7 +276,7 @@ def test_a_diverged_model_is_never_the_best(tmp_path, monkeypatch, metric):
         "threads": 1,
     }
     result = api.train("conve", graph(), settings=settings, out=str(tmp_path / "run"), quiet=True)
-    values = [r for r in records(tmp_path / "run") if r["kind"] == "valid"]
+    values = [r for r in training_log(tmp_path / "run") if r["kind"] == "valid"]
     assert len(values) == 3
     worst = min if metric == "mrr" else max
     assert values[2][metric] == worst(value[metric] for value in values)

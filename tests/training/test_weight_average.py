@@ -12,10 +12,10 @@ from torch import nn
 from hasten import run
 from hasten.evaluation.ranker import evaluate
 from hasten.runs.checkpoint import read_checkpoint
+from hasten.testing import fingerprint, training_log
 from hasten.training.optimizers import row_adam
 from hasten.training.weight_average import WeightAverage
 from tests.contract.cases import CASES
-from tests.contract.test_models import fingerprint, records
 from tests.contract.test_models import train as train_case
 from tests.training.test_trainer import train
 
@@ -110,12 +110,12 @@ def test_training_takes_the_same_steps_and_the_averages_are_judged_and_kept(tmp_
     for name, tensor in weights.items():
         assert torch.equal(final["training"][name], tensor)
         assert not torch.equal(final["weights"][name], tensor)
-    losses = [[r["loss"] for r in records(tmp_path / n) if r["kind"] == "train"] for n in
+    losses = [[r["loss"] for r in training_log(tmp_path / n) if r["kind"] == "train"] for n in
               ("plain", "run")]  # fmt: skip
     assert losses[0] == losses[1]
-    valid = {r["epoch"]: r for r in records(tmp_path / "run") if r["kind"] == "valid"}
+    valid = {r["epoch"]: r for r in training_log(tmp_path / "run") if r["kind"] == "valid"}
     assert valid[4] != next(
-        r for r in records(tmp_path / "plain") if r["kind"] == "valid" and r["epoch"] == 4
+        r for r in training_log(tmp_path / "plain") if r["kind"] == "valid" and r["epoch"] == 4
     )
     # what is kept as the best gives the figures of the epoch that it was selected for
     best = result.summary.best_epoch
@@ -135,7 +135,7 @@ def test_a_run_goes_on_bit_for_bit(stop, tmp_path):
     run.resume(tmp_path / "run", checkpoint=stop, quiet=True)
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
     assert fingerprint(tmp_path / "run", "best") == fingerprint(tmp_path / "whole", "best")
-    assert records(tmp_path / "run") == records(tmp_path / "whole")
+    assert training_log(tmp_path / "run") == training_log(tmp_path / "whole")
 
 
 def test_rows_that_are_moved_when_they_are_read_are_averaged_as_of_then(monkeypatch, tmp_path):

@@ -15,13 +15,14 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch, SimplePhase, TableRows, Term
 from hasten.ops.random import Stream, integers, key
 from hasten.runs.checkpoint import read_checkpoint
+from hasten.testing import fingerprint
 from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.optimizers import row_adam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES
-from tests.contract.test_models import fingerprint, train
+from tests.contract.test_models import train
 
 CPU = torch.device("cpu")
 ROWS, READ, STEPS = 60, 3, 60

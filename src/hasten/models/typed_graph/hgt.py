@@ -1,15 +1,16 @@
-"""HGT: vectors of the nodes of a typed graph (Hu et al. 2020, "Heterogeneous graph transformer").
+"""HGT: node embeddings of a typed graph (Hu et al. 2020, "Heterogeneous graph transformer").
 
-A node enters with a vector of its own, or with given features through a linear map of its type,
-goes through layers of typed attention over its neighbours (:mod:`.hgt_layer`; links
-pass messages both ways) and a linear map to the width of its embedding z. A link (h, r, t) scores
+The input of a node is a vector of its own, or its given features through a linear map of its type.
+Layers of typed attention over its neighbors follow (:mod:`.hgt_layer`; links pass messages in both
+directions), then a linear map to the width of its embedding z. The score of a link (h, r, t) is
 
 - ``distmult``: ``sum of z_h · w_r · z_t / sqrt(D) + b_r`` (Yang et al. 2015);
-- ``dot``: ``z_h · z_t / sqrt(D) + b_r``. The scale is ours: without it scores begin at ±10.
+- ``dot``: ``z_h · z_t / sqrt(D) + b_r``.
 
-Trained on links and on similar nodes (:mod:`hasten.objectives.links`). With ``inputs=constant`` all
-nodes of a type enter alike: nodes with the same mix of neighbours then get the same vector,
-whatever the width, which is what the health figures of a run are there to show.
+The factor 1 / sqrt(D) is our deviation: without it, initial scores reach ±10. Training uses links
+and similar nodes (:mod:`hasten.objectives.links`). With ``inputs=constant`` all nodes of a type
+have the same input, so nodes whose neighbors have the same types get the same vector; the embedding
+diagnostics of a run show this collapse.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.supports import Supports
+from hasten.models.typed_graph.biased_scorer import BiasedScorer
 from hasten.models.typed_graph.hgt_layer import HGTLayer, require_divisible
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.similar_nodes import similar_nodes
@@ -48,23 +50,19 @@ from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
 from hasten.scoring import Catalogue, FactorScorer, TripleQueries
 
-#: nodes that inference computes at a time
+#: nodes per block in inference
 BLOCK = 1 << 14
 _FAN_OUT = 8
 
 
 class HGT(Model):
-    """The model. Its graph is that of the data, given by :meth:`attach`."""
+    """The model. :meth:`attach` builds its graph from the data."""
 
     name = "hgt"
     summary = "vectors of a typed graph's nodes (Hu et al. 2020)"
     reads = "typed_graph"
     Options = HGTOptions
-    defaults = {
-        "batch_size": 5000,
-        "lr": 1e-3,
-        "evaluation.metrics": METRICS,
-    }
+    defaults = {"batch_size": 5000, "lr": 1e-3, "evaluation.metrics": METRICS}
     sample = "medicine"
     supports = Supports(recompute=True)
 
@@ -100,24 +98,29 @@ class HGT(Model):
             nn.Parameter(torch.ones(sizes.relations, options.width)) if distmult else None
         )
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
-        self.graph: MessageGraph | None = None
+        self._graph: MessageGraph | None = None
         self._whole: TypedEdges | None = None
         self._encoded: Tensor | None = None
 
+    @property
+    def graph(self) -> MessageGraph:
+        """The messages of the training part."""
+        assert self._graph is not None, "call attach first"
+        return self._graph
+
     def attach(self, dataset: KnowledgeGraph) -> None:
-        """Take the messages of the training part."""
-        self.graph = MessageGraph.of(dataset)
+        """Take the messages and the node features of the data."""
+        self._graph = MessageGraph.of(dataset)
         if self.given:
             for number, each in dataset.features:
                 values = torch.from_numpy(each.values).to(self.result.weight)
                 self.register_buffer(f"features_{number}", values, persistent=False)
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
-        """One: links, and similar nodes where they are asked for."""
+        """One phase: links, and similar nodes if ``contrastive_weight`` is not 0."""
         options = self.options
-        if self.graph is None:
+        if self._graph is None:
             self.attach(dataset)
-        assert self.graph is not None
         self.recompute = training.recompute
         fan_out = options.fan_out
         if options.mode == "neighbors" and fan_out is None:
@@ -146,19 +149,13 @@ class HGT(Model):
             )  # fmt: skip
         return [LinkPhase(self, self.graph, sampling, contrast)]
 
-    @property
-    def device(self) -> torch.device:
-        return self.bias.device
-
     def _edges(self) -> TypedEdges:
-        assert self.graph is not None
         if self._whole is None:
             self._whole = self.graph.whole().to(self.device)
         return self._whole
 
     def _inputs(self, nodes: Int64 | None) -> Tensor:
         """[S, hidden] the inputs of some nodes (ascending), or of all."""
-        assert self.graph is not None
         if self.options.inputs == "embeddings":
             if nodes is None:
                 return self.inputs
@@ -172,24 +169,23 @@ class HGT(Model):
         return self.inputs.index_select(0, kind.to(self.device))
 
     def _of_features(self, nodes: Int64) -> Tensor:
-        """[S, hidden] given features through the map of their type, own vectors of the others."""
-        assert self.graph is not None
+        """[S, hidden]: mapped features, or own vectors in types without features."""
         bounds = np.searchsorted(nodes, self.graph.types.offsets)
         found, own = [], 0
         for t, (width, offset) in enumerate(
             zip(self.given, self.graph.types.offsets, strict=False)
         ):
-            place = torch.from_numpy(nodes[bounds[t] : bounds[t + 1]] - offset).to(self.device)
+            index = torch.from_numpy(nodes[bounds[t] : bounds[t + 1]] - offset).to(self.device)
             if width:
-                rows = self.get_buffer(f"features_{t}").index_select(0, place)
+                rows = self.get_buffer(f"features_{t}").index_select(0, index)
                 found.append(self.feature_maps[str(t)](rows))
             else:
-                found.append(self.inputs.index_select(0, place + own))
+                found.append(self.inputs.index_select(0, index + own))
                 own += self.sizes.node_types[t]
         return torch.cat([part.to(self.inputs.dtype) for part in found])
 
     def _after(self, number: int, x: Tensor, sizes: Sequence[int]) -> Tensor:
-        """What follows a layer of attention."""
+        """Layer norm, activation and dropout after a layer of attention."""
         if self.gains is not None and self.shifts is not None:
             gain, shift = (p[number].to(x.dtype) for p in (self.gains, self.shifts))
             parts = zip(torch.split(x, list(sizes)), gain, shift, strict=True)
@@ -208,7 +204,7 @@ class HGT(Model):
         own_sizes: Sequence[int] | None,
         keep: Tensor | None,
     ) -> Tensor:
-        """One layer with what follows it."""
+        """One layer of attention, then layer norm, activation and dropout."""
 
         def compute(x: Tensor, own: Tensor | None) -> Tensor:
             layer = cast(HGTLayer, self.layers[number])
@@ -221,8 +217,7 @@ class HGT(Model):
         return compute(x, own)
 
     def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], draw: int) -> Tensor:
-        """[S, width] from all nodes through all layers, the last for the wanted nodes alone."""
-        assert self.graph is not None
+        """[S, width] with all nodes in all layers but the last, which only has the wanted nodes."""
         seed_device(self.device, draw)
         sizes = self.graph.sizes(np.arange(self.graph.nodes))
         keep = torch.from_numpy(~scored[self.graph.link]).to(self.device)
@@ -238,8 +233,7 @@ class HGT(Model):
     def encode_some(
         self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, draw: int
     ) -> Tensor:
-        """[S, width] from the neighbourhoods of the wanted nodes alone."""
-        assert self.graph is not None
+        """[S, width] from the neighborhoods of the wanted nodes."""
         hops = self.graph.hops(wanted, len(self.layers), scored, fan_out, draw)
         x = self._inputs(hops[0].sources)
         for number, hop in enumerate(hops):
@@ -263,8 +257,7 @@ class HGT(Model):
 
     @torch.no_grad()
     def embed(self, block: int = BLOCK) -> Tensor:
-        """[N, width] the embeddings of all nodes: layer by layer, ``block`` nodes at a time."""
-        assert self.graph is not None
+        """[N, width] embeddings of all nodes, layer by layer, ``block`` nodes at a time."""
         graph, x = self.graph, self._inputs(None)
         nodes = np.arange(graph.nodes)
         sizes = graph.sizes(nodes)
@@ -283,37 +276,24 @@ class HGT(Model):
 
     @contextmanager
     def encoded_once(self) -> Iterator[None]:
-        """Within it, :meth:`scorer` uses one encoding of the graph."""
         self._encoded = self.embed()
-        assert self.graph is not None
         try:
             yield
         finally:
             self._encoded = None
 
     def diagnosed_embeddings(self) -> tuple[Tensor, NodeTypes]:
-        """[N, width] embeddings to compute diagnostics of, and the type of every node."""
-        assert self.graph is not None
+        """[N, width] embeddings of all nodes, and their types."""
         return self.embed() if self._encoded is None else self._encoded, self.graph.types
 
     def scorer(self, queries: TripleQueries) -> Scorer:
-        """Scores of all nodes; the same from either end of a link."""
+        """Scores of all nodes; a query for heads has the score of the query for tails."""
         vectors = self.embed() if self._encoded is None else self._encoded
         entity = torch.from_numpy(queries.entity).to(vectors.device)
         relation = torch.from_numpy(queries.relation % self.sizes.relations).to(vectors.device)
-        asked = vectors.index_select(0, entity) * self._scale
+        query = vectors.index_select(0, entity) * self._scale
         if self.relations is not None:
-            asked = asked * self.relations.index_select(0, relation)
-        # the relation's bias moves all candidates alike; it is kept for figures across questions
+            query = query * self.relations.index_select(0, relation)
+        # the same for all candidates, but metrics that compare queries need it
         bias = self.bias.index_select(0, relation)
-        return BiasedScorer(FactorScorer(asked, Catalogue(FixedTable(vectors))), bias)
-
-
-class BiasedScorer:
-    """A scorer with one number added to all scores of a query. bias: [Q]."""
-
-    def __init__(self, scorer: Scorer, bias: Tensor) -> None:
-        self.scorer, self.bias = scorer, bias
-
-    def block(self, start: int, stop: int) -> Tensor:
-        return self.scorer.block(start, stop) + self.bias[:, None]
+        return BiasedScorer(FactorScorer(query, Catalogue(FixedTable(vectors))), bias)

@@ -1,8 +1,7 @@
-"""Pairs of similar rows of a sparse matrix, by blocks, without an N×N matrix.
+"""Pairs of sets with a Jaccard similarity above a threshold, without an N×N matrix.
 
-The Jaccard similarity of two sets is the size of their intersection over that of their union. For
-a block of rows, every column of theirs lists the rows that hold it too: counting these gives the
-intersections, in blocks x N counters at most.
+The Jaccard similarity of two sets is the size of their intersection divided by that of their union.
+Intersections are counted for a block of sets at a time: for every member, the sets that contain it.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import numpy as np
 from hasten.arrays import ragged_offsets, ragged_positions
 from hasten.ops.graph.csr import CSR
 
-#: counters that are held at once
+#: counters in memory at a time
 _COUNTERS = 1 << 22
 
 
 def jaccard_pairs(sets: CSR, columns: int, threshold: float) -> CSR:
-    """[N] for every set the others whose similarity is above the threshold, ascending.
+    """[N] for each set, the others with a similarity above the threshold, ascending.
 
-    sets: distinct members below ``columns``; an empty set is similar to none.
+    sets: distinct members below ``columns``. An empty set is similar to none.
     """
     count = len(sets)
     lengths = sets.lengths
@@ -33,9 +32,9 @@ def jaccard_pairs(sets: CSR, columns: int, threshold: float) -> CSR:
         first, last = sets.offsets[start], sets.offsets[stop]
         members = sets.items[first:last]
         owner = np.repeat(np.arange(stop - start), lengths[start:stop])
-        places, new = ragged_positions(bounds, members)
+        positions, new = ragged_positions(bounds, members)
         shared = np.bincount(
-            np.repeat(owner * count, np.diff(new)) + holders[places],
+            np.repeat(owner * count, np.diff(new)) + holders[positions],
             minlength=(stop - start) * count,
         )
         at = np.flatnonzero(shared)

@@ -1,4 +1,4 @@
-"""Which nodes of a type are similar: by the neighbours that they share in training."""
+"""Similar nodes of a type: by the Jaccard similarity of their neighbors in training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def similar_nodes(
     relations: tuple[str, ...] | None,
     threshold: float,
 ) -> tuple[int, CSR]:
-    """The first node of the type, and for each of its nodes the places of those similar to it.
+    """The first node of the type, and for each of its nodes the indices of similar nodes.
 
     kind: None: ``disease`` in any spelling, else the type with most links to other types.
 
@@ -34,12 +34,12 @@ def similar_nodes(
     types = graph.types
     number = _number(kind, types.names, graph)
     first, last = int(types.offsets[number]), int(types.offsets[number + 1])
-    mine = (graph.target >= first) & (graph.target < last)
+    own = (graph.target >= first) & (graph.target < last)
     if relations is not None:
         every = np.arange(len(graph.bounds) - 1) % len(types.source)
-        asked = np.isin(every, _relations(dataset, relations))
-        mine &= np.repeat(asked, np.diff(graph.bounds))
-    target, source = (ends[mine].astype(np.int64) for ends in (graph.target, graph.source))
+        chosen = np.isin(every, _relations(dataset, relations))
+        own &= np.repeat(chosen, np.diff(graph.bounds))
+    target, source = (ends[own].astype(np.int64) for ends in (graph.target, graph.source))
     target -= first
     sets = _sets(target, source, last - first, graph.nodes)
     found = jaccard_pairs(sets, graph.nodes, threshold)

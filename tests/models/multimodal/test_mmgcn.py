@@ -17,7 +17,7 @@ from hasten.models.multimodal.modal_data import Constants
 from hasten.scoring import RecommenderQueries
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
-from tests.models.modal_data import HELD, ITEMS, USERS, modal_dataset, naive_mmgcn
+from tests.models.multimodal.modal_data import HELD, ITEMS, USERS, modal_dataset, naive_mmgcn
 
 CPU = torch.device("cpu")
 

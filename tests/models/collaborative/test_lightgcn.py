@@ -15,7 +15,7 @@ from hasten.errors import ConfigurationError
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
 from hasten.models.interface import Sizes
 from hasten.scoring import RecommenderQueries
-from tests.models.kgat_data import write_layout
+from tests.models.collaborative.kgat_data import write_layout
 
 
 def build(tmp_path, **options):

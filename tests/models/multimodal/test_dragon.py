@@ -18,7 +18,7 @@ from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
 from hasten.models.multimodal.modal_data import training_pairs
 from hasten.models.multimodal.modal_graphs import item_graph, user_graph
 from hasten.scoring import RecommenderQueries
-from tests.models.modal_data import (
+from tests.models.multimodal.modal_data import (
     HELD,
     ITEMS,
     USERS,
@@ -27,7 +27,7 @@ from tests.models.modal_data import (
     naive_item_graph,
     naive_user_graph,
 )
-from tests.models.test_mmgcn import gradients, loss_of
+from tests.models.multimodal.test_mmgcn import gradients, loss_of
 
 
 @pytest.fixture(autouse=True)

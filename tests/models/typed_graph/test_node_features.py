@@ -20,8 +20,8 @@ from hasten.loaded_run import load_run
 from hasten.models.interface import Sizes
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
-from tests.contract.test_models import fingerprint as of_run
-from tests.models.test_hgt import table
+from hasten.testing import fingerprint as of_run
+from tests.models.typed_graph.test_hgt import table
 
 SMALL = {"width": 6, "hidden": 8, "heads": 2, "layers": 2, "negatives": 3, "contrastive_batch": 4}
 SETTINGS = {

@@ -14,7 +14,7 @@ from hasten.models.collaborative.kgat import KGAT, KGATOptions
 from hasten.models.interface import Sizes
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.scoring import RecommenderQueries
-from tests.models.kgat_data import (
+from tests.models.collaborative.kgat_data import (
     dense_attention,
     naive_pair_loss,
     naive_translation_loss,

@@ -11,7 +11,7 @@ from hasten.data.tables import TRAIN
 from hasten.models.interface import Sizes
 from hasten.models.typed_graph.degree import Degree, DegreeOptions
 from hasten.scoring import TripleQueries
-from tests.models.test_hgt import table
+from tests.models.typed_graph.test_hgt import table
 
 
 def test_scores_are_the_logarithms_of_both_degrees():

@@ -16,7 +16,7 @@ from hasten.errors import CheckpointError
 from hasten.models.collaborative.bprmf import BPRMF, BPRMFOptions
 from hasten.models.interface import Sizes
 from hasten.runs.checkpoint import read_checkpoint
-from tests.models.kgat_data import write_layout
+from tests.models.collaborative.kgat_data import write_layout
 
 
 def test_loss_and_gradients_are_those_of_the_equations(tmp_path):
