@@ -76,7 +76,7 @@ class Model(nn.Module, ABC):
 
     #: the name on the command line
     name: ClassVar[str]
-    #: one line on what it is
+    #: a one-line description
     summary: ClassVar[str]
     #: its options, a subclass of ``ModelOptions`` whose ``name`` is a ``Literal`` of the same name
     Options: ClassVar[type[ModelOptions]]

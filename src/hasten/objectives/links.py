@@ -37,12 +37,12 @@ from hasten.ops.random import Stream, key
 class LinkModel(Protocol):
     """What the phase needs from a model."""
 
-    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], draw: int) -> Tensor:
+    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], seed: int) -> Tensor:
         """[S, D] vectors of the wanted nodes from a pass over the whole graph."""
         ...
 
     def encode_some(
-        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, draw: int
+        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, seed: int
     ) -> Tensor:
         """[S, D] the same from the neighborhoods of the wanted nodes."""
         ...
@@ -122,9 +122,9 @@ class LinkPhase(SimplePhase):
         if self.sampling.mode != "full":
             return ()
         wanted = self._wanted_by_batch(batch)
-        return (self.model.encode_all(wanted, self._scored(batch), self._draw(batch)),)
+        return (self.model.encode_all(wanted, self._scored(batch), self._seed(batch)),)
 
-    def _draw(self, batch: Batch) -> int:
+    def _seed(self, batch: Batch) -> int:
         return key(batch.seed, Stream.NEIGHBOURS, batch.epoch, batch.index)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
@@ -134,7 +134,7 @@ class LinkPhase(SimplePhase):
         else:
             wanted = self._wanted(batch, own)
             vectors = self.model.encode_some(
-                wanted, self._scored(batch), self.sampling.fan_out, self._draw(batch)
+                wanted, self._scored(batch), self.sampling.fan_out, self._seed(batch)
             )
         loss = self.link_loss(batch, vectors, wanted, own[own < self.links])
         terms = [Term("link", loss, batch.denominators["examples"])]

@@ -28,14 +28,14 @@ from hasten.ops.random import Stream, key
 class NextItemBatch:
     """The ragged sequences of a micro-batch in buckets (see :mod:`hasten.ops.buckets`).
 
-    tokens: int64 [T'] items, padding included. places: int64 [T'] distance to the end of the
+    tokens: int64 [T'] items, padding included. positions: int64 [T'] distance to the end of the
     sequence. times: int64 [T'] Unix seconds or None. real: int64 [T] indices of the tokens that are
     not padding, None if there is no padding. targets: int64 [T]. negatives: int64 [T, k], None for
     losses over the whole catalogue.
     """
 
     tokens: Tensor
-    places: Tensor
+    positions: Tensor
     times: Tensor | None
     buckets: Sequence[Bucket]
     real: Tensor | None
@@ -123,9 +123,9 @@ class NextItemPhase(ExampleBatches):
         buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
         real = bucket_positions(lengths, buckets)
         ends = np.cumsum(lengths)
-        places = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
+        positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
         # the last interaction is a target only: inputs end before it
-        source = np.repeat(self.histories.offsets[users + 1], lengths) - 2 - places
+        source = np.repeat(self.histories.offsets[users + 1], lengths) - 2 - positions
         size = buckets[-1].stop
         padded = size != len(real)
 
@@ -144,14 +144,14 @@ class NextItemPhase(ExampleBatches):
             user = np.repeat(users, lengths)
             count = self.negative_count
             # a counter for each negative of each position that a user can have
-            first = torch.from_numpy((user * self.max_length + places) * count).to(device)
+            first = torch.from_numpy((user * self.max_length + positions) * count).to(device)
             counters = first[:, None] + torch.arange(count, device=device)
             rows_T = torch.from_numpy(user).to(device)[:, None]
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
             sampled = negatives(self.known, rows_T, base, counters)
         return NextItemBatch(
             tokens=flat(self.histories.items[source]),
-            places=flat(places),
+            positions=flat(positions),
             times=None if times is None else flat(times[source]),
             buckets=buckets,
             real=torch.from_numpy(real).to(device) if padded else None,

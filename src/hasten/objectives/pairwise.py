@@ -39,8 +39,8 @@ class Pairs:
 class PairwiseModel(Protocol):
     """What the phase needs from a model."""
 
-    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
-        """What a step computes once for all pairs of its batch. draw: the seed of dropout."""
+    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+        """What a step computes once for all pairs of its batch. seed: the seed of dropout."""
         ...
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,7 +59,7 @@ class PairwiseModel(Protocol):
 class InnerProductPairs:
     """Defaults for a model without a graph whose score is ``user · item``."""
 
-    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
         return ()
 
     def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -134,8 +134,8 @@ class PairwisePhase(ExampleBatches):
         return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
 
     def encode(self, batch: Batch) -> Encoded:
-        draw = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
-        return self.model.encode_pairs(self.pairs(batch, batch.ids), draw)
+        seed = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
+        return self.model.encode_pairs(self.pairs(batch, batch.ids), seed)
 
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         pairs = self.pairs(batch, rows)

@@ -140,7 +140,11 @@ def test_graphs_are_kept_under_their_content(cache, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HASTEN_CACHE", str(tmp_path / "file"))
-    assert graph_cache.kept("x", "ab", lambda: {"a": np.arange(3)})["a"].tolist() == [0, 1, 2]
+    assert graph_cache.cached_arrays("x", "ab", lambda: {"a": np.arange(3)})["a"].tolist() == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_loss_is_in_bits():

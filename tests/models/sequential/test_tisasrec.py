@@ -186,7 +186,7 @@ def test_later_items_and_times_change_nothing_earlier():
         phase = _phase(model, Histories(np.array([0, 6]), one, when))
         batch = phase.lay_out(phase.plan(0, 0, 0), np.zeros(1, np.int64))
         rows = model.items.rows(batch.tokens)
-        states.append(model.hidden(rows, batch.places, batch.times, batch.buckets))
+        states.append(model.hidden(rows, batch.positions, batch.times, batch.buckets))
     assert torch.equal(states[0][:3], states[1][:3])
     assert not torch.isclose(states[0][3:], states[1][3:]).all(1).any()
 

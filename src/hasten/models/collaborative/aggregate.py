@@ -1,19 +1,18 @@
-"""A layer of a graph network over a fixed graph, in one function: sum neighbours, mix, drop out.
+"""A layer of a graph network over a fixed graph in one function: aggregate, transform, dropout.
 
-``n = A x``; a node's own row o and the sum n of its neighbours go through one matrix or two:
+``n = A x``; a node's own row o and the sum n of its neighbors go through one or two matrices:
 
 - ``bi-interaction``: ``lrelu((o + n) W1' + b1) + lrelu((o ⊙ n) W2' + b2)``;
 - ``gcn``: ``lrelu((o + n) W1' + b1)``;  ``graphsage``: ``lrelu([o, n] W1' + b1)``.
 
-Everything after the sum goes some thousand rows at a time on the CPU, so that what lies between
-reading x and writing the result stays in the cache; forward keeps what the leaky ReLUs gave and the
-dropout mask as one bit an element, and backward computes their inputs again. As autograd would
-write it, such a layer passes through memory some twenty times more.
+On a CPU, everything after the sum is computed for about two thousand rows at a time, so that
+intermediate results stay in the cache. Forward keeps the outputs of the leaky ReLUs and the dropout
+mask as one bit per element; backward recomputes their inputs. With autograd, such a layer would
+pass through memory about twenty times more often.
 
-Where later layers need only some of the rows (a batch and its neighbours), only these are mixed,
-and the backward sum reads a table of these rows alone: the same numbers. The rows that the loss
-looks at are picked here too, so that their gradient is added to the rest in place instead of being
-a table of zeros.
+If later layers need only some rows (a batch and its neighbors), only these are transformed, and the
+backward sum reads a table of these rows, with the same result. The function also selects the rows
+that the loss needs, so that their gradient is added in place and not as a table of zeros.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.graph.spmm_rows import places
 
 Aggregator = Literal["bi-interaction", "gcn", "graphsage"]
-#: what enters the matrices of each aggregator
+#: inputs of the matrices of each aggregator
 _INPUTS: dict[Aggregator, tuple[str, ...]] = {
     "bi-interaction": ("sum", "product"),
     "gcn": ("sum",),
     "graphsage": ("both",),
 }
-#: rows at a time: a few buffers of them fit the second-level cache
+#: rows at a time, so that a few buffers fit into the L2 cache
 _ROWS_CPU = 2048
 
 
@@ -52,7 +51,7 @@ def aggregate(
     probability: float,
     rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """[S, D] rows of x, and [R, K] the layer of the given rows; in bf16 where autocast says so.
+    """[S, D] rows of x, and [R, K] the layer of the given rows; in bf16 under autocast.
 
     x: [N, D]; picked: int64 [S], distinct; matrices: weight [K, D or 2D] and bias [K] of each;
     slope: of the leaky ReLU; probability: of dropout; rows: int64 [R], distinct; None: all.
@@ -66,24 +65,24 @@ def aggregate(
 
 def mix(
     own: Tensor,
-    neighbours: Tensor,
+    neighbors: Tensor,
     matrices: Sequence[tuple[Tensor, Tensor]],
     aggregator: Aggregator,
     slope: float,
     probability: float,
 ) -> Tensor:
-    """[S, K] the same of given rows and the sums of their neighbours, as it reads."""
+    """[S, K] the same from rows and the sums of their neighbors, with PyTorch's operations."""
     parts = [
-        F.leaky_relu(F.linear(_input(kind, own, neighbours), weight, bias), slope)
+        F.leaky_relu(F.linear(_input(kind, own, neighbors), weight, bias), slope)
         for kind, (weight, bias) in zip(_INPUTS[aggregator], matrices, strict=True)
     ]
     return dropout(torch.stack(parts).sum(0), probability, training=True)
 
 
-def _input(kind: str, own: Tensor, neighbours: Tensor) -> Tensor:
+def _input(kind: str, own: Tensor, neighbors: Tensor) -> Tensor:
     if kind == "sum":
-        return own + neighbours
-    return own * neighbours if kind == "product" else torch.cat([own, neighbours], 1)
+        return own + neighbors
+    return own * neighbors if kind == "product" else torch.cat([own, neighbors], 1)
 
 
 class _Aggregate(torch.autograd.Function):
@@ -107,16 +106,16 @@ class _Aggregate(torch.autograd.Function):
             low, sums = low.index_select(0, rows), sums.index_select(0, rows)
         kinds, width = _INPUTS[aggregator], len(matrices[0])
         low_matrices = [matrix.to(dtype) for matrix in matrices]
-        # the first of what the leaky ReLUs gave: one of several, or the result itself
+        # outputs of the leaky ReLUs; a single one without dropout is the result itself
         parts = [low.new_empty(len(low), width) for _ in kinds]
         out = torch.empty_like(parts[0]) if len(kinds) > 1 or probability else parts[0]
         masks = []
         for part in _chunks(low):
-            own, neighbours, total = low[part], sums[part], out[part]
+            own, neighbors, total = low[part], sums[part], out[part]
             for number, kind in enumerate(kinds):
                 weight, bias = low_matrices[2 * number : 2 * number + 2]
                 y = parts[number][part]
-                torch.addmm(bias, _input(kind, own, neighbours), weight.T, out=y)
+                torch.addmm(bias, _input(kind, own, neighbors), weight.T, out=y)
                 F.leaky_relu_(y, slope)
             if len(kinds) > 1:
                 torch.add(parts[0][part], parts[1][part], out=total)
@@ -140,19 +139,19 @@ class _Aggregate(torch.autograd.Function):
         low_matrices = [matrix.to(ctx.dtype) for matrix in matrices]
         grads = [torch.zeros(m.shape, dtype=wide(low), device=low.device) for m in matrices]
         grad_own = torch.empty_like(low)
-        # a row of zeros below, for the nodes whose layer nobody needs
+        # the last row is zero, for nodes whose layer is not needed
         below = 0 if rows is None else 1
         grad_sums = low.new_empty(len(low) + below, low.shape[1])
         grad_sums[len(low) :] = 0
-        for place, part in enumerate(_chunks(low)):
-            own, neighbours, grad = low[part], sums[part], grad_out[part].to(ctx.dtype)
+        for chunk, part in enumerate(_chunks(low)):
+            own, neighbors, grad = low[part], sums[part], grad_out[part].to(ctx.dtype)
             if masks:
-                grad = grad * _mask_again(masks[place], grad, ctx.probability)
+                grad = grad * _restore_mask(masks[chunk], grad, ctx.probability)
             to_own, to_sums = grad_own[part], grad_sums[: len(low)][part]
             for number, kind in enumerate(kinds):
-                # of the result as of the input: a leaky ReLU keeps the sign
+                # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
-                grads[2 * number] += g.T @ _input(kind, own, neighbours)
+                grads[2 * number] += g.T @ _input(kind, own, neighbors)
                 grads[2 * number + 1] += g.sum(0, dtype=wide(g))
                 if kind == "sum":
                     torch.mm(g, low_matrices[2 * number], out=to_own)
@@ -161,7 +160,7 @@ class _Aggregate(torch.autograd.Function):
                 elif kind == "product":
                     d = g @ low_matrices[2 * number]
                     torch.addcmul(to_own, d, own, out=to_sums)
-                    to_own.addcmul_(d, neighbours)
+                    to_own.addcmul_(d, neighbors)
                 else:
                     d = g @ low_matrices[2 * number]
                     to_own.copy_(d[:, : own.shape[1]])
@@ -185,7 +184,7 @@ def _chunks(x: Tensor) -> list[slice]:
 
 
 def _mask(like: Tensor, probability: float) -> tuple[Tensor, Tensor]:
-    """A mask of :func:`hasten.ops.dense.dropout.dropout`, and what to keep of it."""
+    """A mask of :func:`hasten.ops.dense.dropout.dropout`, and its compact form for backward."""
     if like.device.type != "cpu":
         mask = F.dropout(torch.ones_like(like), probability)
         return mask, mask > 0
@@ -195,8 +194,8 @@ def _mask(like: Tensor, probability: float) -> tuple[Tensor, Tensor]:
     return mask_of(bits, like.shape, probability).to(like.dtype), bits
 
 
-def _mask_again(kept: Tensor, like: Tensor, probability: float) -> Tensor:
-    """The mask of which :func:`_mask` gave what to keep."""
+def _restore_mask(kept: Tensor, like: Tensor, probability: float) -> Tensor:
+    """The mask from its compact form."""
     if like.device.type != "cpu":
         return kept.to(like.dtype) / (1 - probability)
     if kept_scale(probability) == 1:

@@ -177,7 +177,7 @@ class KGAT(NodeVectorModel):
         spans = self.edges.spans
         counts = torch.tensor([span.stop - span.start for span in spans])
         kinds = torch.tensor([span.relation for span in spans])
-        kind = kinds.repeat_interleave(counts)[self.edges.place.cpu()]
+        kind = kinds.repeat_interleave(counts)[self.edges.position.cpu()]
         tail = self.graph.columns.cpu().long().numpy()
         weight = self.attention.cpu().double().numpy()
         return PathGraph(self.graph.bounds, tail, kind.numpy(), weight)
@@ -201,10 +201,10 @@ class KGAT(NodeVectorModel):
     def first_user(self) -> int:
         return self.sizes.entities
 
-    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
         wanted = torch.unique(self.pair_nodes(pairs))
-        seed_device(self.device, draw)
+        seed_device(self.device, seed)
         vectors = self.propagate(wanted)
         return vectors, wanted.to(vectors.device)
 

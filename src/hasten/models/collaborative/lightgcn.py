@@ -61,7 +61,7 @@ class LightGCN(NodeVectorModel):
         self.graph, self.weights = _graph(pairs, self.sizes.items, self.nodes.weight)
         return super().phases(dataset, training)
 
-    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
         """Vectors and layer 0 of the nodes of a batch [S, D] each, and these nodes, ascending."""
         wanted = torch.unique(self.pair_nodes(pairs))
         own, mean = self._propagate(wanted)

@@ -1,4 +1,4 @@
-"""Popularity: every user gets the items with the most training events. The baseline to beat."""
+"""Popularity: every user gets the items with the most training interactions. A baseline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hasten.scoring import RecommenderQueries
 
 
 class PopOptions(ModelOptions):
-    """Popularity has nothing to set."""
+    """Popularity has no options."""
 
     name: Literal["pop"] = "pop"
 
@@ -35,7 +35,7 @@ class SameForAll:
 
 
 class Pop(Model):
-    """Counts of events an item in the training part; nothing is learned by gradients."""
+    """Training interactions per item, without gradient steps."""
 
     name = "pop"
     summary = "the most popular items, for everyone"
@@ -53,11 +53,11 @@ class Pop(Model):
         self.register_buffer("counts", torch.zeros(sizes.items, dtype=torch.int64))
 
     def fit(self, dataset: Dataset) -> None:
-        """Count the training events of each item."""
+        """Count the training interactions of each item."""
         item = dataset.interactions.item[dataset.part == TRAIN]
         counts = np.bincount(item, minlength=len(self.counts))
         self.counts.copy_(torch.from_numpy(counts))
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:
-        """The counts, for every query alike (float32: exact below 2^24 events an item)."""
+        """The counts, the same for every query (exact in float32 below 2^24 per item)."""
         return SameForAll(self.counts.to(torch.float32), len(queries))

@@ -1,10 +1,10 @@
-"""Attention logits of the edges of a graph with relations, grouped by relation (KGAT, eq. 4).
+"""Attention logits of the edges of a knowledge graph, grouped by relation (KGAT, equation 4).
 
-``l(h, r, t) = (e_t W_r) · tanh(e_h W_r + e_r)``. A relation's matrix meets every node that stands
-at an end of its edges once, not every edge: two products a relation, then one product of two rows
-an edge, read where they are. Which nodes those are is found once, for the graph does not change.
-Where a relation has more tails than heads, ``e_t · (W_r tanh(...))`` is the same with both products
-over the heads.
+``l(h, r, t) = (e_t W_r) · tanh(e_h W_r + e_r)``. The matrix of a relation is multiplied with every
+distinct node at an end of its edges, not with every edge: two matrix products per relation, then
+one inner product per edge. The distinct nodes are found once, because the graph does not change. If
+a relation has more distinct tails than heads, ``e_t · (W_r tanh(...))`` gives the same with both
+products over the heads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.ops.graph.row_products import row_products
 
-#: rows that are multiplied at a time on the CPU: what lies between fits the second-level cache
+#: rows per matrix product on a CPU, so that intermediate results fit into the L2 cache
 _ROWS_CPU = 2048
 
 
@@ -26,8 +26,8 @@ _ROWS_CPU = 2048
 class Span:
     """The edges of one relation, from start to stop in the order of relations.
 
-    heads: int64 [H], the distinct ones, ascending; offsets: int32 [H + 1], where the edges of each
-    begin within the span; tails: the distinct ones, or None where there are more of them.
+    heads: int64 [H] distinct heads, ascending. offsets: int32 [H + 1] of the edges of each head
+    within the span. tails: distinct tails, or None if they are more than the heads.
     """
 
     relation: int
@@ -40,26 +40,26 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class RelationEdges:
-    """Edges in the order of their relations. place: int64 [E], where each edge of the graph is.
+    """Edges sorted by relation. position: int64 [E], position of each edge of the graph.
 
-    tail: int32 [E], which of its span's tails, or the node itself where it has none.
+    tail: int32 [E], index in the tails of its span, or the node if the span has none.
     """
 
-    place: Tensor
+    position: Tensor
     tail: Tensor
     spans: tuple[Span, ...]
 
     @classmethod
     def build(cls, head: Int64, relation: Int64, tail: Int64) -> RelationEdges:
-        """From edges in the order of their heads."""
+        """From edges sorted by head."""
         assert np.all(head[1:] >= head[:-1]), "edges must come head by head"
         # numpy sorts 16 bits by radix
         small = relation.astype(np.uint16) if relation.max(initial=0) < 2**16 else relation
         order = np.argsort(small, kind="stable")
         kinds, starts = np.unique(relation[order], return_index=True)
         stops = [*starts[1:].tolist(), len(order)]
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
         count = int(max(head.max(initial=-1), tail.max(initial=-1))) + 1
         heads = head[order]
         tails = torch.from_numpy(tail[order].astype(np.int32))
@@ -67,13 +67,13 @@ class RelationEdges:
         for kind, start, stop in zip(kinds.tolist(), starts.tolist(), stops, strict=True):
             own, first = np.unique(heads[start:stop], return_index=True)
             offsets = torch.from_numpy(np.append(first, stop - start).astype(np.int32))
-            reached, which = _occurring(tails[start:stop], count)
+            reached, which = _distinct(tails[start:stop], count)
             fewer = len(reached) <= len(own)
             if fewer:
                 tails[start:stop] = which
             found = torch.from_numpy(own), offsets, reached if fewer else None
             spans.append(Span(kind, start, stop, *found))
-        return cls(torch.from_numpy(place), tails, tuple(spans))
+        return cls(torch.from_numpy(position), tails, tuple(spans))
 
     def to(self, device: torch.device) -> RelationEdges:
         spans = tuple(
@@ -85,7 +85,7 @@ class RelationEdges:
             )
             for span in self.spans
         )
-        return RelationEdges(self.place.to(device), self.tail.to(device), spans)
+        return RelationEdges(self.position.to(device), self.tail.to(device), spans)
 
 
 @torch.no_grad()
@@ -96,29 +96,29 @@ def relation_attention(
 
     nodes: [n, D]; relations: [R, K]; weights: [R, D, K].
     """
-    logits = nodes.new_empty(len(edges.place))
+    logits = nodes.new_empty(len(edges.position))
     for span in edges.spans:
         matrix, relation = weights[span.relation], relations[span.relation]
         tail = edges.tail[span.start : span.stop]
         if span.tails is None:
-            moved, reached = _moved(nodes, span.heads, matrix, relation, matrix.T), nodes
+            translated, reached = _translated(nodes, span.heads, matrix, relation, matrix.T), nodes
         else:
-            moved = _moved(nodes, span.heads, matrix, relation)
+            translated = _translated(nodes, span.heads, matrix, relation)
             reached = nodes.new_empty(len(span.tails), len(relation))
             for part in _parts(span.tails):
                 torch.mm(nodes.index_select(0, span.tails[part]), matrix, out=reached[part])
-        logits[span.start : span.stop] = row_products(span.offsets, tail, moved, reached)
-    return logits.index_select(0, edges.place)
+        logits[span.start : span.stop] = row_products(span.offsets, tail, translated, reached)
+    return logits.index_select(0, edges.position)
 
 
-def _moved(
+def _translated(
     nodes: Tensor, ids: Tensor, matrix: Tensor, relation: Tensor, then: Tensor | None = None
 ) -> Tensor:
-    """[S, K] ``tanh(e W + r)`` of these nodes, or [S, D] that times a further matrix."""
+    """[S, K] ``tanh(e W + r)`` of these nodes, or [S, D] its product with another matrix."""
     out = nodes.new_empty(len(ids), matrix.shape[1] if then is None else then.shape[1])
     for part in _parts(ids):
         own = nodes.index_select(0, ids[part])
-        # tanh x = 2 sigmoid(2x) - 1, in a third of the time on a CPU
+        # tanh x = 2 sigmoid(2x) - 1, three times as fast on a CPU
         turned = out[part] if then is None else out.new_empty(len(own), len(relation))
         torch.addmm(relation, own, matrix, beta=2, alpha=2, out=turned).sigmoid_().mul_(2).sub_(1)
         if then is not None:
@@ -131,9 +131,9 @@ def _parts(ids: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(ids), step)]
 
 
-def _occurring(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The distinct ids, int64, and which of them each is, int32."""
+def _distinct(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The distinct ids (int64), and the index of each id in them (int32)."""
     present = torch.zeros(count, dtype=torch.bool, device=ids.device)
     present[ids] = True
-    place = torch.cumsum(present, 0, dtype=torch.int32) - 1
-    return torch.nonzero(present).view(-1), place.index_select(0, ids)
+    position = torch.cumsum(present, 0, dtype=torch.int32) - 1
+    return torch.nonzero(present).view(-1), position.index_select(0, ids)

@@ -1,9 +1,9 @@
-"""The loss of translations in relation spaces (TransR), forward and backward in one function.
+"""The TransR loss, forward and backward in one function.
 
-``y = e W_r`` for the head h, the tail t and another node o of an edge of relation r;
-``a = y_h + r - y_t``, ``b = y_h + r - y_o``; the loss is the sum over edges of
-``softplus(a·a - b·b)``, the norms are half the sum of all squares of y and r. Edges of one relation
-stand together, so its matrix meets their rows at once and is not copied for every edge.
+``y = e W_r`` for the head h, the tail t and the negative tail o of an edge of relation r;
+``a = y_h + r - y_t``, ``b = y_h + r - y_o``. The loss is the sum over edges of
+``softplus(a·a - b·b)``, the norms are half the sum of all squares of y and r. Edges are grouped by
+relation, so each relation's matrix is used in one product and not copied per edge.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from hasten.ops.dtypes import autocast_dtype, wide
 
 
 def translation_loss(
-    rows: Tensor, place: Tensor, relation: Tensor, weights: Tensor, sizes: list[int]
+    rows: Tensor, index: Tensor, relation: Tensor, weights: Tensor, sizes: list[int]
 ) -> tuple[Tensor, Tensor]:
     """The loss and the norms, scalars in float32 or wider.
 
-    rows: [S, D], those of the nodes that occur; place: int64 [3B], which row is the head, the tail
-    and the other node of one edge after the other; relation: [B, K], the vector of each edge;
-    weights: [R, D, K]; sizes: edges of each relation [R]. Autocast chooses the precision of the
-    products.
+    rows: [S, D] of the nodes. index: int64 [3B], the rows of head, tail and negative of each edge.
+    relation: [B, K], the vector of each edge. weights: [R, D, K]. sizes: edges of each relation
+    [R]. Under autocast the products are in lower precision.
     """
     found: tuple[Tensor, Tensor] = _TranslationLoss.apply(  # type: ignore[no-untyped-call]
-        rows, place, relation, weights, sizes, autocast_dtype(rows)
+        rows, index, relation, weights, sizes, autocast_dtype(rows)
     )
     return found
 
@@ -38,13 +37,13 @@ class _TranslationLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         rows: Tensor,
-        place: Tensor,
+        index: Tensor,
         relation: Tensor,
         weights: Tensor,
         sizes: list[int],
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        x = rows.index_select(0, place).to(dtype)
+        x = rows.index_select(0, index).to(dtype)
         low = weights.to(dtype)
         y = x.new_empty(len(x), weights.shape[2])
         kinds, parts = _kinds(sizes)
@@ -57,18 +56,18 @@ class _TranslationLoss(torch.autograd.Function):
         near, far = moved - tail, moved - other
         margin = near.square().sum(1) - far.square().sum(1)
         norms = (y.square().sum() + relation.square().sum()) / 2
-        ctx.save_for_backward(place, relation, low, x, y, near, far, margin)
+        ctx.save_for_backward(index, relation, low, x, y, near, far, margin)
         ctx.sizes, ctx.count, ctx.kinds = sizes, len(rows), (rows.dtype, weights.dtype)
         return F.softplus(margin).sum(), norms
 
     @staticmethod
-    def backward(ctx: Any, of_loss: Tensor, of_norms: Tensor) -> tuple[Tensor | None, ...]:
-        place, relation, low, x, y, near, far, margin = ctx.saved_tensors
-        rises = (margin.sigmoid() * (2 * of_loss))[:, None]
+    def backward(ctx: Any, grad_loss: Tensor, grad_norms: Tensor) -> tuple[Tensor | None, ...]:
+        index, relation, low, x, y, near, far, margin = ctx.saved_tensors
+        rises = (margin.sigmoid() * (2 * grad_loss))[:, None]
         near, far = near * rises, far * rises
-        grad_y = (y * of_norms).view(len(relation), 3, y.shape[1])
+        grad_y = (y * grad_norms).view(len(relation), 3, y.shape[1])
         moved = near - far
-        grad_relation = torch.add(moved, relation * of_norms)
+        grad_relation = torch.add(moved, relation * grad_norms)
         grad_y[:, 0].add_(moved)
         grad_y[:, 1].sub_(near)
         grad_y[:, 2].add_(far)
@@ -88,12 +87,12 @@ class _TranslationLoss(torch.autograd.Function):
             torch.mm(own, part, out=to_weights)
         of_rows, of_weights = ctx.kinds
         grad_x = grad_x.to(of_rows)
-        grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, place, grad_x)
+        grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, index, grad_x)
         return grad_rows, None, grad_relation, grad_weights.to(of_weights), None, None
 
 
 def _kinds(sizes: list[int]) -> tuple[list[int], list[int]]:
-    """The relations that have edges, and the rows of each: three an edge."""
+    """The relations that have edges, and the number of rows of each: three per edge."""
     kinds = [kind for kind, size in enumerate(sizes) if size]
     return kinds, [3 * sizes[kind] for kind in kinds]
 

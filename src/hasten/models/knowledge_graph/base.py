@@ -1,17 +1,17 @@
-"""What models of knowledge graphs share: tables, reciprocal relations, losses, the scorer.
+"""Base classes of knowledge graph models: tables, reciprocal relations, losses, the scorer.
 
-A model scores the answers of a query (h, r, ?). The query (?, r, t) for heads is (t, r + R, ?),
-with the reciprocal relation r + R. Losses, summed over the queries of a batch and divided by their
-number; only the last one works for scores that are not ``q(h, r) · e_t + b_t``:
+A model scores the answers of a query (h, r, ?). The query (?, r, t) for heads is (t, r + R, ?) with
+the reciprocal relation r + R. Losses, summed over the queries of a batch; all but the last need a
+score of the form ``q(h, r) · e_t + b_t``:
 
-- ``1-n``: binary cross-entropy over all entities, with all training answers of (h, r) as
-  positives and smoothed labels (Dettmers et al. 2018);
-- ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018), a training
-  triple and direction at a time;
-- ``1-n-softmax``: the same cross-entropies, but all answers of (h, r) in training together: over an
-  epoch the loss of ``1vsall``, with one q(h, r) per query instead of one per answer;
-- ``sampled``: binary cross-entropy of one answer and k sampled entities that are not known
-  answers; its cost does not depend on the number of entities.
+- ``1-n`` (KvsAll): binary cross-entropy over all entities, with all training answers of (h, r) as
+  positives and label smoothing (Dettmers et al. 2018);
+- ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018), one example per
+  training triple and direction;
+- ``1-n-softmax``: the same cross-entropy for all training answers of (h, r) together. Over an epoch
+  the loss is that of ``1vsall``, but q(h, r) is computed once per query, not once per answer;
+- ``sampled``: binary cross-entropy of one answer and k sampled entities that are not known answers.
+  Its cost does not depend on the number of entities.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOSSES = (
 
 
 class TripleOptions(ModelOptions):
-    """Options that models of knowledge graphs share."""
+    """Options of all knowledge graph models."""
 
     width: int = Field(200, ge=1, description="D, the width of entities and relations")
     loss: Loss = Field("1-n", description=LOSSES)
@@ -151,7 +151,7 @@ class TripleModel(Model):
 
 
 class FactorizedTripleModel(TripleModel):
-    """Score ``q(h, r) · e_t + b_t``: a subclass defines q as :meth:`vectors`. Has all losses."""
+    """Score ``q(h, r) · e_t + b_t``; supports all losses. A subclass defines q: :meth:`vectors`."""
 
     supports = Supports(compile=True)
 
@@ -201,7 +201,7 @@ class FactorizedTripleModel(TripleModel):
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile the vectors of the queries."""
-        plain = type(self).vectors.__get__(self)  # not what an earlier call put in its place
+        plain = type(self).vectors.__get__(self)  # the method of the class, not an earlier wrap
         self.vectors = wrap(plain)  # type: ignore[method-assign]
         return True
 

@@ -1,7 +1,7 @@
 """ComplEx: complex-valued embeddings (Trouillon et al. 2016).
 
-Score ``Re(Σ h_k r_k conj(t_k))``. With real and imaginary halves side by side,
-``q = [h_re r_re − h_im r_im, h_re r_im + h_im r_re]`` and the score is ``q · [t_re, t_im]``.
+Score ``Re(Σ h_k r_k conj(t_k))``. A vector holds the real parts, then the imaginary parts:
+``q = [h_re r_re − h_im r_im, h_re r_im + h_im r_re]``, and the score is ``q · [t_re, t_im]``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
     LOSSES,
     METRICS,
@@ -48,9 +47,6 @@ class ComplEx(FactorizedTripleModel):
     defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
 
     options: ComplExOptions
-
-    def __init__(self, options: ComplExOptions, sizes: Sizes) -> None:
-        super().__init__(options, sizes)
 
     def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         h_re, h_im = head_BD.chunk(2, dim=1)

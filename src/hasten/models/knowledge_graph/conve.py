@@ -1,12 +1,13 @@
 """ConvE: two-dimensional convolutions over head and relation (Dettmers et al. 2018).
 
-Head and relation, each D = H·W numbers, become an image of 2H×W; batch norm, dropout; C filters of
-k×k without padding, batch norm, ReLU, dropout of whole channels; a linear map back to D, dropout,
-batch norm, ReLU; the score of entity t is its product with e_t, plus a bias (equation 1 and figure
-1 of the paper). Differences: no biases before a batch norm, and no gain and shift in the first one,
-which the second undoes; batch norm over groups of ``group`` questions, whatever the batch.
+Head and relation, D = H·W numbers each, form an image of 2H×W; batch norm, dropout; C filters of
+k×k without padding, batch norm, ReLU, dropout of whole channels; a linear map to D, dropout, batch
+norm, ReLU. The score of entity t is the inner product with e_t, plus a bias (equation 1 and figure
+1 of the paper). Differences: no biases before a batch norm; no gain and shift in the first batch
+norm, which the second would undo; batch norm over groups of ``group`` queries, independent of the
+batch size.
 
-Shapes: B questions, D width, H×W the shape of a vector, C channels, P = (2H-k+1)(W-k+1) places.
+Shapes: B queries, D width, H×W the shape of a vector, C channels, P = (2H-k+1)(W-k+1) positions.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ class ConvEOptions(TripleOptions):
 
 
 def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
-    """H and W with H·W = width, H ≥ W ≥ kernel, as square as can be: 200 is 20×10.
+    """H and W with H·W = width and H ≥ W ≥ kernel, as square as possible: 200 is 20×10.
 
-    Raises ValueError with the nearest widths that have a shape.
+    Raises:
+        ValueError: there are none; names the nearest widths that have a shape.
     """
 
     def find(number: int) -> tuple[int, int] | None:
@@ -116,7 +118,11 @@ class ConvE(FactorizedTripleModel):
         self.encode: Callable[[Tensor, Tensor, list[int]], tuple[Tensor, ...]] = self._encode
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
-        """As for every model of triples, once the batch fits its BatchNorm groups."""
+        """One phase, see :meth:`TripleModel.phases`.
+
+        Raises:
+            ConfigurationError: the batch or micro-batch does not fit the BatchNorm groups.
+        """
         if training.batch_size < 2:
             raise ConfigurationError(
                 "training.batch_size=1: BatchNorm cannot estimate a variance from one question; "
@@ -133,17 +139,17 @@ class ConvE(FactorizedTripleModel):
         return super().phases(dataset, training)
 
     def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
-        """[B, D] float32, group by group in training."""
+        """[B, D] float32; in training, BatchNorm statistics are per group."""
         if not self.training:
             return self._infer(head_BD, relation)
         sizes = self._groups(len(relation))
         vectors, *stats = self.encode(head_BD, relation, sizes)
-        for size, *of_group in zip(sizes, *(each.detach() for each in stats), strict=True):
-            self._gather(size, *of_group)
+        for size, *group in zip(sizes, *(each.detach() for each in stats), strict=True):
+            self._add_moments(size, *group)
         return vectors
 
     def _groups(self, count: int) -> list[int]:
-        """Sizes of the BatchNorm groups; a last one of a single question joins its neighbour."""
+        """Sizes of the BatchNorm groups. A single query at the end joins the group before it."""
         sizes = [self.group] * (count // self.group)
         rest = count % self.group
         if rest == 1 and sizes:
@@ -152,8 +158,8 @@ class ConvE(FactorizedTripleModel):
             sizes.append(rest)
         return sizes
 
-    def _gather(self, count: int, image: Tensor, feature: Tensor, hidden: Tensor) -> None:
-        """Take in the moments of a group: mean and variance stacked [2, channels]."""
+    def _add_moments(self, count: int, image: Tensor, feature: Tensor, hidden: Tensor) -> None:
+        """Add the moments of a group: mean and variance, stacked [2, channels]."""
         cells = count * 2 * self.height * self.columns
         for moments, stats, values in (
             (self.image_moments, image, cells),
@@ -169,7 +175,7 @@ class ConvE(FactorizedTripleModel):
         return torch.cat([head_BD.view(shape), below.view(shape)], dim=1)
 
     def _encode(self, head_BD: Tensor, relation: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-        """The vectors in training, and the moments of the batch norms of each group [G, 2, ...]."""
+        """The vectors in training, and the BatchNorm moments of each group [G, 2, ...]."""
         pairs = zip(torch.split(head_BD, sizes), torch.split(relation, sizes), strict=True)
         groups, images, features = zip(*(self._features(*pair) for pair in pairs), strict=True)
         hidden = rectified_linear(groups, self.hidden.weight, self.recompute)
@@ -204,7 +210,7 @@ class ConvE(FactorizedTripleModel):
         return folded_filters(self.filters, mean, variance, gain, shift, EPS)
 
     def _infer(self, head_BD: Tensor, relation: Tensor) -> Tensor:
-        """The vectors by the running moments, without dropout."""
+        """The vectors with running BatchNorm statistics, without dropout."""
         image = self.image(head_BD, relation)
         moments = self.image_moments
         image = normalise(image, moments.mean, moments.variance, EPS)
@@ -217,6 +223,6 @@ class ConvE(FactorizedTripleModel):
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """Compile what a step calls: the encoder of a batch."""
+        """Compile the encoder of a batch."""
         self.encode = wrap(self._encode)
         return True

@@ -1,7 +1,7 @@
 """DistMult: three-way products of embeddings (Yang et al. 2015).
 
-``q(h, r) = e_h ∘ e_r``, score ``q · e_t``. With a reciprocal relation for each direction it is no
-longer bound to symmetric relations, unlike the original.
+``q(h, r) = e_h ∘ e_r``, score ``q · e_t``. Unlike the original, it can model asymmetric relations,
+because each direction of a relation has its own embedding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
     LOSSES,
     METRICS,
@@ -40,9 +39,6 @@ class DistMult(FactorizedTripleModel):
     defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
 
     options: DistMultOptions
-
-    def __init__(self, options: DistMultOptions, sizes: Sizes) -> None:
-        super().__init__(options, sizes)
 
     def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
         product = head_BD * self.relations.rows(relation)

@@ -1,14 +1,14 @@
-"""Convolution of small one-channel images, batch norm, ReLU and channel dropout as one product.
+"""Convolution of one-channel images, batch norm, ReLU and channel dropout as one matrix product.
 
-With K = k² taps, L places and p_b the patches of image b [K + 1, L], whose last row is ones, batch
-norm over the B·L outputs of each channel needs only the second moments M = mean of p p' over all
-places, that is the mean m and the covariance S of the taps:
+With K = k² taps, L positions and p_b the patches of image b [K + 1, L], whose last row is ones,
+batch norm over the B·L outputs of a channel only needs the second moments M = mean of p p' over all
+positions, which give the mean m and the covariance S of the taps:
 
     mean_c = w_c · m,   var_c = w_c' S w_c,   a_c = gain_c / sqrt(var_c + eps)
     y_b = relu(f_b p_b),   f_b = keep_b [a w, shift - a mean]
 
-so that it costs a (K+1)×(K+1) matrix instead of passes over B·C·L values, and the dropout of whole
-channels costs nothing: its mask is folded into the filters too. Everything is float32.
+It costs a (K+1)×(K+1) matrix instead of passes over B·C·L values. The dropout mask of whole
+channels is folded into the filters. Everything is float32.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch import Tensor
 
 
 def patches_of(images: Tensor, kernel: int) -> Tensor:
-    """[B, k² + 1, L] the windows of images [B, H, W] in reading order, and a row of ones."""
+    """[B, k² + 1, L] the windows of images [B, H, W] in row-major order, and a row of ones."""
     patches: Tensor = _Patches.apply(images, kernel)  # type: ignore[no-untyped-call]
     return patches
 
 
 def images_of(patches: Tensor, height: int, width: int, kernel: int) -> Tensor:
-    """[B, H, W] windows [B, k² + 1, L] added to where they came from: patches_of backwards."""
+    """[B, H, W]: the backward pass of patches_of, windows [B, k² + 1, L] summed into images."""
     rows, columns = height - kernel + 1, width - kernel + 1
     taps = patches.view(len(patches), kernel**2 + 1, rows, columns).unbind(1)
     images = patches.new_zeros(len(patches), height, width)
@@ -38,13 +38,13 @@ def images_of(patches: Tensor, height: int, width: int, kernel: int) -> Tensor:
 
 
 def tap_moments(patches: Tensor) -> Tensor:
-    """[K + 1, K + 1] the mean of p p' over all images and places; its last row is the mean of p."""
+    """[K + 1, K + 1] the mean of p p' over images and positions; its last row is the mean of p."""
     moments: Tensor = _Moments.apply(patches)  # type: ignore[no-untyped-call]
     return moments
 
 
 def channel_moments(moments: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance [C] of what filters [C, K] give, from the taps' moments."""
+    """Mean and biased variance [C] of the outputs of filters [C, K], from the tap moments."""
     centre = moments[-1, :-1]
     covariance = moments[:-1, :-1] - torch.outer(centre, centre)
     return filters @ centre, ((filters @ covariance) * filters).sum(1)
@@ -61,7 +61,7 @@ def folded_filters(
 def rectified_products(patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
     """[B, C · L]: relu(filters [C, K + 1] @ patches), times ``keep`` [B, C] (or None).
 
-    keep: a dropout mask, not negative, the same for all places of a channel.
+    keep: a non-negative dropout mask of whole channels.
     """
     kept = filters.expand(len(patches), *filters.shape)
     if keep is not None:

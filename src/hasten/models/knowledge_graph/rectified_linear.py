@@ -1,16 +1,16 @@
-"""A linear map of rectified products, a block of channels at a time.
+"""A linear map of rectified products, computed by blocks of channels.
 
     hidden_b = W vec(relu(f_b p_b)),   f_b = keep_b filters [C, K + 1],   p_b patches [K + 1, L]
 
-as :func:`.patch_convolution.rectified_products` followed by a linear layer, for groups of
-images with filters of their own. The features relu(f p), C·L numbers an image, are by far the
-largest thing that a step of ConvE holds; a block of channels of them is made, multiplied and, with
-``recompute``, forgotten: the backward pass makes it again from the patches, which costs one small
-product. Without it the blocks are kept. Both do the same sums in the same order, so the switch
-changes no number.
+This is :func:`.patch_convolution.rectified_products` followed by a linear layer, for groups of
+images with their own filters. The features relu(f p), C·L numbers per image, are the largest tensor
+of a step of ConvE. They are computed and multiplied one block of channels at a time. With
+``recompute``, the backward pass computes them again from the patches, which costs one small
+product; otherwise the blocks are kept. Both use the same order of summation, so the results are
+identical.
 
-Under autocast the large products are taken in the lower precision and summed over blocks in
-float32; the features themselves are float32.
+Under autocast, the large products are in lower precision and summed over blocks in float32; the
+features are float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-#: channels of a block: half of ConvE's; fewer cost the products more than they save memory
+#: channels per block, half of ConvE's; smaller blocks slow the products more than they save memory
 BLOCK = 16
 
 
@@ -31,8 +31,8 @@ BLOCK = 16
 class Group:
     """Images that share filters.
 
-    patches: [b, K + 1, L]; filters: [C, K + 1]; keep: [b, C], a dropout mask, not negative, the
-    same for all places of a channel, or None.
+    patches: [b, K + 1, L]. filters: [C, K + 1]. keep: [b, C] a non-negative dropout mask of whole
+    channels, or None.
     """
 
     patches: Tensor
@@ -41,9 +41,9 @@ class Group:
 
 
 def rectified_linear(groups: Sequence[Group], weight: Tensor, recompute: bool = False) -> Tensor:
-    """[B, D]: relu(filters @ patches) times ``keep``, then weight; one group after the other.
+    """[B, D]: relu(filters @ patches) times ``keep``, then times the weight, for all groups.
 
-    weight: [D, C·L]; recompute: keep no features for the backward pass.
+    weight: [D, C·L]. recompute: activation checkpointing of the features.
     """
     device, dtype = weight.device.type, weight.dtype
     if torch.is_autocast_enabled(device):

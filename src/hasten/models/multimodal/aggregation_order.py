@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 Order = Literal["aggregate first", "multiply first"]
-#: what summing one element of one neighbour costs, in operations of a matrix product: 4.4 G
+#: cost of summing one element of one neighbor, in operations of a matrix product: 4.4 G
 #: elements against 70 GFLOP a second, with one thread of a CPU
 _ELEMENT = 16
 

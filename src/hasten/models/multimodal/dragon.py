@@ -103,7 +103,7 @@ class DRAGON(MultimodalModel):
         self._items: Weighted | None = None
         self._users: Weighted | None = None
 
-    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
         """Vectors of the users and of the items of a batch, and their ids, ascending."""
         users = torch.unique(pairs.user)
         items = torch.unique(torch.cat([pairs.positive, pairs.negative]))

@@ -1,7 +1,7 @@
-"""Graphs that take long to make, kept under the hash of everything they follow from.
+"""A cache of graphs on disk, by the hash of everything that they depend on.
 
-They lie in ``graphs`` of the cache (``HASTEN_CACHE``, or ``~/.cache/hasten``). A file that is
-damaged is made anew; where the cache cannot be written, nothing is kept.
+Files are in ``graphs`` of the cache folder (``HASTEN_CACHE``, or ``~/.cache/hasten``). A damaged
+file is replaced; if the folder is not writable, nothing is cached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Arrays = Mapping[str, Int64]
 
 
 def content_hash(*parts: str | Int64) -> str:
-    """sha256 over texts and arrays of whole numbers."""
+    """SHA-256 of strings and integer arrays."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):
@@ -34,8 +34,8 @@ def content_hash(*parts: str | Int64) -> str:
     return digest.hexdigest()
 
 
-def kept(name: str, mark: str, make: Callable[[], Arrays]) -> dict[str, Int64]:
-    """The arrays of that name and content hash: from the cache, or made and put there."""
+def cached_arrays(name: str, mark: str, make: Callable[[], Arrays]) -> dict[str, Int64]:
+    """The arrays of this name and content hash, from the cache or from ``make``."""
     path = cache_folder() / "graphs" / f"{name}-{mark[:32]}.safetensors"
     found = _read(path, mark)
     if found is None:

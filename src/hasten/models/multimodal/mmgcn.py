@@ -160,7 +160,7 @@ class MMGCN(MultimodalModel):
         self._mix = wrap(mix_layer)
         return True
 
-    def encode_pairs(self, pairs: Pairs, draw: int) -> Encoded:
+    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
         """Vectors of the nodes of a batch [S, D], and these nodes, ascending."""
         wanted = torch.unique(self.pair_nodes(pairs))
         return self.propagate(wanted), wanted.to(self.ids.device)

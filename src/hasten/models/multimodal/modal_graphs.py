@@ -1,4 +1,4 @@
-"""The graphs of DRAGON that do not change: items alike by their features, users alike by items."""
+"""DRAGON's constant graphs: similar items by features, similar users by common items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from hasten.arrays import Int64
 from hasten.data.modality import Modality
-from hasten.models.multimodal.graph_cache import content_hash, kept
+from hasten.models.multimodal.graph_cache import cached_arrays, content_hash
 from hasten.models.multimodal.modal_data import features_of
 from hasten.models.multimodal.nearest import companions, nearest
 from hasten.ops.graph.bipartite import Weighted
@@ -18,22 +18,22 @@ from hasten.ops.graph.csr import CSR
 def item_graph(modalities: Mapping[Modality, float], k: int) -> Weighted:
     """[N, N]: the weighted sum of the modalities' graphs of the k nearest items.
 
-    In a modality's graph an item has itself and the k - 1 most alike, one over their number each.
-    modalities: with the weight of each; the same item in several of them is one entry.
+    In the graph of a modality, an item has edges to itself and to the k - 1 most similar items, of
+    equal weights that sum to 1. modalities: with the weight of each.
     """
     rows, columns, values = [], [], []
     count = 0
     for modality, weight in modalities.items():
-        mark = content_hash("nearest 1", modality.digest, str(k))
+        digest = content_hash("nearest 1", modality.digest, str(k))
 
         def make(modality: Modality = modality) -> dict[str, Int64]:
             return {"nearest": nearest(features_of(modality), k).numpy()}
 
-        near = kept("nearest", mark, make)["nearest"]
+        near = cached_arrays("nearest", digest, make)["nearest"]
         count = len(near)
-        row, place = np.nonzero(near >= 0)
+        row, column = np.nonzero(near >= 0)
         rows.append(row)
-        columns.append(near[row, place])
+        columns.append(near[row, column])
         values.append(weight / np.bincount(row, minlength=count)[row])
     key = np.concatenate(rows) * count + np.concatenate(columns)
     entries, inverse = np.unique(key, return_inverse=True)
@@ -43,17 +43,17 @@ def item_graph(modalities: Mapping[Modality, float], k: int) -> Weighted:
 
 
 def user_graph(pairs: CSR, items: int, k: int) -> Weighted:
-    """[U, U]: of each user the k others with the most items in common, by the softmax of how many.
+    """[U, U]: edges to the k users with the most common items, softmax-weighted by the counts.
 
-    A user who shares items with fewer has fewer, and one who shares none has none.
+    A user who shares items with fewer users has fewer edges, or none.
     """
-    mark = content_hash("companions 2", pairs.offsets, pairs.items, str(items), str(k))
+    digest = content_hash("companions 2", pairs.offsets, pairs.items, str(items), str(k))
 
     def make() -> dict[str, Int64]:
         user, other, count = companions(pairs, items, k)
         return {"user": user, "other": other, "count": count}
 
-    found = kept("companions", mark, make)
+    found = cached_arrays("companions", digest, make)
     user, other, count = found["user"], found["other"], found["count"].astype(np.float64)
     order = np.argsort(user * len(pairs) + other)
     user, other, count = user[order], other[order], count[order]

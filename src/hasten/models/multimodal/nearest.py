@@ -1,6 +1,6 @@
-"""The nearest rows by cosine, and the users with the most items in common, block by block.
+"""Nearest rows by cosine, and users with the most common items, one block of rows at a time.
 
-Neither ever holds a square matrix: of N rows or users a block of B at a time is compared with all.
+Neither holds an N×N matrix: a block of B rows or users is compared with all others.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from hasten.arrays import Int64, ragged_offsets, ragged_positions
 from hasten.ops.graph.csr import CSR
 
 _ROWS = 1024
-#: counts of users with users that are held at once
+#: counts of pairs of users in memory at a time
 _COUNTS = 1 << 22
 
 
 def nearest(x: Tensor, k: int, rows: int = _ROWS) -> Tensor:
-    """int64 [N, k'] the k' = min(k, N) rows most alike by cosine, each row itself among them.
+    """int64 [N, k'] the k' = min(k, N) most similar rows by cosine, each row itself included.
 
-    x: [N, d] without gradient, products in float32. A row of zeros is like none: its places after
-    itself are -1, and it is nobody's neighbour but its own.
+    x: [N, d] without gradient; products in float32. A row of zeros is only similar to itself: its
+    other entries are -1.
     """
     count = len(x)
     k = min(k, count)
@@ -32,26 +32,26 @@ def nearest(x: Tensor, k: int, rows: int = _ROWS) -> Tensor:
     for start in range(0, count, rows):
         stop = min(start + rows, count)
         own = torch.arange(start, stop, device=x.device)
-        alike = unit[start:stop] @ unit.T
-        alike[:, empty] = -torch.inf
-        alike[own - start, own] = torch.inf
-        values, places = alike.topk(k, dim=1)
-        places[torch.isneginf(values)] = -1
+        similarity = unit[start:stop] @ unit.T
+        similarity[:, empty] = -torch.inf
+        similarity[own - start, own] = torch.inf
+        values, neighbors = similarity.topk(k, dim=1)
+        neighbors[torch.isneginf(values)] = -1
         lonely = torch.where(empty[start:stop])[0]
-        places[lonely, 1:] = -1
-        found[start:stop] = places
+        neighbors[lonely, 1:] = -1
+        found[start:stop] = neighbors
     return found
 
 
 def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
-    """The k other users with whom each user shares the most items: user, other, count [n].
+    """For each user, the k other users with the most common items: user, other, count [n].
 
-    pairs: each user's distinct items. Fewer than k where a user shares items with fewer. Of equal
-    counts the user with fewer items comes first, for whom they are more of what there is; then the
-    user of the smaller number. Users come in order, their others as they come first.
+    pairs: the distinct items of each user. Fewer than k if a user shares items with fewer users.
+    Ties: the user with fewer items first, then the user with the smaller number. Sorted by user,
+    then by rank.
     """
     users = len(pairs)
-    # who comes first, of equal counts, last: so that a larger place in it is better
+    # ranks for ties: a larger index is better
     standing = np.lexsort((np.arange(users), pairs.lengths))[::-1]
     order = np.argsort(pairs.items, kind="stable")
     offsets = ragged_offsets(pairs.items, items)
@@ -69,14 +69,14 @@ def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
 def _companions(
     block: CSR, by_item: CSR, start: int, standing: Int64, k: int
 ) -> tuple[Int64, Int64, Int64]:
-    """The same for the users of a block. standing: all users, the better at the end."""
+    """The same for the users of a block. standing: all users by rank for ties, best last."""
     users = len(standing)
     met, lengths = ragged_positions(by_item.offsets, block.items)
     row = np.repeat(block.rows, np.diff(lengths))
     counts = np.bincount(row * users + by_item.items[met], minlength=len(block) * users)
     counts = counts.reshape(len(block), users)
     counts[np.arange(len(block)), start + np.arange(len(block))] = 0
-    # one number that orders by count, then by standing
+    # sorts by count, then by rank
     keys = counts[:, standing] * users + np.arange(users)
     k = min(k, users)
     best = torch.from_numpy(keys).topk(k, dim=1).values.numpy()

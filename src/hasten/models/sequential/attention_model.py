@@ -43,7 +43,7 @@ class AttentionModel(SequentialModel):
     def hidden(
         self,
         rows_TD: Tensor,
-        places_T: Tensor,
+        positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
     ) -> Tensor:
@@ -63,7 +63,7 @@ class AttentionModel(SequentialModel):
     def encode(self, rows_TD: Tensor, batch: NextItemBatch | QueryTokens) -> Tensor:
         # the compiled function is for training: other batches would compile again
         hidden = self._compiled if self.training else self.hidden
-        return hidden(rows_TD, batch.places, batch.times, batch.buckets)
+        return hidden(rows_TD, batch.positions, batch.times, batch.buckets)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile the encoder of the flat tokens."""

@@ -62,13 +62,13 @@ def initialize_linear(*linears: nn.Linear) -> None:
 class QueryTokens:
     """The ends of histories as flat tokens in buckets.
 
-    tokens: int64 [T] items, 0 in padding. places: int64 [T] distance to the end. times: int64 [T]
-    Unix seconds or None; padding repeats the last time of the sequence. query: int64 [R] the query
-    of each row. last: int64 [R] index of its last token.
+    tokens: int64 [T] items, 0 in padding. positions: int64 [T] distance to the end. times: int64
+    [T] Unix seconds or None; padding repeats the last time of the sequence. query: int64 [R] the
+    query of each row. last: int64 [R] index of its last token.
     """
 
     tokens: Tensor
-    places: Tensor
+    positions: Tensor
     times: Tensor | None
     buckets: Sequence[Bucket]
     query: Tensor
@@ -86,11 +86,11 @@ class QueryTokens:
         buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
         real = bucket_positions(lengths, buckets)
         ends = np.cumsum(lengths)
-        places = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
-        source = np.repeat(history.offsets[order + 1], lengths) - 1 - places
+        positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
+        source = np.repeat(history.offsets[order + 1], lengths) - 1 - positions
         size = buckets[-1].stop
-        tokens, flat_places = np.zeros((2, size), np.int64)
-        tokens[real], flat_places[real] = history.items[source], places
+        tokens, flat_positions = np.zeros((2, size), np.int64)
+        tokens[real], flat_positions[real] = history.items[source], positions
         times = None
         if history.times is not None:
             rows = np.repeat(
@@ -101,7 +101,7 @@ class QueryTokens:
             times = torch.from_numpy(flat_times).to(device)
         return cls(
             tokens=torch.from_numpy(tokens).to(device),
-            places=torch.from_numpy(flat_places).to(device),
+            positions=torch.from_numpy(flat_positions).to(device),
             times=times,
             buckets=buckets,
             query=torch.from_numpy(order).to(device),

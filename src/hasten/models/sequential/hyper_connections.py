@@ -1,16 +1,15 @@
-"""n residual streams beside one another, read from and written to by every sublayer.
+"""Residual streams of hyper-connections, stored as mixing coefficients.
 
 Manifold-constrained hyper-connections (arXiv 2512.24880, equation 3, after Zhu et al. 2024):
 ``X' = H_res X + H_postᵀ F(H_pre X)`` for the streams X [n, D] of every token.
 
-The streams are begun as n copies of x and only ever mixed, so each of them is x plus a combination
-of the branches' outputs so far: ``X_i = x + Σ_j mix_ij F_j`` (H_res is doubly stochastic, its rows
-sum to 1, so x keeps the factor 1). That is how they are held: small matrices are mixed instead of
-n·D numbers a token, and no stream is ever written to memory. A network of S sublayers reads S²/2
-tensors [T, D] instead of writing and reading some 3·n·S of them.
+The streams start as n copies of x and are only mixed, so each is x plus a combination of the
+branch outputs so far: ``X_i = x + Σ_j mix_ij F_j``. (The rows of H_res sum to 1, so x keeps the
+factor 1.) We store ``mix`` and the F_j, and never write a stream to memory. A network of S
+sublayers reads S²/2 tensors [T, D] instead of reading and writing about 3·n·S.
 
-Shapes: n streams, S sublayers so far, T tokens, D width, m maps; T' is T where the matrices are a
-token's own, and 1 where all tokens share them.
+Shapes: n streams, S sublayers so far, T tokens, D width, m maps; T' is T if the matrices depend on
+the token, otherwise 1.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from torch import Tensor
 from hasten.ops.dtypes import wide
 
 EPSILON = 1e-6
-#: tokens whose streams are laid out together
+#: tokens whose streams are computed together
 CHUNK = 1024
 
 
 class Streams(NamedTuple):
-    """mix: [n, S, T']; parts: what flowed in and the S branches' outputs, [T, D] each."""
+    """mix: [n, S, T']. parts: x and the outputs of the S branches, [T, D] each."""
 
     mix: Tensor
     parts: tuple[Tensor, ...]
 
 
 def expand(x_TD: Tensor, count: int) -> Streams:
-    """The beginning: every stream is x."""
+    """The initial state: every stream is x."""
     return Streams(x_TD.new_empty(count, 0, 1, dtype=wide(x_TD)), (x_TD.to(wide(x_TD)),))
 
 
 def read(streams: Streams, pre: Tensor) -> Tensor:
-    """[T, D] what a branch sees: ``H_pre X``, pre: [n, T']."""
+    """[T, D] the input of a branch, ``H_pre X``. pre: [n, T']."""
     weights = pre.sum(0, keepdim=True)
     if streams.mix.shape[1]:
         weights = torch.cat([weights, (pre[:, None] * streams.mix).sum(0)])
@@ -63,24 +62,24 @@ def write(streams: Streams, out_TD: Tensor, post: Tensor, mixing: Tensor | None)
 
 
 def reduce(streams: Streams) -> Tensor:
-    """[T, D] the end: the mean of the streams."""
+    """[T, D] the mean of the streams."""
     mean = streams.mix.mean(0)
     return weighted_sum(torch.cat([torch.ones_like(mean[:1]), mean]), streams.parts)
 
 
 def laid_out(streams: Streams) -> Tensor:
-    """[T, n, D] the streams themselves."""
+    """[T, n, D] the streams as a tensor."""
     return _laid_out(streams.mix, streams.parts)
 
 
 def stream_products(streams: Streams, weight: Tensor) -> Tensor:
     """[m, T] ``RMSNorm(vec X) weight`` of all streams of a token at once; weight: [n, m, D].
 
-    In float32 (or float64), within autocast too.
+    In float32 (or float64), also under autocast.
     """
     mix, parts = streams
     with torch.autocast(weight.device.type, enabled=False):
-        if not mix.shape[1]:  # the streams are copies: one does for all
+        if not mix.shape[1]:  # the streams are copies: use one
             mix, weight = mix[:1], weight.sum(0, keepdim=True)
         mix = mix.expand(-1, -1, len(parts[0]))
         if weight.device.type != "cpu" or torch.compiler.is_compiling():
@@ -90,7 +89,7 @@ def stream_products(streams: Streams, weight: Tensor) -> Tensor:
 
 
 def stream_products_reference(streams: Streams, weight: Tensor) -> Tensor:
-    """The same on the streams themselves."""
+    """The same, computed from the materialized streams."""
     flat = laid_out(streams).flatten(1)
     scale = (flat.square().mean(1, keepdim=True) + EPSILON).rsqrt()
     return ((flat * scale) @ weight.transpose(1, 2).flatten(0, 1)).T
@@ -113,7 +112,7 @@ def weighted_sum_reference(weights: Tensor, parts: tuple[Tensor, ...]) -> Tensor
 
 
 class _WeightedSum(torch.autograd.Function):
-    """In place: no product is ever a tensor of its own."""
+    """Accumulates in place, without a temporary per product."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, *parts: Tensor) -> Tensor:
@@ -133,7 +132,7 @@ class _WeightedSum(torch.autograd.Function):
 
 
 def _along(first: Tensor, second: Tensor, tokens: int) -> Tensor:
-    """[T'] products of two [T, D], a token at a time or all together."""
+    """[T'] inner products of two [T, D], per token or over all tokens."""
     if tokens == 1:
         return torch.dot(first.reshape(-1), second.reshape(-1))
     return torch.einsum("td,td->t", first, second)
@@ -147,9 +146,9 @@ def _laid_out(mix: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
 
 
 class _StreamProducts(torch.autograd.Function):
-    """The streams of a chunk of tokens at a time, [n, C, D], made once more in the backward pass.
+    """Computes the streams [n, C, D] of a chunk of tokens at a time, and again in backward.
 
-    A chunk stays in the second-level cache; all streams of all tokens would not.
+    A chunk fits into the L2 cache; the streams of all tokens would not.
     """
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""Times counted in each user's own unit (Li et al. 2020, section 3.2).
+"""Times in units of each user's smallest gap (Li et al. 2020, section 3.2).
 
-``t' = round((t - t_min) / smallest non-zero gap) + 1`` over the events that the model sees, so that
-someone who acts every minute and someone who acts every month have intervals of the same kind.
+``t' = round((t - t_min) / smallest non-zero gap) + 1`` over the interactions that the model sees,
+so that intervals of very active and of rarely active users are comparable.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def personal_times(history: Histories, limit: int, unseen: int = 0) -> Histories:
-    """The histories with personalised times, one unit being the smallest gap between two events.
+    """The histories with personalized times: the unit is the smallest gap of the user.
 
-    limit: how many events the model sees; unseen: how many at the end it does not (a last event
-    that is only a target). What is outside keeps the unit of what is seen. Where all times are
-    equal every event has time 1; where there are none, events count as evenly spaced.
+    limit: number of interactions that the model sees. unseen: number of interactions at the end
+    that it does not see, such as a target. Other interactions use the same unit. If all times are
+    equal, every interaction has time 1; without times, interactions are evenly spaced.
     """
     offsets, lengths = history.offsets, history.lengths
     index = np.arange(len(history.items), dtype=np.int64)

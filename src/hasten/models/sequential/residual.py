@@ -1,10 +1,10 @@
-"""How a sublayer's output joins what flows past it: the residual connections of sequential models.
+"""Residual connections of sequential models: plain, or manifold-constrained hyper-connections.
 
-A network has one :class:`Residuals`. It begins what flows through the blocks from the [T, D] tokens
-(``expand``), ends it (``reduce``), and makes the connection of every sublayer, a module called as
-``connection(flowing, branch)``. The branch is the sublayer with its pre-norm, a function of [T, D]
-to [T, D]; under post-LN the norm comes after the sum: ``connection(flowing, branch, norm)``. What
-flows is nobody's affair but the residual's.
+A network has one :class:`Residuals`. ``expand`` turns the [T, D] tokens into the residual state
+that the blocks pass on, ``reduce`` turns the state back into [T, D], and ``connection`` creates the
+module around a sublayer, called as ``connection(state, branch)``. The branch is the sublayer with
+its pre-norm, from [T, D] to [T, D]. With post-LN the norm follows the sum: ``connection(state,
+branch, norm)``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hasten.models.sequential.hyper_connections import (
 from hasten.models.sequential.sinkhorn import sinkhorn
 
 Projection = Literal["sinkhorn", "permutation", "identity"]
-#: how far from the others a map begins that is to be almost one (the plain residual)
+#: initial logit of the off-diagonal entries of H_res, so that it is almost the identity
 FAR = -8.0
-#: with which factor dynamic maps begin to follow their token
+#: initial factor of the token-dependent part of dynamic maps
 ALPHA = 0.01
-#: how far shares begin below and above those of the plain residual
+#: initial deviation of the read and write weights from those of the plain residual
 SPREAD = 0.5
 
 Branch = Callable[[Tensor], Tensor]
@@ -43,34 +43,34 @@ class Residuals(Protocol):
     """The residual connections of one network."""
 
     def expand(self, x_TD: Tensor) -> Any:
-        """What flows into the first block."""
+        """The residual state before the first block."""
         ...
 
-    def reduce(self, flowing: Any) -> Tensor:
-        """[T, D] from what flows out of the last block."""
+    def reduce(self, state: Any) -> Tensor:
+        """[T, D] from the residual state after the last block."""
         ...
 
     def connection(self, sublayer: int) -> nn.Module:
-        """A new connection, for the sublayer of this number (from 0, through all blocks)."""
+        """A new connection for a sublayer. sublayer: its number, from 0, over all blocks."""
         ...
 
 
 class PlainConnection(nn.Module):
     """``x + branch(x)`` (He et al. 2016)."""
 
-    def forward(self, flowing: Tensor, branch: Branch, norm: Branch | None = None) -> Tensor:
-        out = flowing + branch(flowing)
+    def forward(self, state: Tensor, branch: Branch, norm: Branch | None = None) -> Tensor:
+        out = state + branch(state)
         return out if norm is None else norm(out)
 
 
 class PlainResiduals:
-    """What flows are the tokens themselves."""
+    """The residual state is the tokens."""
 
     def expand(self, x_TD: Tensor) -> Tensor:
         return x_TD
 
-    def reduce(self, flowing: Tensor) -> Tensor:
-        return flowing
+    def reduce(self, state: Tensor) -> Tensor:
+        return state
 
     def connection(self, sublayer: int) -> nn.Module:
         return PlainConnection()
@@ -79,15 +79,15 @@ class PlainResiduals:
 class HyperConnection(nn.Module):
     """Manifold-constrained hyper-connection around one sublayer (arXiv 2512.24880, equations 3-9).
 
-    In the beginning the streams are written to and read from in different shares (``sign`` swaps
-    them), 1 and 1/n on average and orthogonal to one another. So what is read and the mean of the
-    streams are the plain residual to the last digits, and yet neither the streams nor their
-    gradients are equal, which no gradient could part and noise would.
+    Initially the streams have different write weights (1 on average) and read weights (1/n on
+    average), orthogonal to each other; ``sign`` swaps them. The output then equals the plain
+    residual up to rounding, but the streams and their gradients differ. Equal streams would have
+    equal gradients and could only be separated by noise.
 
-    reads: False where all streams are still equal; projection: None where H_res could have no
-    effect; dynamic: whether the maps follow each token. Parameters are deviations from where they
-    begin, so that weight decay draws towards the plain residual. Logits that shift a row of H_res,
-    or all permutations, would have no gradient: those of the identity stay 0.
+    reads: False if all streams are still equal. projection: None if H_res has no effect. dynamic:
+    whether the maps depend on the token. Parameters are deviations from the initial values, so
+    weight decay pulls towards the plain residual. A shift of all logits of a row of H_res, or of
+    all permutations, would have no gradient, so the logits of the identity stay 0.
     """
 
     def __init__(
@@ -121,16 +121,16 @@ class HyperConnection(nn.Module):
         permuting = _permutations(streams) if projection == "permutation" else None
         self.register_buffer("permuting", permuting, persistent=False)
 
-    def forward(self, flowing: Streams, branch: Branch, norm: Branch | None = None) -> Streams:
+    def forward(self, state: Streams, branch: Branch, norm: Branch | None = None) -> Streams:
         assert norm is None, "hyper-connections are pre-LN"
-        pre, post, mixing = self.maps(flowing)
-        seen = flowing.parts[0] if pre is None else read(flowing, pre)
-        return write(flowing, branch(seen), post, mixing)
+        pre, post, mixing = self.maps(state)
+        seen = state.parts[0] if pre is None else read(state, pre)
+        return write(state, branch(seen), post, mixing)
 
-    def maps(self, flowing: Streams) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def maps(self, state: Streams) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """H_pre [n, T'], H_post [n, T'] and H_res [n, n, T'], in float32 or float64.
 
-        None: all streams are equal and one is read, or H_res is the identity.
+        None: all streams are equal and the first is read, or H_res is the identity.
         """
         logits = (self.begin + self.bias)[:, None]
         with torch.autocast(logits.device.type, enabled=False):
@@ -138,7 +138,7 @@ class HyperConnection(nn.Module):
                 sizes = [size for size in self.sizes if size]
                 gains = zip(ALPHA + self.gain, sizes, strict=True)
                 gain = torch.cat([one.expand(size) for one, size in gains])
-                logits = logits + gain[:, None] * stream_products(flowing, self.weight)
+                logits = logits + gain[:, None] * stream_products(state, self.weight)
             pre, post, residual = torch.split(logits, self.sizes)
             read_by = torch.sigmoid(pre) if len(pre) else None
             return read_by, 2 * torch.sigmoid(post), self.mixing(residual)
@@ -147,7 +147,7 @@ class HyperConnection(nn.Module):
         """H_res, doubly stochastic."""
         n = self.streams
         if self.projection == "sinkhorn":
-            # n-1 times n off the diagonal, a zero after each n, and one before: the whole matrix
+            # the n (n-1) off-diagonal logits, with zeros inserted for the diagonal
             filled = nn.functional.pad(logits.view(n - 1, n, -1), (0, 0, 0, 1)).flatten(0, 1)
             return sinkhorn(nn.functional.pad(filled, (0, 0, 1, 0)).view(n, n, -1))
         if self.permuting is not None:
@@ -158,7 +158,7 @@ class HyperConnection(nn.Module):
 
 @dataclass(frozen=True)
 class HyperResiduals:
-    """n streams of the tokens' width, begun as copies and ended as their mean."""
+    """n streams of width D: initially copies of the tokens, finally averaged."""
 
     streams: int
     width: int
@@ -169,13 +169,12 @@ class HyperResiduals:
     def expand(self, x_TD: Tensor) -> Streams:
         return expand(x_TD, self.streams)
 
-    def reduce(self, flowing: Streams) -> Tensor:
-        return reduce(flowing)
+    def reduce(self, state: Streams) -> Tensor:
+        return reduce(state)
 
     def connection(self, sublayer: int) -> nn.Module:
-        # The first sublayer reads and mixes copies (its norm takes away the factor), the last mixes
-        # what is averaged next: H_pre and H_res could have no effect there, as rows and columns of
-        # H_res sum to 1.
+        # The first sublayer reads and mixes copies (its norm removes the factor); the result of the
+        # last is averaged. H_pre and H_res have no effect there, as rows and columns sum to 1.
         mixes = self.projection != "identity" and 0 < sublayer < self.sublayers - 1
         return HyperConnection(
             self.streams,
@@ -192,8 +191,8 @@ def _permutations(count: int) -> Tensor:
     return torch.eye(count)[torch.tensor(list(permutations(range(count))))].flatten(1).T
 
 
-def connect(connection: nn.Module, flowing: Any, branch: Branch, norm: Branch, *, pre: bool) -> Any:
-    """Past one sublayer with its layer norm, before the branch or after the sum."""
+def connect(connection: nn.Module, state: Any, branch: Branch, norm: Branch, *, pre: bool) -> Any:
+    """The residual state after a sublayer, with layer norm before the branch or after the sum."""
     if pre:
-        return connection(flowing, lambda x_TD: branch(norm(x_TD)))
-    return connection(flowing, branch, norm)
+        return connection(state, lambda x_TD: branch(norm(x_TD)))
+    return connection(state, branch, norm)

@@ -49,13 +49,13 @@ class SASRec(AttentionModel):
     def hidden(
         self,
         rows_TD: Tensor,
-        places_T: Tensor,
+        positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
     ) -> Tensor:
         """[T, D] states of flat tokens. times_T: not used."""
         options = self.options
-        x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(places_T)
+        x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
         x_TD = dropout(x_TD, options.dropout, self.training)
 
         def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.around_attention = residuals.connection(2 * number)
         self.around_feedforward = residuals.connection(2 * number + 1)
 
-    def forward(self, flowing: Any, attention: Attention) -> Any:
+    def forward(self, state: Any, attention: Attention) -> Any:
         """The residual state after the block, for bucketed tokens."""
 
         def attend(x_TD: Tensor) -> Tensor:
@@ -55,9 +55,7 @@ class Block(nn.Module):
             out: Tensor = self.output(attention(query, key, value))
             return out
 
-        attended = connect(
-            self.around_attention, flowing, attend, self.attention_norm, pre=self.pre
-        )
+        attended = connect(self.around_attention, state, attend, self.attention_norm, pre=self.pre)
         return connect(
             self.around_feedforward, attended, self.transform, self.feedforward_norm, pre=self.pre
         )

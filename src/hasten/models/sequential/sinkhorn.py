@@ -1,15 +1,14 @@
-"""Doubly stochastic matrices from logits by Sinkhorn's iteration, many small ones at once.
+"""Doubly stochastic matrices from logits by Sinkhorn iteration, for many small matrices at once.
 
-Sinkhorn & Knopp 1967: the columns and the rows of exp(logits) are normalised in turn, 20 times, as
-arXiv 2512.24880 (equation 9) does. Twenty iterations are far from the limit where the logits are
-extreme, or where the matrix is near a permutation and not symmetric; what is then missing is added
-by the rounding of Altschuler, Weed & Rigollet 2017 (algorithm 2), so that rows and columns always
-sum to 1. Where the iteration has converged, nothing is rounded. Two by two has a closed form, which
-is taken.
+Sinkhorn & Knopp 1967: normalize the columns and rows of exp(logits) alternately, 20 times as in
+arXiv 2512.24880 (equation 9). With extreme logits, or near an asymmetric permutation, 20 iterations
+are far from convergence. The rounding of Altschuler, Weed & Rigollet 2017 (algorithm 2) then makes
+rows and columns sum to 1. Converged matrices are not rounded. For 2×2 matrices there is a closed
+form.
 
-On a CPU the iteration is one function with its own backward pass, over vectors of all matrices'
-entries, on scalings instead of logarithms. Where logits of one matrix lie further apart than
-float32 scalings can tell (60), it takes the logarithms.
+On a CPU the iteration is one autograd function over vectors of the entries of all matrices, on
+scalings instead of logarithms. If the logits of a matrix differ by more than 60, float32 scalings
+would overflow, and the iteration uses logarithms.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from torch import Tensor
 from hasten.ops.dtypes import wide
 
 ITERATIONS = 20
-#: widest distance between the logits of a matrix whose scalings stay within float32
+#: largest difference of the logits of a matrix for which float32 scalings are safe
 SAFE = 60.0
-#: by how much a column may miss 1 before the matrix is rounded; rounding has a kink where all is
-#: exact, as it is in the beginning, and noise alone would decide about the gradient there
+#: largest error of a column sum without rounding; rounding is not differentiable at exact matrices,
+#: such as the initial ones, where noise would decide the gradient
 TOLERANCE = 5e-5
 
 
 def sinkhorn(logits: Tensor) -> Tensor:
-    """Doubly stochastic [n, n, T], of the logits [n, n, T] (rows, columns, matrices).
+    """Doubly stochastic matrices [n, n, T] from logits [n, n, T] (rows, columns, matrices).
 
-    In float32 (or float64), within autocast too.
+    In float32 (or float64), also under autocast.
     """
     with torch.autocast(logits.device.type, enabled=False):
         logits = logits.to(wide(logits))
@@ -50,7 +49,7 @@ def sinkhorn(logits: Tensor) -> Tensor:
 
 
 def sinkhorn_reference(logits: Tensor) -> Tensor:
-    """The iteration and the rounding, written out in logarithms."""
+    """The iteration and the rounding in logarithms."""
     return _round(_iterate(logits))
 
 
@@ -62,16 +61,15 @@ def _iterate(logits: Tensor) -> Tensor:
 
 
 def _far_apart(logits: Tensor) -> bool:
-    """Whether a matrix has logits whose scalings float32 could not hold."""
+    """Whether float32 scalings could overflow for a matrix."""
     spread = logits.detach().amax((0, 1)) - logits.detach().amin((0, 1))
     return bool((spread > SAFE).any())
 
 
 def _round(matrix: Tensor) -> Tensor:
-    """The same matrix, or a doubly stochastic one near it where columns do not yet sum to 1.
+    """The same matrix, or a doubly stochastic one near it if columns do not sum to 1.
 
-    Columns above 1 are scaled down (rows already sum to 1), and what is missing is added as an
-    outer product.
+    Columns above 1 are scaled down (rows already sum to 1); an outer product adds the rest.
     """
     sums = matrix.sum(0, keepdim=True)
     missed = (sums.detach() - 1).abs().amax(1, keepdim=True) > TOLERANCE
@@ -112,11 +110,11 @@ class _Sinkhorn(torch.autograd.Function):
         grad_row = weighted.sum(1).mul_(rows[-1])
         grad_column = weighted.sum(0)
         for step in reversed(range(ITERATIONS)):
-            # both are gradients times the scaling, as K takes them
+            # both are gradients times the scaling
             column = columns[step]
             inner.addcmul_(grad_row[:, None], column, value=-1)
-            passed_on = _weighted(over_rows, grad_row).mul_(column)
-            grad_column = passed_on.neg_() if step < ITERATIONS - 1 else grad_column - passed_on
+            column_grad = _weighted(over_rows, grad_row).mul_(column)
+            grad_column = column_grad.neg_() if step < ITERATIONS - 1 else grad_column - column_grad
             grad_column *= column
             if step == 0:
                 inner -= grad_column
@@ -132,8 +130,8 @@ _Side = Tensor | Sequence[Tensor]
 
 
 def _sides(kernel: Tensor) -> tuple[_Side, _Side]:
-    """What is summed over the rows, and over the columns."""
-    if kernel.shape[2] == 1:  # one matrix: its product is one call, the sum is many
+    """The operands of sums over the rows, and over the columns."""
+    if kernel.shape[2] == 1:  # one matrix: a single matrix product
         return kernel[:, :, 0].T, kernel[:, :, 0]
     return kernel.unbind(0), kernel.unbind(1)
 

@@ -106,7 +106,7 @@ class TiSASRec(AttentionModel):
     def hidden(
         self,
         rows_TD: Tensor,
-        places_T: Tensor,
+        positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
     ) -> Tensor:
@@ -118,8 +118,8 @@ class TiSASRec(AttentionModel):
             return dropout(x, options.dropout, self.training)
 
         x_TD = dropped(rows_TD * math.sqrt(options.width))
-        keys = dropped(self.key_positions.rows(places_T))
-        values = dropped(self.value_positions.rows(places_T))
+        keys = dropped(self.key_positions.rows(positions_T))
+        values = dropped(self.value_positions.rows(positions_T))
         key_table = dropped(self.key_intervals.block(0, options.span + 1))
         value_table = dropped(self.value_intervals.block(0, options.span + 1))
         intervals = find_intervals(times_T, buckets, options.span)

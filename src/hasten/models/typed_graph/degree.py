@@ -1,7 +1,7 @@
-"""Degrees: a link is likely where its ends have many of its relation. The baseline to beat.
+"""Degrees: a link is likely if both ends have many links of its relation. A baseline.
 
-``score(h, r, t) = log(1 + links of r that leave h) + log(1 + links of r that reach t)``, counted in
-training: preferential attachment, relation by relation. Nothing is learned by gradients.
+``score(h, r, t) = log(1 + links of r from h) + log(1 + links of r to t)``, counted in training
+(preferential attachment per relation), without gradient steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hasten.scoring import TripleQueries
 
 
 class DegreeOptions(ModelOptions):
-    """Degrees have nothing to set."""
+    """Degrees have no options."""
 
     name: Literal["degree"] = "degree"
 
@@ -41,7 +41,7 @@ class TwoEnds:
 
 
 class Degree(Model):
-    """Logarithms of degrees: [r] those of tails under r, [r + R] those of heads."""
+    """Logarithms of degrees: row r of tails, row r + R of heads."""
 
     name = "degree"
     summary = "links where both ends have many"

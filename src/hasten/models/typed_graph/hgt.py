@@ -216,9 +216,9 @@ class HGT(Model):
             return result
         return compute(x, own)
 
-    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], draw: int) -> Tensor:
+    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], seed: int) -> Tensor:
         """[S, width] with all nodes in all layers but the last, which only has the wanted nodes."""
-        seed_device(self.device, draw)
+        seed_device(self.device, seed)
         sizes = self.graph.sizes(np.arange(self.graph.nodes))
         keep = torch.from_numpy(~scored[self.graph.link]).to(self.device)
         x = self._inputs(None)
@@ -231,10 +231,10 @@ class HGT(Model):
         return self._finish(x)
 
     def encode_some(
-        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, draw: int
+        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, seed: int
     ) -> Tensor:
         """[S, width] from the neighborhoods of the wanted nodes."""
-        hops = self.graph.hops(wanted, len(self.layers), scored, fan_out, draw)
+        hops = self.graph.hops(wanted, len(self.layers), scored, fan_out, seed)
         x = self._inputs(hops[0].sources)
         for number, hop in enumerate(hops):
             own = x.index_select(0, torch.from_numpy(hop.own).to(x.device))

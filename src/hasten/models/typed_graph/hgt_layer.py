@@ -1,9 +1,9 @@
 """A layer of the heterogeneous graph transformer (Hu et al. 2020, equations 3-6).
 
-Query, key and value of a node are linear maps of its type; an edge's relation has a map for keys
-and one for values in every head, and a prior. What is aggregated goes through GELU and a linear
-map of the node's type, and is mixed with the node's input by ``sigmoid(skip)`` where the widths
-are the same. As in PyTorch Geometric's ``HGTConv``.
+Query, key and value of a node are linear maps of its type. Each relation has, per head, a map of
+keys, a map of values and a prior. The aggregate goes through GELU and a linear map of the node's
+type, and is interpolated with the node's input by ``sigmoid(skip)`` if the widths are equal, as in
+PyTorch Geometric's ``HGTConv``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class TypedLinear(nn.Module):
 
 
 class HGTLayer(nn.Module):
-    """Parameters of a layer; nodes of a type stand together in every table.
+    """A layer. Nodes are sorted by type in every table.
 
-    attention, message: [R, H, d, d] the maps of relations; prior: [R, H]; skip: [T].
+    attention, message: [R, H, d, d] the maps of relations. prior: [R, H]. skip: [T].
     """
 
     def __init__(self, types: int, relations: int, width: int, out: int, heads: int) -> None:
@@ -58,7 +58,7 @@ class HGTLayer(nn.Module):
             nn.init.uniform_(maps, -bound, bound)
         self.prior = nn.Parameter(torch.ones(relations, heads))
         self.skip = nn.Parameter(torch.ones(types)) if width == out else None
-        #: how edges are walked through; None: what is fast on the device
+        #: implementation of the attention; None: the fastest on the device
         self.path: Path | None = None
 
     def forward(
@@ -72,8 +72,8 @@ class HGTLayer(nn.Module):
     ) -> Tensor:
         """[M, out] of the destinations.
 
-        x: [N, D] the sources; sizes: [T] nodes of each type among them; own, own_sizes: the same
-        of the destinations, None: they are the sources; keep: bool [E], edges to take part.
+        x: [N, D] the sources. sizes: [T] sources of each type. own, own_sizes: the same of the
+        destinations, None: they are the sources. keep: bool [E], the edges to use.
         """
         mine = x if own is None else own
         counts = sizes if own_sizes is None else own_sizes
@@ -89,7 +89,7 @@ class HGTLayer(nn.Module):
         values: Tensor,
         keep: Tensor | None = None,
     ) -> Tensor:
-        """The same, where keys and values of the sources are there already."""
+        """The same from keys and values of the sources."""
         scale = self.prior / math.sqrt(self.out // self.heads)
         found = edge_attention(
             edges,
@@ -110,7 +110,7 @@ class HGTLayer(nn.Module):
 
 
 def require_divisible(width: int, heads: int) -> None:
-    """Refuse a number of heads that does not divide the width; nothing is ever shrunk."""
+    """Raise ConfigurationError if the number of heads does not divide the width."""
     if width % heads:
         near = [n for n in range(1, width + 1) if width % n == 0]
         best = sorted(sorted(near, key=lambda n: abs(n - heads))[:3])
