@@ -94,9 +94,8 @@ def read_dictionary(path: Path) -> Dictionary:
 
 
 def _json_rows(path: Path) -> list[tuple[str, list[str]]]:
-    found = _json_object(path)
     rows = []
-    for place, (key, value) in enumerate(found.items(), 1):
+    for place, (key, value) in enumerate(_json_object(path).items(), 1):
         if not isinstance(value, int | str) or isinstance(value, bool):
             raise DataError(f"{path}: entry {place}: {value!r} is no number\n{_EXPECTED}")
         rows.append((f"entry {place}", [str(key).strip(), str(value).strip()]))

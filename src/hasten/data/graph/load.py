@@ -36,13 +36,10 @@ def load_graph(options: TripleOptions, seed: int) -> KnowledgeGraph:
         DataError: data that cannot be used, with file, line and text.
     """
     _refuse_others(options)
-    name = None
-    registered = options.path is not None and not Path(options.path).exists()
-    if not registered and holds_typed(options):
+    name, entry = None, catalogue.registered(options.path)
+    if entry is None and holds_typed(options):
         return assemble_graph(read_typed(options), options, seed)
-    if registered:
-        assert options.path is not None
-        entry = catalogue.find(options.path)
+    if entry is not None:
         if entry.kind not in ("triples", "typed"):
             raise DataError(f"{options.path} holds interactions, not triples")
         if isinstance(entry, catalogue.Sample):

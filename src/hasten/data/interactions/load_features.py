@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hasten.arrays import Int64
 from hasten.config import FeatureOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
@@ -92,17 +93,11 @@ def _all_items(dataset: Dataset, files: dict[str, FeatureFile]) -> Dataset:
     labels = dataset.items.labels
     known = labels
     for file in files.values():
-        rows = file.rows_of(known)
-        missing = np.flatnonzero(rows < 0)
-        if len(missing):
-            raise _missing(file, known.take(pa.array(missing)), known)
-        new = np.setdiff1d(np.arange(len(file.values)), rows)
+        new = np.setdiff1d(np.arange(len(file.values)), _rows(file, known))
         if len(new):
             known = pa.concat_arrays([known, _labels(file, new, labels.type)])
     for file in files.values():
-        missing = np.flatnonzero(file.rows_of(known) < 0)
-        if len(missing):
-            raise _missing(file, known.take(pa.array(missing)), known)
+        _rows(file, known)
     more = len(known) - len(labels)
     if not more:
         return dataset
@@ -128,16 +123,21 @@ def _labels(file: FeatureFile, rows: Any, kind: pa.DataType) -> pa.Array:
         ) from error
 
 
-def _missing(file: FeatureFile, labels: pa.Array, known: pa.Array) -> DataError:
-    shown = ", ".join(repr(label) for label in labels.to_pylist()[:_SHOWN])
-    more = ", ..." if len(labels) > _SHOWN else ""
-    have = f"it has {len(file.values):,} rows"
-    if file.items is None:
-        have += f", for items 0 to {len(file.values) - 1:,}"
-    return DataError(
-        f"{file.path}: no row for {counted(len(labels), 'item')} of {len(known):,}: {shown}{more} "
-        f"({have})"
-    )
+def _rows(file: FeatureFile, known: pa.Array) -> Int64:
+    """The row of every item. Raises DataError for items without one."""
+    rows = file.rows_of(known)
+    missing = np.flatnonzero(rows < 0)
+    if len(missing):
+        shown = ", ".join(repr(known[i].as_py()) for i in missing[:_SHOWN].tolist())
+        more = ", ..." if len(missing) > _SHOWN else ""
+        have = f"it has {len(file.values):,} rows"
+        if file.items is None:
+            have += f", for items 0 to {len(file.values) - 1:,}"
+        raise DataError(
+            f"{file.path}: no row for {counted(len(missing), 'item')} of {len(known):,}: "
+            f"{shown}{more} ({have})"
+        )
+    return rows
 
 
 def aligned(name: str, file: FeatureFile, labels: pa.Array) -> Modality:

@@ -13,7 +13,6 @@ from hasten.data.interactions.id_lists import add_id_lists, read_links, read_lis
 from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
 from hasten.data.interactions.load import load_by_ratio
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
-from hasten.data.readers.interface import TripleColumns
 from hasten.data.readers.memory import read_triple_table
 from hasten.data.readers.recbole import atomic_header
 from hasten.data.readers.triples import read_triples
@@ -42,7 +41,8 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
     dataset = add_id_lists(dataset, lists, options)
     if files.kg is not None:
         with unpacked(files.kg) as path_of_triples:
-            columns = _read_triples(path_of_triples, options)
+            typed = DataOptions(ids=options.ids, columns=typed_columns(path_of_triples))
+            columns = read_triples(path_of_triples, typed)
         dataset = _with_source(dataset, files.kg, files.links)
     elif isinstance(entry, catalogue.Sample) and entry.kind == "facts":
         columns = read_triple_table(entry.make().facts, DataOptions(), f"{entry.name} facts")
@@ -53,10 +53,6 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
         )
     links = None if files.links is None else read_links(files.links)
     return attach_knowledge(dataset, columns, links, lists)
-
-
-def _read_triples(path: Path, options: DataOptions) -> TripleColumns:
-    return read_triples(path, DataOptions(ids=options.ids, columns=typed_columns(path)))
 
 
 def _with_source(dataset: Dataset, *paths: Path | None) -> Dataset:

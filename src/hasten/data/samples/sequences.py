@@ -33,7 +33,6 @@ Walk = Callable[
     tuple[Int64, Int64],
 ]
 _USERS, _ITEMS, _EVENTS = 1200, 400, 24_000
-_FIRST_SECOND = 1_672_617_600  # 2023-01-02
 _FOLLOW, _CHANGE = 0.75, 0.12
 _SECOND_TASTE = 0.5
 #: how long the listeners' histories are, relative to each other
@@ -73,7 +72,12 @@ def _make(
         users = max(1, events * _USERS // _EVENTS)
     if items is None:
         items = max(_ITEMS, users // 10)
-    _check_sizes(users, items, events)
+    if users < 1 or items < 8:
+        raise DataError(f"{users} users and {items} items: at least 1 user and 8 items are needed")
+    if events < 3 * users:
+        raise DataError(f"{events} events for {users} users: at least 3 a user are needed")
+    if max(users, items) > 2**31 - 1:
+        raise DataError("at most 2^31-1 users and items")
     genres = min(len(GENRES), items // 4)
     lengths = _lengths(users, events, seed)
     offsets = np.zeros(users + 1, np.int64)
@@ -91,15 +95,6 @@ def _make(
         }
     )
     return SampleSet(table, _names(label, genres))
-
-
-def _check_sizes(users: int, items: int, events: int) -> None:
-    if users < 1 or items < 8:
-        raise DataError(f"{users} users and {items} items: at least 1 user and 8 items are needed")
-    if events < 3 * users:
-        raise DataError(f"{events} events for {users} users: at least 3 a user are needed")
-    if max(users, items) > 2**31 - 1:
-        raise DataError("at most 2^31-1 users and items")
 
 
 def _lengths(users: int, events: int, seed: int) -> Int64:
@@ -146,7 +141,7 @@ def _walks(
     time = np.empty(offsets[-1], np.int64)
     taste = np.zeros(users, np.int64)
     place = np.zeros(users, np.int64)
-    clock = _FIRST_SECOND + counter.integers(300 * 86400, bases[3], users)
+    clock = sessions.FIRST_SECOND + counter.integers(300 * 86400, bases[3], users)
     for step, active in enumerate(going):
         draws = [counter.uniform(base, active, (step + 1) * users) for base in bases]
         rows = np.arange(active)

@@ -13,7 +13,7 @@ import numpy as np
 from hasten.arrays import Int64
 from hasten.data.samples.base import integers, uniform
 
-_FIRST_SECOND = 1_672_617_600  # 2023-01-02
+FIRST_SECOND = 1_672_617_600  # 2023-01-02
 #: seconds of the shortest pause in a session, for the three paces
 _PACES = np.array([60, 240, 960])
 #: shares of the three kinds of pauses, and the shortest of each in units of the pace; the longest
@@ -41,7 +41,7 @@ def walks(
     pause = np.floor(pace[user] * _PAUSES[kind] * (1 + 0.25 * drawn[1])).astype(np.int64)
     kind[firsts] = 2
     start = integers(300 * 86400, len(firsts), 15, seed)
-    pause[firsts] = _FIRST_SECOND + start
+    pause[firsts] = FIRST_SECOND + start
     genre = tastes[user, 0]
     size = (items - genre + genres - 1) // genres
     steps = np.empty(events, np.int64)
