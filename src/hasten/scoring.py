@@ -1,8 +1,8 @@
-"""Queries, the catalogue they are scored against, and the scorer of models whose score factorizes.
+"""Queries, the catalogue (all candidates), and the scorer of models whose score factorizes.
 
-A model scores queries against a catalogue block by block, so no [Q, N] matrix is ever held. Where
-the score is ``q · table[j] + bias[j]`` the scorer is a :class:`FactorScorer`; other models bring a
-scorer of their own.
+A model scores queries against the catalogue, all items or entities, block by block, so no [Q, N]
+matrix is ever held. Where the score is ``q · table[j] + bias[j]`` the scorer is a
+:class:`FactorScorer`; other models bring a scorer of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hasten.ops.table import Table
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What queries are scored against: a table [N, D] and an optional bias [N]."""
+    """The candidates: all items or entities, as a table [N, D] with an optional bias [N]."""
 
     table: Table
     bias: Tensor | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.ranker import evaluate, per_query
+from hasten.evaluation.ranker import evaluate, metric_values
 from hasten.models.interface import Model
 from hasten.ops.ranking.rank_all import Ranks
 
@@ -23,4 +23,4 @@ def metrics_of_shares(
         torch.stack([share.greater for share in shares]).sum(0),
         torch.stack([share.equal for share in shares]).sum(0),
     )
-    return {name: found.mean() for name, found in per_query(task, merged, names).items()}
+    return {name: found.mean() for name, found in metric_values(task, merged, names).items()}

@@ -105,7 +105,7 @@ def test_every_tile_has_the_same_number_of_rows(dataset: Dataset, model: Mean) -
     assert model.rows == [TILE_ROWS] * 3
     tiles = make_tiles(np.array([5, 1, 5, 2]))
     assert [tile.rows.tolist() for tile in tiles] == [[1, 3, 0, 2]]
-    assert tiles[0].padded.tolist() == [1, 3, 0] + [2] * 253
+    assert tiles[0].padded_rows.tolist() == [1, 3, 0] + [2] * 253
     lengths = np.random.default_rng(0).integers(0, 9, 1000)
     rows = np.concatenate([tile.rows for tile in make_tiles(lengths)])
     assert sorted(rows.tolist()) == list(range(1000))

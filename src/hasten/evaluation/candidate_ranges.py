@@ -17,25 +17,29 @@ from hasten.ops.ranking.scorer import Scorer
 
 @dataclass(frozen=True)
 class RangeScorer:
-    """A scorer whose query q has the candidates first[q]..last[q] - 1; int64 [Q] each."""
+    """A scorer that restricts each query to a range of candidates.
+
+    range_start, range_stop: int64 [Q]; the candidates of a query are those from start to stop - 1.
+    """
 
     scorer: Scorer
-    first: Int64
-    last: Int64
+    range_start: Int64
+    range_stop: Int64
 
     def block(self, start: int, stop: int) -> Tensor:
         """[Q, stop-start] scores, -inf outside of the ranges."""
-        low = max(start, int(self.first.min()))
-        high = min(stop, int(self.last.max()))
+        low = max(start, int(self.range_start.min()))
+        high = min(stop, int(self.range_stop.max()))
         if low >= high:
             one = self.scorer.block(start, start + 1)  # for its dtype and device
             return one.new_full((len(one), stop - start), -torch.inf)
         inner = self.scorer.block(low, high)
-        place = torch.arange(low, high, device=inner.device)
-        first, last = (
-            torch.from_numpy(e).to(inner.device)[:, None] for e in (self.first, self.last)
+        candidates = torch.arange(low, high, device=inner.device)
+        starts, stops = (
+            torch.from_numpy(bound).to(inner.device)[:, None]
+            for bound in (self.range_start, self.range_stop)
         )
-        inner = inner.masked_fill((place < first) | (place >= last), -torch.inf)
+        inner = inner.masked_fill((candidates < starts) | (candidates >= stops), -torch.inf)
         if (low, high) == (start, stop):
             return inner
         scores = inner.new_full((len(inner), stop - start), -torch.inf)

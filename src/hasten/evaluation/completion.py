@@ -56,19 +56,19 @@ class CompletionProtocol:
 class CompletionTask:
     """Queries, their targets and excluded answers, as in RankingTask.
 
-    last: bool [T], targets that count as misses. triple: int64 [T], the triple of the part.
-    first, end: int64 [Q], the range of candidates of each query; None: all entities.
+    force_last: bool [T], targets that are ranked last. triple: int64 [T], the triple of the part.
+    range_start, range_stop: int64 [Q], the range of candidates of each query; None: all entities.
     """
 
     queries: TripleQueries
     targets: CSR
     excluded: CSR
     protocol: CompletionProtocol
-    last: NDArray[np.bool_]
+    force_last: NDArray[np.bool_]
     triple: Int64
     candidates: None = None
-    first: Int64 | None = None
-    end: Int64 | None = None
+    range_start: Int64 | None = None
+    range_stop: Int64 | None = None
 
     @property
     def items(self) -> int:
@@ -84,8 +84,8 @@ class CompletionTask:
     def competitors(self) -> Int64:
         """[T] the number of other candidates of each target; ``excluded`` holds all targets."""
         among: Int64 | int = self.items
-        if self.first is not None and self.end is not None:
-            among = self.end - self.first
+        if self.range_start is not None and self.range_stop is not None:
+            among = self.range_stop - self.range_start
         return np.repeat(among - self.excluded.lengths, self.targets.lengths)
 
 
@@ -95,15 +95,22 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     entities, relations = len(graph.entities), len(graph.relations)
     both = group_queries(graph.of(part), relations, entities)
     excluded = known_answers(graph.triples, relations, both.queries, entities)
-    last = graph.rank_last[graph.part == part][both.triple]
+    force_last = graph.rank_last[graph.part == part][both.triple]
     protocol = CompletionProtocol(
-        graph.split, PART_NAMES[part], entities, options.ties, int(last.sum()), graph.typed
+        graph.split, PART_NAMES[part], entities, options.ties, int(force_last.sum()), graph.typed
     )
-    first = end = None
+    start = stop = None
     if graph.typed:
         types = NodeTypes.of(graph)
         wanted = np.concatenate([types.target, types.source])[both.queries.relation]
-        first, end = types.offsets[wanted], types.offsets[wanted + 1]
+        start, stop = types.offsets[wanted], types.offsets[wanted + 1]
     return CompletionTask(
-        both.queries, both.targets, excluded, protocol, last, both.triple, first=first, end=end
+        both.queries,
+        both.targets,
+        excluded,
+        protocol,
+        force_last,
+        both.triple,
+        range_start=start,
+        range_stop=stop,
     )

@@ -17,7 +17,7 @@ from hasten.errors import UsageError
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.ranker import per_query
+from hasten.evaluation.ranker import metric_values
 from hasten.ops.ranking.rank_all import Ranks
 
 By = Literal["relation", "direction"]
@@ -64,7 +64,7 @@ def grouped_metrics(
             table["relation_name"] = graph.relations.names.take(pa.array(rows))
     table["direction"] = [DIRECTIONS[column] for column in columns]
     table["targets"] = targets[rows, columns].astype(np.int64)
-    for name, found in per_query(task, ranks, metrics).items():
+    for name, found in metric_values(task, ranks, metrics).items():
         weight = sums(found.counts.astype(np.float64))[rows, columns]
         mean = np.full(len(rows), np.nan)
         np.divide(sums(found.sums)[rows, columns], weight, out=mean, where=weight > 0)

@@ -107,18 +107,18 @@ def link_scores(model: Model, heads: Int64, relations: Int64, tails: Int64) -> F
                 if len(inside):
                     block = scorer.block(first, last)
                     at = torch.from_numpy(inside).to(block.device)
-                    place = torch.from_numpy(wanted[inside] - first).to(block.device)
-                    scores[rows[inside]] = block[at, place].double().cpu().numpy()
+                    column = torch.from_numpy(wanted[inside] - first).to(block.device)
+                    scores[rows[inside]] = block[at, column].double().cpu().numpy()
     return scores
 
 
 def auroc(scores: Float, true: NDArray[np.bool_]) -> float:
     """The share of (link, negative) pairs in the right order; ties count half."""
-    values, place = np.unique(scores, return_inverse=True)
-    count = np.bincount(place.reshape(-1), minlength=len(values))
+    values, inverse = np.unique(scores, return_inverse=True)
+    count = np.bincount(inverse.reshape(-1), minlength=len(values))
     rank = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
     positives = int(true.sum())
-    total = float(rank[place.reshape(-1)][true].sum()) - positives * (positives + 1) / 2
+    total = float(rank[inverse.reshape(-1)][true].sum()) - positives * (positives + 1) / 2
     return total / (positives * (len(true) - positives))
 
 

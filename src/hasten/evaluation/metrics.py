@@ -149,13 +149,13 @@ def metrics_per_query(
 class _Ranked:
     """The ranks of the targets, ascending within each query.
 
-    rank: float64 [T]; query: int64 [T]; place: int64 [T], 1 for the best target of a query;
+    rank: float64 [T]; query: int64 [T]; position: int64 [T], 1 for the best target of a query;
     competitors: int64 [T]; targets: int64 [Q], numbers of targets.
     """
 
     rank: Float64
     query: Int64
-    place: Int64
+    position: Int64
     competitors: Int64 | None
     targets: Int64
 
@@ -164,10 +164,10 @@ class _Ranked:
         targets = np.diff(offsets)
         query = np.repeat(np.arange(len(targets), dtype=np.int64), targets)
         order = np.lexsort((rank, query))
-        place = np.arange(1, len(rank) + 1) - offsets[query]
+        position = np.arange(1, len(rank) + 1) - offsets[query]
         if competitors is not None:
             competitors = competitors[order]
-        return cls(rank[order], query, place, competitors, targets)
+        return cls(rank[order], query, position, competitors, targets)
 
     def measure(self, metric: Metric) -> PerQuery:
         if metric.kind == "amri":
@@ -186,7 +186,7 @@ class _Ranked:
 
     def within(self, k: float) -> NDArray[np.bool_]:
         """[T] whether targets are within k, at most k for each query."""
-        return (self.rank <= k) & (self.place <= k)
+        return (self.rank <= k) & (self.position <= k)
 
     def sum(self, per_target: NDArray[Any]) -> Float64:
         """[Q] sums over each query's targets."""
@@ -218,9 +218,9 @@ _MEASURES: dict[str, Callable[[_Ranked, float], NDArray[Any]]] = {
     "recall": lambda ranked, k: ranked.sum(ranked.within(k)) / ranked.best(np.inf),
     "precision": lambda ranked, k: ranked.sum(ranked.within(k)) / k,
     "map": lambda ranked, k: (
-        ranked.sum(ranked.within(k) * ranked.place / ranked.rank) / ranked.best(k)
+        ranked.sum(ranked.within(k) * ranked.position / ranked.rank) / ranked.best(k)
     ),
-    "mrr": lambda ranked, k: ranked.sum(ranked.within(k) * (ranked.place == 1) / ranked.rank),
+    "mrr": lambda ranked, k: ranked.sum(ranked.within(k) * (ranked.position == 1) / ranked.rank),
     "hits": lambda ranked, k: ranked.sum(ranked.rank <= k),
     "mr": lambda ranked, _: ranked.sum(ranked.rank),
 }

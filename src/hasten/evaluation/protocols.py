@@ -92,8 +92,8 @@ class RankingTask:
     candidates: Int64 | None
     protocol: Protocol
 
-    #: targets that count as misses
-    last: None = None
+    #: targets that are ranked last: none
+    force_last: None = None
 
     @property
     def items(self) -> int:

@@ -18,15 +18,18 @@ TILE_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """padded: int64 [TILE_ROWS] queries; the first ``count`` are real, the others padding."""
+    """A fixed number of queries.
 
-    padded: Int64
+    padded_rows: int64 [TILE_ROWS] query indices; the first ``count`` are real, the others padding.
+    """
+
+    padded_rows: Int64
     count: int
 
     @property
     def rows(self) -> Int64:
-        """[count] the queries without padding."""
-        return self.padded[: self.count]
+        """[count] the query indices without padding."""
+        return self.padded_rows[: self.count]
 
 
 def make_tiles(lengths: Int64) -> list[Tile]:

@@ -1,4 +1,7 @@
-"""Evaluate a model on a ranking task. Batching and the number of processes change no metric."""
+"""Evaluate a model on a ranking task.
+
+Metrics do not depend on batching or the number of processes.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ from hasten.ops.ranking.rank_all import Ranks, rank_all, rank_among
 class Evaluation:
     """Metrics and how they were measured. ``values`` is empty if the evaluation was stopped.
 
-    ranks: the counts of all targets, or None. diagnostics: of the node embeddings, for models with
-    ``diagnosed_embeddings``.
+    ranks: for each target, how many candidates score higher and how many tie. diagnostics: of the
+    node embeddings, for models with ``diagnosed_embeddings``.
     """
 
     values: dict[str, float]
@@ -52,7 +55,7 @@ def evaluate(
 
     device: the device of the model. stop: called before each tile; True stops the evaluation.
     part, parts: this process ranks every ``parts``-th tile and counts 0 for other targets; merge:
-    sums the counts of all processes.
+    sums the counts over all processes.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
@@ -67,7 +70,7 @@ def evaluate(
         ranks = merge(ranks)
     values = {}
     if ranks is not None:
-        values = {name: found.mean() for name, found in per_query(task, ranks, metrics).items()}
+        values = {name: found.mean() for name, found in metric_values(task, ranks, metrics).items()}
     seconds = time.perf_counter() - begin
     protocol = task.protocol.text()
     return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics)
@@ -80,26 +83,27 @@ def _rank(
     device: torch.device,
     stop: Callable[[], bool] | None,
 ) -> Ranks | None:
-    """The counts of all targets [T]; None if stopped."""
+    """For each target [T], how many candidates score higher and how many tie; None if stopped."""
     greater = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
     equal = torch.zeros_like(greater)
     for tile in tiles:
         if stop is not None and stop():
             return None
         ranks = _rank_tile(model, task, tile)
-        pairs, _ = ragged_positions(task.targets.offsets, tile.rows)
-        place = torch.from_numpy(pairs).to(device)
-        greater[place] = ranks.greater[: len(pairs)]
-        equal[place] = ranks.equal[: len(pairs)]
+        positions, _ = ragged_positions(task.targets.offsets, tile.rows)
+        target_indices = torch.from_numpy(positions).to(device)
+        greater[target_indices] = ranks.greater[: len(positions)]
+        equal[target_indices] = ranks.equal[: len(positions)]
     return Ranks(greater, equal)
 
 
-def per_query(task: AnyTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, PerQuery]:
-    """The metrics of each query; of each target in link prediction."""
+def metric_values(task: AnyTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, PerQuery]:
+    """The metrics before averaging: of each query, or of each target in link prediction."""
     greater, equal = ranks.greater.cpu().numpy(), ranks.equal.cpu().numpy()
     competitors = task.competitors
-    if task.last is not None:
-        greater, equal = np.where(task.last, competitors, greater), np.where(task.last, 0, equal)
+    if task.force_last is not None:  # these targets rank after all their competitors
+        greater = np.where(task.force_last, competitors, greater)
+        equal = np.where(task.force_last, 0, equal)
     return metrics_per_query(metrics, task.offsets, greater, equal, competitors, task.protocol.ties)
 
 
@@ -120,12 +124,14 @@ def scoring(model: Model) -> Iterator[None]:
 
 
 def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> Ranks:
-    """Counts of the targets of the tile, those of padding last."""
-    scorer = model.scorer(task.queries.take(tile.padded))
+    """Rank counts of the targets of a tile; the padding queries come last."""
+    rows = tile.padded_rows
+    scorer = model.scorer(task.queries.take(rows))
     if task.candidates is not None:
-        return rank_among(scorer, task.items, task.candidates[tile.padded])
-    if isinstance(task, CompletionTask) and task.first is not None and task.end is not None:
-        scorer = RangeScorer(scorer, task.first[tile.padded], task.end[tile.padded])
-    excluded = None if task.excluded is None else task.excluded.take(tile.padded)
-    targets = task.targets.take(tile.padded)
+        return rank_among(scorer, task.items, task.candidates[rows])
+    if isinstance(task, CompletionTask) and task.range_start is not None:
+        assert task.range_stop is not None
+        scorer = RangeScorer(scorer, task.range_start[rows], task.range_stop[rows])
+    excluded = None if task.excluded is None else task.excluded.take(rows)
+    targets = task.targets.take(rows)
     return rank_all(scorer, TILE_ROWS, task.items, targets, excluded)

@@ -38,10 +38,10 @@ def top_k(
     parts = []
     with scoring(model):
         for tile in make_tiles(queries.lengths):
-            hidden = None if excluded is None else excluded.take(tile.padded)
-            scorer = model.scorer(queries.take(tile.padded))
+            hidden = None if excluded is None else excluded.take(tile.padded_rows)
+            scorer = model.scorer(queries.take(tile.padded_rows))
             ids, scores = topk_all(
-                scorer, len(tile.padded), candidates, min(k, candidates), hidden, allowed
+                scorer, len(tile.padded_rows), candidates, min(k, candidates), hidden, allowed
             )
             ids, scores = ids[: tile.count].cpu(), scores[: tile.count].cpu()
             row, place = (found.numpy() for found in torch.nonzero(ids >= 0, as_tuple=True))

@@ -111,14 +111,13 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
     meanwhile, it is read again. Raises CheckpointError with the file and the problem.
     """
     for _ in range(_READ_ATTEMPTS):
-        before = place, _ = _locate(folder)
+        before = _locate(folder)
+        path, _ = before
         try:
-            names = verify_files(place, groups)
-            state = from_exact_json((place / STATE).read_bytes())
+            names = verify_files(path, groups)
+            state = from_exact_json((path / STATE).read_bytes())
             tensors = {
-                name.removesuffix(SUFFIX): load_file(place / name)
-                for name in names
-                if name != STATE
+                name.removesuffix(SUFFIX): load_file(path / name) for name in names if name != STATE
             }
         # torch opens the files too and raises RuntimeError
         except (CheckpointError, SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -126,7 +125,7 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
                 continue
             if isinstance(error, CheckpointError):
                 raise
-            raise CheckpointError(f"{place}: damaged: {error}") from error
+            raise CheckpointError(f"{path}: damaged: {error}") from error
         if _locate(folder) == before:
             return Checkpoint(folder, tensors, state)
     raise CheckpointError(f"{folder}: another process keeps replacing it; try again")
@@ -138,7 +137,10 @@ def verify_checkpoint(folder: Path) -> None:
 
 
 def newest_checkpoint(checkpoints: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest valid ``epoch-...`` checkpoint of a folder. ``warn`` gets the damaged ones."""
+    """Read the newest valid ``epoch-...`` checkpoint of a folder; None if there is none.
+
+    Calls ``warn`` with a message for each damaged checkpoint it skips.
+    """
     for folder in _candidates(checkpoints):
         try:
             return read_checkpoint(folder)
@@ -162,7 +164,8 @@ def prune_checkpoints(checkpoints: Path, keep: int) -> None:
                 delete_folder(folder)
             elif (found := _fingerprint(folder)) in _known_valid or _is_valid(folder):
                 kept.add(found)
-    _known_valid.intersection_update(kept)
+    # replace the content of the set: forget deleted checkpoints, remember those just verified
+    _known_valid.clear()
     _known_valid.update(kept)
 
 
@@ -192,12 +195,12 @@ def _fingerprint(folder: Path) -> Fingerprint:
 
 def _locate(folder: Path) -> tuple[Path, tuple[int, int] | None]:
     """Where the folder is now, and an identity that changes when it is replaced."""
-    place = current_folder(folder)
+    path = current_folder(folder)
     try:
-        status = place.stat()
+        status = path.stat()
     except FileNotFoundError:
-        return place, None
-    return place, (status.st_ino, status.st_mtime_ns)
+        return path, None
+    return path, (status.st_ino, status.st_mtime_ns)
 
 
 def _write_error(folder: Path, needed: int, error: OSError) -> CheckpointError:

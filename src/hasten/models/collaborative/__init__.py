@@ -1,1 +1,1 @@
-"""Models of users and items without order."""
+"""Collaborative filtering models."""

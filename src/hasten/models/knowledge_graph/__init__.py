@@ -1,1 +1,1 @@
-"""Models of knowledge graphs."""
+"""Knowledge graph embedding models."""

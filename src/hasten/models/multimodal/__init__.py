@@ -1,1 +1,1 @@
-"""Models of users and items with item features."""
+"""Multimodal recommenders."""

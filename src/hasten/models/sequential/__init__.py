@@ -1,1 +1,1 @@
-"""Models of item sequences."""
+"""Sequential recommenders."""

@@ -1,1 +1,1 @@
-"""Models of typed graphs."""
+"""Models of heterogeneous (typed) graphs."""
