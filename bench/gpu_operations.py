@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
+from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.ops.attention.causal_attention import causal_attention, causal_attention_reference
 from hasten.ops.attention.interval_attention import (
     find_intervals,
@@ -179,7 +179,7 @@ OPERATIONS: Sequence[Check] = (
 )
 
 
-class _Quadratic(SimplePhase):
+class _Quadratic(Phase):
     """Whatever is on the device stays there: a loss whose gradient can be poisoned."""
 
     name = "quadratic"

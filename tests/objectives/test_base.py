@@ -6,10 +6,22 @@ import torch
 from hasten.objectives.base import Batch, ExampleBatches
 
 
+class Examples(ExampleBatches):
+    """Without a loss."""
+
+    name = "examples"
+
+    def terms(self, encoded, batch, rows):
+        return ()
+
+    def parameters(self):
+        return ()
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize(("count", "size", "steps"), [(10, 4, 3), (8, 4, 2), (3, 5, 1)])
 def test_each_example_once_per_epoch(count, size, steps, shuffle):
-    phase = ExampleBatches(count, size, shuffle=shuffle)
+    phase = Examples(count, size, shuffle=shuffle)
     assert phase.steps() == steps
     batches = [phase.plan(0, 1, index) for index in range(steps)]
     ids = torch.cat([batch.ids for batch in batches])
@@ -19,7 +31,7 @@ def test_each_example_once_per_epoch(count, size, steps, shuffle):
 
 
 def test_a_batch_depends_on_its_arguments_only():
-    used, fresh = ExampleBatches(20, 6), ExampleBatches(20, 6)
+    used, fresh = Examples(20, 6), Examples(20, 6)
     used.plan(0, 0, 0)
     used.plan(1, 3, 2)
     assert torch.equal(used.plan(0, 2, 1).ids, fresh.plan(0, 2, 1).ids)

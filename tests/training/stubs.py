@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
+from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.ops.random import Stream, integers, key, permutation
 
 
@@ -27,11 +27,11 @@ class TwoPhaseGraph(nn.Module):
         self.relation = nn.Parameter(torch.randn(width) * 0.3)
         self.register_buffer("edges", torch.randint(0, nodes, (2, 80)), persistent=True)
 
-    def phases(self) -> list[SimplePhase]:
+    def phases(self) -> list[Phase]:
         return [CollaborativePhase(self), KnowledgePhase(self)]
 
 
-class CollaborativePhase(SimplePhase):
+class CollaborativePhase(Phase):
     """Whole-graph encoding once a step; attention from the weights at the start of the epoch."""
 
     name = "cf"
@@ -89,7 +89,7 @@ class CollaborativePhase(SimplePhase):
         self.attention = state["attention"]
 
 
-class KnowledgePhase(SimplePhase):
+class KnowledgePhase(Phase):
     """Translation over triples: another loss and optimiser on the same entity table."""
 
     name = "kg"
@@ -129,11 +129,11 @@ class TwoDenominators(nn.Module):
         self.table = nn.Parameter(torch.randn(nodes, width) * 0.3)
         self.layer = nn.Linear(width, width)
 
-    def phases(self) -> list[SimplePhase]:
+    def phases(self) -> list[Phase]:
         return [LinkAndContrastPhase(self)]
 
 
-class LinkAndContrastPhase(SimplePhase):
+class LinkAndContrastPhase(Phase):
     """Rows below ``edges`` are edges, the others pairs: each kind has its own denominator."""
 
     name = "link_and_contrast"
@@ -202,11 +202,11 @@ class ConvolutionalScorer(nn.Module):
         self.layer = nn.Linear(width, width, bias=False)
         self.norm = GroupedBatchNorm(width, self.group)
 
-    def phases(self) -> list[SimplePhase]:
+    def phases(self) -> list[Phase]:
         return [OneToAllPhase(self)]
 
 
-class OneToAllPhase(SimplePhase):
+class OneToAllPhase(Phase):
     name = "one_to_all"
     batch_size = 32
 

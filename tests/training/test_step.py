@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hasten.config import Patience, TrainingOptions
-from hasten.objectives.base import Batch, SimplePhase, Term
+from hasten.objectives.base import Batch, Phase, Term
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.precision import Precision, resolve_precision
@@ -28,7 +28,7 @@ class Line(nn.Module):
         self.layer = nn.Linear(4, 3)
 
 
-class LinePhase(SimplePhase):
+class LinePhase(Phase):
     name = "line"
 
     def __init__(self, model: Line) -> None:

@@ -21,9 +21,10 @@ that does not depend on the batch has the denominator 1.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,24 +102,27 @@ class TableRows:
     at_most: int
 
 
-class Phase(Protocol):
-    """One loss, its batches and the parameters that it updates."""
+class Phase(ABC):
+    """One loss, its batches and the parameters that it updates.
+
+    A subclass defines the abstract methods; the other methods do nothing by default.
+    """
 
     name: str
     #: a table whose gradient is zero except in the rows of a batch; None: there is none
-    table: TableRows | None
+    table: TableRows | None = None
 
+    @abstractmethod
     def steps(self) -> int:
         """Optimizer steps per epoch."""
-        ...
 
+    @abstractmethod
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         """The global batch of a step. Depends on its arguments only."""
-        ...
 
     def start_epoch(self, seed: int, epoch: int) -> None:
         """Called once per epoch, before the first step of the phase."""
-        ...
+        return
 
     def end_epoch(self, seed: int, epoch: int) -> None:
         """Called once per epoch, after the last step of the phase.
@@ -126,93 +130,60 @@ class Phase(Protocol):
         A run that is resumed after that step calls it again, so its result must depend on the
         weights only.
         """
-        ...
+        return
 
     def encode(self, batch: Batch) -> Encoded:
         """What all micro-batches of a step share, such as node embeddings of the whole graph.
 
         It must be the same in every process: random numbers are keyed by the batch.
         """
-        ...
+        return ()
 
+    @abstractmethod
     def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
         """The loss terms of these rows of the batch."""
-        ...
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         """Loss terms that belong to no row: added once per step, by one process."""
-        ...
+        return ()
 
     def sums(self) -> Sequence[Tensor]:
         """Buffers that the micro-batches of this step added to, such as BatchNorm's moments.
 
         Summed in place over processes after the backward passes. ``encode`` resets them.
         """
-        ...
+        return ()
 
     def end_step(self, finite: Tensor) -> None:
         """Called after the update. finite: bool scalar, whether the parameters were updated."""
-        ...
+        return
 
+    @abstractmethod
     def parameters(self) -> Sequence[nn.Parameter]:
         """Exactly the parameters that this phase updates."""
-        ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Replace the function where a step spends its time by ``wrap(function)``.
 
         False if the phase has nothing to compile.
         """
-        ...
+        return False
 
+    @abstractmethod
     def examples(self, batch: Batch) -> int:
         """The number of examples of this batch (targets, triples, ...), for the throughput."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must keep between epochs because it cannot be recomputed."""
-        ...
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of :meth:`state`."""
-        ...
-
-
-class SimplePhase:
-    """Defaults for the optional methods of a phase: they do nothing."""
-
-    table: TableRows | None = None
-
-    def start_epoch(self, seed: int, epoch: int) -> None:
-        return None
-
-    def end_epoch(self, seed: int, epoch: int) -> None:
-        return None
-
-    def encode(self, batch: Batch) -> Encoded:
-        return ()
-
-    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
-        return ()
-
-    def sums(self) -> Sequence[Tensor]:
-        return ()
-
-    def end_step(self, finite: Tensor) -> None:
-        return None
-
-    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        return False
-
-    def state(self) -> dict[str, Tensor]:
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of :meth:`state`."""
         if state:
             raise ValueError(f"this phase keeps no state, but was given {sorted(state)}")
 
 
-class ExampleBatches(SimplePhase):
+class ExampleBatches(Phase):
     """A phase over numbered examples: each example once per epoch, ``batch_size`` in a step.
 
     shuffle: ids follow the epoch's permutation; otherwise they count up, and a subclass maps them

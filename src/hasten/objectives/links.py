@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.arrays import Int64
-from hasten.objectives.base import Batch, Encoded, SimplePhase, Term
+from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.contrastive import Contrast, Similar
 from hasten.objectives.link_sampling import LinkLoss, LinkSampler, LinkSampling
 from hasten.objectives.permutations import LastValueCache
@@ -52,7 +52,7 @@ class LinkModel(Protocol):
         ...
 
 
-class LinkPhase(SimplePhase):
+class LinkPhase(Phase):
     """Steps over the links of a graph."""
 
     name = "links"

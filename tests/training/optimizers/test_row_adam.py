@@ -12,7 +12,7 @@ from torch import nn
 
 from hasten import run
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, SimplePhase, TableRows, Term
+from hasten.objectives.base import Batch, Phase, TableRows, Term
 from hasten.ops.random import Stream, integers, key
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 ROWS, READ, STEPS = 60, 3, 60
 
 
-class FewRows(SimplePhase):
+class FewRows(Phase):
     """Draws a few rows of a table towards a vector that is trained too."""
 
     name = "few"
