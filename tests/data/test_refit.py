@@ -95,5 +95,5 @@ def test_refit_without_a_validation_part_is_refused_before_training(tmp_path):
     with pytest.raises(DataError, match="no validation part"):
         api.train("sasrec", sequences(), settings=settings, out=str(tmp_path / "a"), refit=True)
     assert not (tmp_path / "a").exists()
-    with pytest.raises(ConfigurationError, match="give one of them"):
+    with pytest.raises(ConfigurationError, match="use only one of them"):
         api.train("sasrec", sequences(), settings={**SMALL, "data.refit": True}, refit=True)
