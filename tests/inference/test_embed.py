@@ -102,14 +102,14 @@ def test_the_check_of_a_run_judges_its_links_and_draws(run, tmp_path, capsys):
     assert told["random"]["mean_cosine"] == pytest.approx(0, abs=0.1)
 
 
-def test_a_model_without_embeddings_is_judged_by_its_links(tmp_path, capsys):
+def test_a_model_without_embeddings_is_evaluated_by_its_links(tmp_path, capsys):
     settings = {k: v for k, v in SETTINGS.items() if k.startswith(("data", "eval", "threads"))}
     run = hasten.train("degree", table(), settings=settings, out=tmp_path / "d", quiet=True).path
     told = check_embeddings(run)
     assert told["health"] is None
     assert told["links"]["auroc"] > 0
     main(["check-embeddings", str(run)])
-    assert "only its links are judged" in capsys.readouterr().err
+    assert "only its links are evaluated" in capsys.readouterr().err
 
 
 def test_one_vector_for_all_fails_the_check(tmp_path, capsys):

@@ -33,7 +33,9 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
         "eval_every": eval_every,
         "average": options.average,
         "clip_norm": options.clip_norm,
-        "bad_steps": sum(int(stepper.nonfinite_steps) for stepper in trainer.steppers),
+        "bad_steps": sum(  # the name in existing metrics.json files
+            int(stepper.nonfinite_steps) for stepper in trainer.steppers
+        ),
     }
     return {
         "device": str(processes.device),
