@@ -229,8 +229,8 @@ def resume(
     RunFolder.open(run, lock=False)  # raises if it is not a run folder
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
-        # after a restart by the launcher the copy exists and may hold newer checkpoints than the
-        # requested one: resume from its newest
+        # after a restart by the launcher the run (or its copy) may have newer checkpoints than the
+        # requested one: use its newest
         restarted = processes.restarts > 0 and processes.load_job_state("run") == str(out or run)
         if out is not None:
             if not restarted:

@@ -177,7 +177,7 @@ def test_losses_of_sequential_models_add_up(trained):
     dataset = load_table(sequences(9, 24), config.data, 0)
     model = Pointwise(config.model, Sizes.of(dataset)).double()
     (phase,) = model.phases(dataset, config.training)
-    rows = np.argsort(-phase.targets, kind="stable")
+    rows = np.argsort(-phase.target_counts, kind="stable")
     batch = phase.lay_out(Batch(torch.from_numpy(rows), 0, 0, 0), rows)
     torch.testing.assert_close(model.example_losses(batch).sum(), model.next_item_loss(batch))
 
@@ -220,7 +220,7 @@ def test_a_sequential_model_of_another_package(loss):
     )  # fmt: skip
     users, items = part_of_events(dataset, "test")
     histories = dataset.histories(TRAIN, VALID).take(users)
-    kept = np.arange(int(phase.targets.sum()))
+    kept = np.arange(int(phase.target_counts.sum()))
     source = AutogradSource(
         model, EventLosses(phase, histories, items, kept, 3, len(dataset.items))
     )

@@ -124,10 +124,10 @@ def scoring(model: Model) -> Iterator[None]:
 
 
 def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> Ranks:
-    """Rank counts of the targets of a tile; the padding queries come last."""
+    """Rank counts of the targets of a tile; those of padding queries come last, to be dropped."""
     rows = tile.padded_rows
     scorer = model.scorer(task.queries.take(rows))
-    if task.candidates is not None:
+    if task.candidates is not None:  # column 0 is the target
         return rank_among(scorer, task.items, task.candidates[rows])
     if isinstance(task, CompletionTask) and task.range_start is not None:
         assert task.range_stop is not None

@@ -39,8 +39,8 @@ class EventTerms:
 
     def __init__(self, phase: NextItemPhase, kept: Int64 | None = None) -> None:
         self.phase = phase
-        self.users = np.argsort(-phase.targets, kind="stable")
-        self.offsets = np.concatenate([[0], np.cumsum(phase.targets[self.users])])
+        self.users = np.argsort(-phase.target_counts, kind="stable")
+        self.offsets = np.concatenate([[0], np.cumsum(phase.target_counts[self.users])])
         self.kept = np.arange(int(self.offsets[-1])) if kept is None else kept
         self.terms = len(self.kept)
         weight = next(phase.module.parameters())
@@ -75,7 +75,7 @@ class EventTerms:
         chosen = self.kept[terms]
         row = np.searchsorted(self.offsets, chosen, "right") - 1
         number = self.users[row]
-        user, count = self.phase.users[number], self.phase.targets[number]
+        user, count = self.phase.users[number], self.phase.target_counts[number]
         histories = self.phase.histories
         position = histories.offsets[user + 1] - count + (chosen - self.offsets[row])
         return user, histories.items[position], position - histories.offsets[user]

@@ -117,7 +117,7 @@ class EventLosses(EventTerms):
         return self.batch(int(terms[0]), int(terms[-1]) + 1, self.seed)
 
     def test_batch(self, start: int, stop: int) -> tuple[NextItemBatch, Tensor]:
-        lengths = self.test_phase.targets[start:stop]
+        lengths = self.test_phase.target_counts[start:stop]
         order = np.argsort(-lengths, kind="stable")
         rows = start + order
         batch = self.test_phase.lay_out(Batch(torch.from_numpy(rows), self.seed, 0, 0), rows)

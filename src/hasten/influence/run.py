@@ -232,7 +232,7 @@ def _events(run: LoadedRun, selection: Selection, options: Options) -> tuple[Sou
     users, items = select_events(dataset, selection)
     histories = dataset.histories(TRAIN, VALID).take(users)
     phase = _single_phase(run, NextItemPhase)
-    kept = sampled(int(phase.targets.sum()), options)
+    kept = sampled(int(phase.target_counts.sum()), options)
     examples: FactoredEvents | EventLosses
     source: Source
     if run.method.factored:

@@ -1,7 +1,8 @@
 """Training phase of sequential models: predict the next item at every position.
 
 A global batch has ``batch_size`` users in the order of the epoch's permutation, sorted by the
-length of their sequences, so that micro-batches are balanced and buckets contain little padding.
+length of their sequences. Micro-batches take every n-th user, so they are balanced, and buckets
+contain little padding.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from hasten.ops.random import Stream, key
 class NextItemBatch:
     """The ragged sequences of a micro-batch in buckets (see :mod:`hasten.ops.buckets`).
 
-    tokens: int64 [T'] items, padding included. positions: int64 [T'] distance to the end of the
-    sequence. times: int64 [T'] Unix seconds or None. real: int64 [T] indices of the tokens that are
-    not padding, None if there is no padding. targets: int64 [T]. negatives: int64 [T, k], None for
-    losses over the whole catalogue.
+    T tokens, padding included, and S targets. tokens: int64 [T] items. positions: int64 [T]
+    distance to the end of the sequence. times: int64 [T] Unix seconds or None. real: int64 [S]
+    indices of the tokens that are not padding, None if there is no padding. targets: int64 [S]
+    items. negatives: int64 [S, k] items, None for losses over the whole catalogue.
     """
 
     tokens: Tensor
@@ -43,7 +44,7 @@ class NextItemBatch:
     negatives: Tensor | None
 
     def at_targets(self, states: Tensor) -> Tensor:
-        """[T, D] the states of the tokens that are not padding, in the order of the targets."""
+        """[S, D] the states of the tokens that are not padding, in the order of the targets."""
         return states if self.real is None else states.index_select(0, self.real)
 
 
@@ -79,6 +80,7 @@ class NextItemPhase(ExampleBatches):
         assert isinstance(model, nn.Module)
         self.users = np.flatnonzero(histories.lengths >= 2)
         super().__init__(len(self.users), batch_size)
+        # one object with two types
         self.module: nn.Module = model
         self.model: NextItemModel = model
         self.histories = histories
@@ -87,7 +89,7 @@ class NextItemPhase(ExampleBatches):
                 "no user has two or more training events, so there is no next item to predict: "
                 "use longer histories or another split (data.split)"
             )
-        self.targets = np.minimum(histories.lengths[self.users] - 1, max_length)
+        self.target_counts = np.minimum(histories.lengths[self.users] - 1, max_length)
         self.max_length = max_length
         self.negative_count = negatives
         self.known: KnownItems | None = None
@@ -102,8 +104,8 @@ class NextItemPhase(ExampleBatches):
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         ids = self.ids(seed, epoch, index).numpy()
-        ids = ids[np.argsort(-self.targets[ids], kind="stable")]
-        total = float(self.targets[ids].sum())
+        ids = ids[np.argsort(-self.target_counts[ids], kind="stable")]
+        total = float(self.target_counts[ids].sum())
         return Batch(torch.from_numpy(ids), seed, epoch, index, {"examples": total})
 
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -117,9 +119,9 @@ class NextItemPhase(ExampleBatches):
         return [Term("loss", loss, batch.denominators["examples"])]
 
     def lay_out(self, batch: Batch, rows: Int64) -> NextItemBatch:
-        """The tensors of these rows (longest first) on the model's device."""
+        """Build the tensors of these examples (longest first) on the model's device."""
         device = next(self.module.parameters()).device
-        users, lengths = self.users[rows], self.targets[rows]
+        users, lengths = self.users[rows], self.target_counts[rows]
         buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
         real = bucket_positions(lengths, buckets)
         ends = np.cumsum(lengths)
@@ -143,12 +145,12 @@ class NextItemPhase(ExampleBatches):
                 self.known = self.known.to(device)
             user = np.repeat(users, lengths)
             count = self.negative_count
-            # a counter for each negative of each position that a user can have
+            # a distinct counter for each (user, position, negative), whatever the batch
             first = torch.from_numpy((user * self.max_length + positions) * count).to(device)
             counters = first[:, None] + torch.arange(count, device=device)
-            rows_T = torch.from_numpy(user).to(device)[:, None]
+            users_S = torch.from_numpy(user).to(device)[:, None]
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            sampled = negatives(self.known, rows_T, base, counters)
+            sampled = negatives(self.known, users_S, base, counters)
         return NextItemBatch(
             tokens=flat(self.histories.items[source]),
             positions=flat(positions),

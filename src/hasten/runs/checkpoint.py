@@ -97,7 +97,7 @@ def write_checkpoint(
         publish_folder(folder)
         _known_valid.add(_fingerprint(folder))
     except BaseException as error:
-        with suppress(OSError):  # report the first error
+        with suppress(OSError):  # a failing recovery must not hide the original error
             recover_folder(folder)
         if isinstance(error, OSError):
             raise _write_error(folder, needed, error) from error
@@ -119,7 +119,7 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
             tensors = {
                 name.removesuffix(SUFFIX): load_file(path / name) for name in names if name != STATE
             }
-        # torch opens the files too and raises RuntimeError
+        # load_file opens the files through torch, which raises RuntimeError
         except (CheckpointError, SafetensorError, OSError, ValueError, RuntimeError) as error:
             if _locate(folder) != before:
                 continue
@@ -170,7 +170,7 @@ def prune_checkpoints(checkpoints: Path, keep: int) -> None:
 
 
 def _candidates(checkpoints: Path) -> list[Path]:
-    """The ``epoch-...`` folders, newest first, including backups of interrupted replacements."""
+    """The published paths ``epoch-...``, newest first; one may exist only as its backup."""
     found: dict[tuple[int, int], Path] = {}
     for entry in checkpoints.iterdir() if checkpoints.is_dir() else ():
         name = published_name(entry)

@@ -23,8 +23,8 @@ from hasten.training.weight_average import WeightAverage
 class Position:
     """Progress of training.
 
-    epoch: completed epochs; phase: the current phase of the next epoch; index: steps taken in that
-    phase; step_of_epoch: steps taken in that epoch; step: steps taken in the run.
+    epoch: completed epochs; step: steps taken in the run. Of the epoch in progress: phase, index
+    (steps taken in that phase) and step_of_epoch (steps taken in all its phases).
     """
 
     epoch: int = 0
@@ -41,7 +41,7 @@ class Totals:
     earlier_seconds: of the run before it was resumed.
     """
 
-    #: phase -> loss term -> sum over steps with finite gradients; "steps" is their number
+    #: phase -> loss term -> sum over steps with finite gradients; the key "steps" counts them
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     epoch_seconds: float = 0.0
     train_seconds: float = 0.0
@@ -102,7 +102,8 @@ class TrainingState:
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for stepper in self.steppers:
             name = stepper.phase.name
-            # deferred updates of table rows are applied to a copy: it replaces the stored weights
+            # a row-wise optimizer returns a copy of its table with the deferred updates applied:
+            # save that copy instead of the parameter
             optimizer_state, updated = stepper.optimizer.tensors()
             optimizers.update({f"{name}.{key}": value for key, value in optimizer_state.items()})
             weights.update({names[parameter]: value for parameter, value in updated.items()})

@@ -52,7 +52,7 @@ class OptimizerStep:
         self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
         #: the flags of all processes, summed in the last step; None without a process group
-        self.control_flags: Tensor | None = None
+        self.summed_control_flags: Tensor | None = None
         #: steps in a row whose gradients were not finite, and the number of all such steps
         self.consecutive_nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
         self.nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
@@ -63,14 +63,14 @@ class OptimizerStep:
         """Take the step; return the loss terms of the whole batch, detached.
 
         The returned dict has the key "steps": 1 for a step that was taken. If the step is skipped,
-        every value, including "steps", is 0. control_flags: of this process; the sum over all
-        processes is in :attr:`control_flags` afterwards.
+        every value, including "steps", is 0. control_flags: of this process; afterwards
+        :attr:`summed_control_flags` holds the sum over all processes.
         """
         self.zero_grad()
         losses = self.accumulate(batch)
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
-            losses, self.control_flags = self.all_reduce(
+            losses, self.summed_control_flags = self.all_reduce(
                 parameters, losses, control_flags, self.phase.sums()
             )
         # match the distributed case, where the all-reduce turns missing gradients into zeros
@@ -85,7 +85,7 @@ class OptimizerStep:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.update(finite)
-        # at the end of the phase, apply the updates that the row-wise optimizer deferred
+        # after the phase's last step of the epoch, apply what the row-wise optimizer deferred
         if batch.index == self.phase.steps() - 1:
             self.optimizer.flush()
         self.phase.end_step(finite)
@@ -112,7 +112,7 @@ class OptimizerStep:
                 with self.precision.autocast():
                     terms = self.phase.terms(leaves, batch, rows)
                 self.backward(terms, losses)
-        # once per global batch: the all-reduce sums gradients
+        # on rank 0 only: gradients are summed over ranks, so these terms would be multiplied
         if self.shard.rank == 0:
             with self.precision.autocast():
                 terms = self.phase.regularizers(leaves, batch)
@@ -122,8 +122,8 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """What the phase encodes once per step, and the leaves that accumulate its gradients."""
-        # the row-wise optimizer gathers the table rows that the batch reads, applies the updates
-        # they missed, and updates only these rows; None: a dense optimizer
+        # A row-wise optimizer brings the table rows of this batch up to date and returns them in
+        # place of ``phase.encode``. A dense optimizer returns None.
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             return (rows,), (rows,)
@@ -161,7 +161,7 @@ class OptimizerStep:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
     def clip(self, parameters: Sequence[Tensor], norm: Tensor) -> None:
-        """Scale the (unscaled) gradients down to ``clip_norm``; norm: their 2-norm."""
+        """Clip the gradients (loss scale already removed) to ``clip_norm``; norm: their 2-norm."""
         limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
         if limit is not None:
             norm = norm if kind == 2 else gradient_norm(parameters, kind)

@@ -198,11 +198,12 @@ class Trainer:
 
     def apply_flags(self, stepper: OptimizerStep, sync: bool) -> tuple[bool, bool]:
         """Return (time limit reached, save now); identical on all ranks."""
+        # without a process group: own flags, now; with one: the sum, at sync steps only
         summed: Sequence[float] = ControlFlags()
-        if stepper.control_flags is None:
+        if stepper.summed_control_flags is None:
             summed = self.control.collect()
         elif sync:  # reading them synchronizes with the device
-            summed = stepper.control_flags.tolist()
+            summed = stepper.summed_control_flags.tolist()
         flags = self.control.apply(summed)
         every = self.config.checkpoint.every_steps
         save_due = every is not None and self.state.position.step % every == 0
@@ -226,7 +227,7 @@ class Trainer:
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], epoch)
         position.epoch, position.phase, position.index, position.step_of_epoch = epoch, 0, 0, 0
-        # the examples of one epoch: the total counts those of all epochs so far
+        # mean number of examples per epoch: the total divided by the finished epochs
         rate = totals.examples // epoch / max(totals.epoch_seconds, 1e-9)
         seconds = totals.epoch_seconds
         report = EpochReport(
@@ -242,7 +243,7 @@ class Trainer:
     def save_if_stopped(self) -> None:
         """If a stop was agreed, save a checkpoint and raise.
 
-        A pending evaluation is repeated on resume.
+        An evaluation that was due or cut short runs on resume.
         """
         self.control.synchronize_stop()
         if self.control.stop is not None:

@@ -113,7 +113,7 @@ def test_loss_and_gradients_are_those_of_the_equations(norm, heads, loss, slack,
     model = _model(norm=norm, heads=heads, loss=loss, negatives=3, feedforward=2)
     phase = _phase(model, histories, 0 if loss == "ce" else 3)
     # longest first, users in order within a length: the order of the reference
-    rows = np.argsort(-phase.targets, kind="stable")
+    rows = np.argsort(-phase.target_counts, kind="stable")
     batch = phase.plan(0, 0, 0)
     laid_out = phase.lay_out(batch, rows)
     ours = model.next_item_loss(laid_out)

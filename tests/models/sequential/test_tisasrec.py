@@ -133,7 +133,7 @@ def test_loss_and_gradients_are_those_of_the_equations(norm, heads, loss, slack,
     histories = _histories()
     model = _model(norm=norm, heads=heads, loss=loss, negatives=3, feedforward=2)
     phase = _phase(model, histories, 0 if loss == "ce" else 3)
-    rows = np.argsort(-phase.targets, kind="stable")  # the order of the reference
+    rows = np.argsort(-phase.target_counts, kind="stable")  # the order of the reference
     laid_out = phase.lay_out(phase.plan(0, 0, 0), rows)
     ours = model.next_item_loss(laid_out)
     expected = reference_loss(model, histories, laid_out.negatives)
@@ -198,7 +198,7 @@ def test_the_last_event_of_training_is_no_input():
     moved = histories.times.copy()
     moved[histories.offsets[1:] - 1] += 1
     other = _phase(model, replace(histories, times=moved))
-    rows = np.arange(len(phase.users))[np.argsort(-phase.targets, kind="stable")]
+    rows = np.arange(len(phase.users))[np.argsort(-phase.target_counts, kind="stable")]
     one, two = (p.lay_out(p.plan(0, 0, 0), rows) for p in (phase, other))
     assert torch.equal(one.times, two.times)
 

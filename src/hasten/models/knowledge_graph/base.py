@@ -1,8 +1,8 @@
 """Base classes of knowledge graph models: tables, reciprocal relations, losses, the scorer.
 
 A model scores the answers of a query (h, r, ?). The query (?, r, t) for heads is (t, r + R, ?) with
-the reciprocal relation r + R. Losses, summed over the queries of a batch; all but the last need a
-score of the form ``q(h, r) · e_t + b_t``:
+the reciprocal relation r + R. Losses are summed over the queries of a batch here, and the
+phase divides by their number. All but the last need a score of the form ``q(h, r) · e_t + b_t``:
 
 - ``1-n`` (KvsAll): binary cross-entropy over all entities, with all training answers of (h, r) as
   positives and label smoothing (Dettmers et al. 2018);
@@ -49,9 +49,9 @@ METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 _SMOOTHING, _NEGATIVES = 0.1, 128
 Share = Annotated[float, Field(ge=0, lt=1)]
 Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled"]
-LOSSES = (
-    "binary over all entities, all answers of a query at once; softmax, all answers at once; "
-    "softmax, one answer; one answer among sampled entities"
+LOSS_DESCRIPTION = (
+    "1-n: binary over all entities, all answers of a query at once; 1-n-softmax: softmax, all "
+    "answers at once; 1vsall: softmax, one answer; sampled: one answer among sampled entities"
 )
 
 
@@ -59,17 +59,19 @@ class TripleOptions(ModelOptions):
     """Options of all knowledge graph models."""
 
     width: int = Field(200, ge=1, description="D, the width of entities and relations")
-    loss: Loss = Field("1-n", description=LOSSES)
-    label_smoothing: Share | None = Field(None, description="of 1-n: labels (1-s) y + s/N (0.1)")
+    loss: Loss = Field("1-n", description=LOSS_DESCRIPTION)
+    label_smoothing: Share | None = Field(
+        None, description="only for loss=1-n: labels become (1-s) y + s/N (0.1)"
+    )
     negatives: int | None = Field(
-        None, ge=1, description="of sampled: entities sampled for each answer (128)"
+        None, ge=1, description="only for loss=sampled: negatives per answer (128)"
     )
 
     @model_validator(mode="after")
-    def _of_the_loss(self) -> TripleOptions:
-        for name, of in (("label_smoothing", "1-n"), ("negatives", "sampled")):
-            if getattr(self, name) is not None and self.loss != of:
-                raise ValueError(f"{name} has no effect with loss={self.loss}, only with {of}")
+    def _refuse_options_without_effect(self) -> TripleOptions:
+        for name, loss in (("label_smoothing", "1-n"), ("negatives", "sampled")):
+            if getattr(self, name) is not None and self.loss != loss:
+                raise ValueError(f"{name} has no effect with loss={self.loss}, only with {loss}")
         return self
 
     @property
@@ -79,16 +81,16 @@ class TripleOptions(ModelOptions):
 
 
 class TripleModel(Model):
-    """Entities and relations in both directions, with any score function of a triple.
+    """Embeddings of entities, relations and reciprocal relations, for any score function.
 
-    A subclass defines :meth:`scores`. It is trained with sampled negatives; for the losses over all
-    entities see :class:`FactorizedTripleModel`.
+    A subclass defines :meth:`scores`. It supports only ``loss="sampled"``, so restrict ``loss`` in
+    its options; for the losses over all entities see :class:`FactorizedTripleModel`.
     """
 
     reads = "triples"
     sample = "families"
     defaults = {"evaluation.metrics": METRICS}
-    #: queries whose BatchNorm statistics are taken together; 1: there are none
+    #: queries per BatchNorm group; 1: the model has no BatchNorm
     group = 1
     options: TripleOptions
 
@@ -122,8 +124,8 @@ class TripleModel(Model):
 
     def completion_loss(self, batch: CompletionBatch) -> Tensor:
         """The sum of the loss ``model.loss`` over the queries."""
-        assert batch.target is not None
         assert batch.negatives is not None, "losses over all entities need a factorized score"
+        assert batch.target is not None
         ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
         scores = self.scores(batch.entity, batch.relation, ids)
         return self.sampled_loss(scores[:, 0], scores[:, 1:])

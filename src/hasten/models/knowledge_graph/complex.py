@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from hasten.models.knowledge_graph.base import (
-    LOSSES,
+    LOSS_DESCRIPTION,
     METRICS,
     FactorizedTripleModel,
     Loss,
@@ -27,7 +27,7 @@ class ComplExOptions(TripleOptions):
     """Options of ComplEx."""
 
     name: Literal["complex"] = "complex"
-    loss: Loss = Field("1vsall", description=LOSSES)
+    loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
     dropout: Share = Field(0.3, description="of the products")
 
     @field_validator("width")

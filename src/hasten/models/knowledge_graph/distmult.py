@@ -1,7 +1,8 @@
 """DistMult: three-way products of embeddings (Yang et al. 2015).
 
-``q(h, r) = e_h ∘ e_r``, score ``q · e_t``. Unlike the original, it can model asymmetric relations,
-because each direction of a relation has its own embedding.
+``q(h, r) = e_h ∘ e_r``, score ``q · e_t + b_t``. Unlike the original, queries for heads use a
+separate embedding of the reciprocal relation. The score of each direction is symmetric in head and
+tail up to the bias.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hasten.models.knowledge_graph.base import (
-    LOSSES,
+    LOSS_DESCRIPTION,
     METRICS,
     FactorizedTripleModel,
     Loss,
@@ -26,7 +27,7 @@ class DistMultOptions(TripleOptions):
     """Options of DistMult."""
 
     name: Literal["distmult"] = "distmult"
-    loss: Loss = Field("1vsall", description=LOSSES)
+    loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
     dropout: Share = Field(0.3, description="of the products")
 
 

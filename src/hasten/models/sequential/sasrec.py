@@ -2,9 +2,9 @@
 
 Tokens ``x = √D · item + position``, dropout, blocks of causal self-attention and a point-wise
 feed-forward network with residuals, a final layer norm, and the score ``x · item``. Equations 2-6
-of the paper, with these differences: those of the block (:mod:`.self_attention`); positions are
-counted from the end of the sequence, so that short and long histories share them; padding is never
-computed. Losses: cross-entropy over all items, BCE (the paper's) and gBCE.
+of the paper. Differences from the paper: positions are counted from the end of the sequence, so the
+most recent item always has position 0; padding never contributes; see also :mod:`.self_attention`
+for those of a block. Losses: cross-entropy over all items, BCE (the paper's) and gBCE.
 
 Shapes: B sequences, L length, D width, H heads, T tokens of all sequences together, N items.
 """
@@ -27,7 +27,7 @@ from hasten.ops.table import EmbeddingTable
 
 
 class SASRecOptions(AttentionOptions):
-    """Options of SASRec; the paper's values in brackets."""
+    """Options of SASRec: those of :class:`AttentionOptions`."""
 
     name: Literal["sasrec"] = "sasrec"
 
@@ -53,7 +53,7 @@ class SASRec(AttentionModel):
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
     ) -> Tensor:
-        """[T, D] states of flat tokens. times_T: not used."""
+        """[T, D] states of flat tokens, for :meth:`AttentionModel.encode`. times_T: not used."""
         options = self.options
         x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
         x_TD = dropout(x_TD, options.dropout, self.training)
