@@ -226,8 +226,9 @@ def _download(url: str, target: Path, expected: str, cap: int, report: Report | 
     except ConnectionError as error:
         raise HastenError(f"{url}: the download broke off: {error}") from error
     if (digest := _digest(target, expected)) != expected:
-        said = "git calls it" if expected.startswith(GIT) else "the sha256 is"
-        raise DataError(f"{url}: {said} {digest}, but {expected} was expected; not kept")
+        if expected.startswith(GIT):
+            raise DataError(f"{url}: git calls it {digest}, but {expected} was expected; not kept")
+        raise DataError(f"{url}: the sha256 is {digest}, but {expected} was expected; not kept")
 
 
 def _stream(

@@ -81,10 +81,18 @@ def causal_attention_reference(
     return torch.cat(parts)
 
 
-@lru_cache(maxsize=1024)
 def _future_mask(start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """[1, stop-start, stop] of 0 where a query may look and -inf above."""
+    # torch.compile traces the function itself, and warns of a cache around it
+    make = _make_mask if torch.compiler.is_compiling() else _cached_mask
+    return make(start, stop, dtype)
+
+
+def _make_mask(start: int, stop: int, dtype: torch.dtype) -> Tensor:
     return torch.full((1, stop - start, stop), -math.inf, dtype=dtype).triu_(start + 1)
+
+
+_cached_mask = lru_cache(maxsize=1024)(_make_mask)
 
 
 @dataclass(frozen=True)
