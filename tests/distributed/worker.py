@@ -275,8 +275,8 @@ def control_flags(processes: Processes) -> list[float]:
     step(
         phase.plan(0, 0, 0), 0.01, (0.0, float(processes.rank == 1), float(processes.is_rank0), 0.0)
     )
-    assert step.control_flags is not None
-    return step.control_flags.tolist()
+    assert step.summed_control_flags is not None
+    return step.summed_control_flags.tolist()
 
 
 def alone(processes: Processes) -> nn.Module:
