@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -61,17 +62,17 @@ class MultimodalModel(NodeVectorModel):
             )
         ]
 
+    @abstractmethod
     def reset_graphs(self) -> None:
         """Drop the graphs of an earlier dataset."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pair_penalty(self, pairs: Pairs) -> Tensor:
         """The regularizer of these pairs, summed over them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def global_penalty(self) -> Tensor:
         """The regularizer that does not depend on the batch."""
-        raise NotImplementedError
 
     def modality(self, name: str) -> Modality:
         """The item features of this name."""
