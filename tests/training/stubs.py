@@ -1,4 +1,4 @@
-"""Small models of the shapes that stress the engine's seams: KGAT, HGT and ConvE.
+"""Small models with the structure of KGAT, HGT and ConvE, to test the engine's interfaces.
 
 They are not the models, only their structure: two alternating phases over shared tables with
 whole-graph encoding and state kept between epochs; two denominators in one loss; BatchNorm with

@@ -29,7 +29,7 @@ class Matrix:
 
 
 class Rows:
-    """A dense table as the seam wants it."""
+    """A dense table as the Table protocol defines it."""
 
     def __init__(self, table: Tensor) -> None:
         self.table = table
