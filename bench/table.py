@@ -17,7 +17,10 @@ from bench.results import digits, newest_results, with_interval
 BEGIN = "<!-- benchmarks: written by make docs -->"
 END = "<!-- end of benchmarks -->"
 
-_FIGURES = "s per epoch, 2 threads | speed-up | CPU speed-up, 1 thread | peak MiB | measured"
+_FIGURES = (
+    "seconds, 2 threads | speed-up (wall time) | speed-up (CPU time, 1 thread) | "
+    "peak MiB | measured"
+)
 PAGE = """# Benchmarks
 
 Speed and peak memory of hasten against other implementations. `make bench` repeats the
@@ -26,10 +29,12 @@ measurements; `make bench ARGS="--list"` lists them. Each row links to a dated f
 
 How to read the tables:
 
-- Seconds and memory are given as `baseline → hasten`. Seconds are per epoch, or per call where the
-  row names a single operation.
-- The speed-up is the median ratio over adjacent pairs of runs. The range in brackets is a
-  distribution-free 95 % interval of the median; below six pairs it is the full range.
+- Seconds and memory are given as `baseline → hasten`. Seconds are for one epoch unless the row
+  names a layer, an operation, a training step or a number of pairs. An empty cell was not measured.
+- Epochs of KGAT and LightGCN on Amazon-book, of MMGCN and DRAGON, and of some baselines, are
+  extrapolated from a few steps; the linked file says from how many.
+- The speed-up is the median ratio over adjacent pairs of runs. The range in parentheses
+  is a distribution-free 95 % interval of the median; below six pairs it is the full range.
 - Every measurement is a fresh process. Baseline and hasten alternate on the same machine, with the
   same allocator settings, number of threads and version of PyTorch.
 - Wall time uses two threads, CPU time one. Peak memory is `VmHWM`, measured without the settings

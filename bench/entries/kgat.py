@@ -19,7 +19,7 @@ def _entry(part: str, what: str, steps: tuple[int, int], precision: str = "fp32"
     plain, ours = (f"--part {part} --steps {count}{also}" for count in steps)
     return Entry(
         name=f"kgat-{part}" + (f"-{precision}" if low else ""),
-        title=f"KGAT, Amazon-book size, {what}, {precision}",
+        title=f"KGAT, Amazon-book, generated facts, {what}, {precision}",
         work=WORK.format(part=what, precision=precision, steps=f"{steps[0]} and {steps[1]}"),
         baseline=Side("plain PyTorch, COO", f"{SIDE} --how plain {plain}"),
         candidate=Side("hasten", f"{SIDE} --how hasten {ours}"),
@@ -52,7 +52,7 @@ ENTRIES = (
     _entry("refresh", "attention update", (1, 3)),
     Entry(
         name="kgat-epoch",
-        title="KGAT, Amazon-book size, full epoch, fp32",
+        title="KGAT, Amazon-book, generated facts, full epoch, fp32",
         work=WORK.format(
             part="all pairs, all edges and a refresh",
             precision="fp32",
