@@ -15,7 +15,9 @@ import typer
 
 import hasten
 from hasten import registry
+from hasten.cli import options
 from hasten.cli.main import app, main
+from hasten.configuration.build import EVERYDAY, build_config, data_options, parse_changes
 from hasten.configuration.keys import known_keys
 from hasten.data.samples.files import write_sample
 from hasten.registry import BUILT_IN
@@ -62,8 +64,16 @@ def commands(page: Path) -> Iterator[list[str]]:
                     yield words
 
 
+def inline_commands(page: Path) -> Iterator[list[str]]:
+    """The words of every whole command within a sentence or a table; fragments are left out."""
+    for code in re.findall(r"`(hasten [^`]+)`", without_code(page.read_text(encoding="utf-8"))):
+        words = shlex.split(code.replace("\\|", "|"))
+        if len(words) > 3 and not re.search(r"\.\.\.|…|\||\[", code):
+            yield words
+
+
 def problem(words: list[str]) -> str | None:
-    """What is wrong with a command of hasten: an unknown command, option or key."""
+    """What is wrong with a command of hasten: its words, or the configuration that they make."""
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words = words[1:]
     if words[:1] == ["make"]:
@@ -79,18 +89,40 @@ def problem(words: list[str]) -> str | None:
         command, rest = command.commands[rest[0]], rest[1:]
     options = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
     keys = set(known_keys(None)).union(*(known_keys(e.load().Options) for e in BUILT_IN))
-    for word, following in zip(rest, [*rest[1:], ""], strict=True):
+    for word, following in pairwise([*rest, ""]):
         if word.startswith("--") and word not in options:
             return f"no option {word}"
         key = following.partition("=")[0]
-        if word == "--set" and key not in keys and key.rpartition(".")[0] != "data.columns":
+        if word == "--set" and not {key, key.rpartition(".")[0]} & keys:
             return f"no key {key}"
+    try:
+        resolve(command.name, command.make_context(" ".join(words[:2]), rest).params)
+    except typer.Exit:  # --help
+        return None
+    except Exception as error:  # noqa: BLE001 - of the grammar or of the configuration
+        return str(error)
     return None
 
 
+def resolve(command: str, given: dict[str, Any]) -> None:
+    """Build the configuration that a command would work with; files need not exist."""
+    sets = given.get("sets") or []
+    if command == "train":
+        file = given["config"] if given["config"] and given["config"].is_file() else None
+        if given["model"] in {entry.name for entry in BUILT_IN} or file:
+            build_config(given["model"], given["data"], file, sets, options.given(**given))
+    elif command in ("resume", "evaluate"):
+        flags = {name: given.get(name) for name in (*EVERYDAY, "metrics", "topk", "devices")}
+        parse_changes(sets, options.given(**flags))
+    elif sets:
+        data_options(given["path"], given["format"], sets)
+
+
 @each_page
-def test_commands_exist_with_their_options(page):
+def test_commands_are_parsed_and_their_configuration_is_valid(page):
     wrong = {" ".join(words): found for words in commands(page) if (found := problem(words))}
+    if page.name != "experiments.md":  # its commands are those of the versions that ran them
+        wrong |= {" ".join(w): found for w in inline_commands(page) if (found := problem(w))}
     assert not wrong
 
 
@@ -101,6 +133,9 @@ def test_wrong_commands_would_be_noticed():
         "no key training.lrr"
     )
     assert problem(["make", "tea"]) == "no target tea"
+    assert "unexpected extra argument" in problem(["hasten", "train", "pop", "x.csv", "y.csv"])
+    assert "must be a whole number" in problem(["hasten", "resume", "x", "--epochs", "two"])
+    assert "model.width = 0" in problem(["hasten", "train", "sasrec", "--set", "model.width=0"])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md"])

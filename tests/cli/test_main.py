@@ -126,6 +126,19 @@ def test_resume_and_evaluate_pass_on_what_was_asked(run, capsys):
     }
 
 
+def test_one_set_takes_several_pairs(run):
+    pairs = ["training.epochs=2", "training.lr=1e-2", "data.columns.user=uid"]
+    assert main(["train", "toy", "x.csv", "--set", *pairs, "--seed", "3"]) == 0
+    assert main(["train", "toy", "--set", "training.epochs=4", "seed=1/x.csv"]) == 0
+    first, second = (asked["config"] for _, asked in run.calls)
+    assert (first.training.epochs, first.training.lr, first.seed) == (2, 0.01, 3)
+    assert (first.data.columns["user"], first.data.path) == ("uid", "x.csv")
+    assert (second.training.epochs, second.data.path) == (
+        4,
+        "seed=1/x.csv",
+    )  # a file of a partition
+
+
 def test_resume_auto_needs_a_folder(run, capsys):
     assert main(["train", "toy", "--resume", "auto", "--out", "here"]) == 0
     assert run.calls[0][1]["resume_auto"] is True

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hasten.cli import output
-from hasten.cli.options import DebugOption, JsonOption, SetOption, flag
+from hasten.cli import options, output
+from hasten.cli.options import argument, option, switch
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,23 +27,21 @@ FIRST_MODEL = {
     "features": "mmgcn",
 }
 
-PathArgument = Annotated[
-    str | None, typer.Argument(metavar="PATH", help="A file, a folder or a registered name.")
-]
-FormatOption = Annotated[str | None, flag("NAME", "Format of the data, if it is not recognized.")]
+_PATH = argument("PATH", "A file, a folder or a registered name.")
+_FORMAT = option("NAME", "Format of the data, if it is not recognized.")
 
 
 def _options(path: str | None, form: str | None, sets: list[str] | None) -> AnyDataOptions:
     from hasten.configuration.build import data_options  # noqa: PLC0415 - slow to import
 
-    options = data_options(path, form, sets or [])
-    if options.path is None and options.train is None:
+    found = data_options(path, form, sets or [])
+    if found.path is None and found.train is None:
         raise UsageError("no data are named: give PATH, or --set data.train=FILE ...")
-    return options
+    return found
 
 
-@app.command("list")
-def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
+@app.command("list", cls=options.Command)
+def list_sets(json: bool = options.JSON, debug: bool = options.DEBUG) -> None:  # noqa: ARG001
     """List registered data sets and supported formats."""
     from hasten.data.readers import READERS, triples, typed  # noqa: PLC0415
     from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415 - slow to import
@@ -80,22 +78,22 @@ def list_sets(json: JsonOption = False, debug: DebugOption = False) -> None:  # 
         output.write_json({"datasets": sets, "formats": formats})
 
 
-@app.command()
+@app.command(cls=options.Command)
 def inspect(
-    path: PathArgument = None,
-    format: FormatOption = None,
-    sets: SetOption = None,
-    write: Annotated[Path | None, flag("FILE", "Write the configuration to a YAML file.")] = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    path: str | None = _PATH,
+    format: str | None = _FORMAT,
+    sets: list[str] | None = options.SETS,
+    write: Path | None = option("FILE", "Write the configuration to a YAML file."),
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Detect format, columns and separator; show statistics and the options to use."""
-    options = _options(path, format, sets)
+    chosen = _options(path, format, sets)
     if write is not None and write.exists():
         raise UsageError(f"{write} exists already")
     from hasten.data.overview import inspect as look  # noqa: PLC0415 - slow to import
 
-    found = look(options)
+    found = look(chosen)
     for file in found.files:
         _show_file(file)
     _show_counts(found.counts, found.notes, found.split)
@@ -118,14 +116,12 @@ def inspect(
         output.write_json(found.to_json())
 
 
-def _quoted(settings: Mapping[str, Any], options: list[str]) -> list[str]:
+def _quoted(settings: Mapping[str, Any], flags: list[str]) -> list[str]:
     import shlex  # noqa: PLC0415 - only where it is needed
 
     said = [shlex.quote(str(settings["path"]))] if "path" in settings else []
-    for option in options:
-        flag, value = option.split(" ", 1)
-        said.append(f"{flag} {shlex.quote(value)}")
-    return said
+    pairs = (text.split(" ", 1) for text in flags)
+    return said + [f"{flag} {shlex.quote(value)}" for flag, value in pairs]
 
 
 def _show_file(file: Mapping[str, Any]) -> None:
@@ -152,21 +148,21 @@ _SAID = (
 )  # fmt: skip
 
 
-@app.command()
+@app.command(cls=options.Command)
 def check(
-    path: PathArgument = None,
-    format: FormatOption = None,
-    sets: SetOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    path: str | None = _PATH,
+    format: str | None = _FORMAT,
+    sets: list[str] | None = options.SETS,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Read and validate the data. The exit code is 2 if a check fails."""
-    options = _options(path, format, sets)
+    chosen = _options(path, format, sets)
     from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import
     from hasten.data.store import fingerprint  # noqa: PLC0415
 
     started = time.perf_counter()
-    dataset = load_any(options, 0)
+    dataset = load_any(chosen, 0)
     seconds = time.perf_counter() - started
     source = dataset.source
     _show_counts(source.counts, list(source.notes), dataset.split)
@@ -189,19 +185,15 @@ def check(
         )
 
 
-@app.command()
+@app.command(cls=options.Command)
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A registered name, or a URL.")],
-    sha256: Annotated[str | None, flag("HEX", "Checksum; required for a URL.")] = None,
-    cache: Annotated[
-        Path | None, flag("DIR", "Cache folder; default: HASTEN_CACHE or ~/.cache/hasten.")
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use only the cache.")] = False,
-    max_bytes: Annotated[
-        int | None, flag("N", "Maximum size of the download (4 GiB).", min=1)
-    ] = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    name: str = argument("NAME", "A registered name, or a URL.", default=...),
+    sha256: str | None = option("HEX", "Checksum; required for a URL."),
+    cache: Path | None = option("DIR", "Cache folder; default: HASTEN_CACHE or ~/.cache/hasten."),
+    offline: bool = switch("--offline", "Use only the cache."),
+    max_bytes: int | None = option("N", "Maximum size of the download (4 GiB).", min=1),
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Download a data set into the cache over https and verify its sha256."""
     from hasten.cli.downloads import bar  # noqa: PLC0415 - slow to import

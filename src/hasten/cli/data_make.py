@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from hasten.cli import output
+from hasten.cli import options, output
 from hasten.cli.data import FIRST_MODEL
-from hasten.cli.options import DebugOption, JsonOption, flag
+from hasten.cli.options import argument, option
 from hasten.errors import UsageError
 
 #: users, items and interactions of a sample, or its one size; None: the sample's own number
@@ -17,12 +15,12 @@ _Sizes = tuple[int | None, ...]
 
 
 def features(
-    texts: Annotated[Path, typer.Argument(metavar="TEXTS", help="A file of item and text.")],
-    out: Annotated[Path, flag("FILE", "NAME_feat.parquet.")],
-    width: Annotated[int, flag("N", "Maximum number of features.", min=1)] = 128,
-    seed: Annotated[int, flag("N", "Seed of the decomposition.", min=0)] = 0,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    texts: Path = argument("TEXTS", "A file of item and text.", default=...),
+    out: Path = option("FILE", "NAME_feat.parquet.", default=...),
+    width: int = option("N", "Maximum number of features.", default=128, min=1),
+    seed: int = option("N", "Seed of the decomposition.", default=0, min=0),
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Compute item features from texts (TF-IDF and SVD), for models that read features."""
     from hasten.data.interactions.text_features import write_text_features  # noqa: PLC0415 - slow to import
@@ -39,21 +37,18 @@ def features(
 
 
 def make(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="KIND", help="sequences, sittings, library, gallery, families, medicine."
-        ),
-    ],
-    out: Annotated[Path, flag("PATH", "A .csv file, or a folder for it.")],
-    users: Annotated[int | None, flag("N", "Number of users (1200).")] = None,
-    items: Annotated[int | None, flag("N", "Number of items (400).")] = None,
-    events: Annotated[int | None, flag("N", "Number of interactions (24000).")] = None,
-    families: Annotated[int | None, flag("N", "Size of families (48).")] = None,
-    genes: Annotated[int | None, flag("N", "Size of medicine (720).")] = None,
-    seed: Annotated[int, flag("N", "Seed of the generator.", min=0)] = 0,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    kind: str = argument(
+        "KIND", "sequences, sittings, library, gallery, families, medicine.", default=...
+    ),
+    out: Path = option("PATH", "A .csv file, or a folder for it.", default=...),
+    users: int | None = option("N", "Number of users (1200)."),
+    items: int | None = option("N", "Number of items (400)."),
+    events: int | None = option("N", "Number of interactions (24000)."),
+    families: int | None = option("N", "Size of families (48)."),
+    genes: int | None = option("N", "Size of medicine (720)."),
+    seed: int = option("N", "Seed of the generator.", default=0, min=0),
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Generate a data set with known structure: a CSV file and the items' names."""
     from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415 - slow to import

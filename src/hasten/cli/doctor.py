@@ -5,23 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from hasten.cli import output
-from hasten.cli.options import (
-    BackendOption,
-    DebugOption,
-    DeviceOption,
-    DevicesOption,
-    JsonOption,
-    MasterPortOption,
-    given,
-    prepare_process,
-    start_if_several,
-    whole_number,
-)
+from hasten.cli import options, output
+from hasten.cli.options import switch
 from hasten.errors import UsageError
 
 #: environment variables that hasten and its libraries read
@@ -42,73 +31,48 @@ _CPU_FEATURES = (("avx2", "avx512f", "avx512_bf16", "amx_bf16"), ("asimd", "sve"
 
 def doctor(
     context: typer.Context,
-    distributed: Annotated[
-        bool,
-        typer.Option(
-            "--distributed",
-            help="Test several processes and the communication between them.",
-        ),
-    ] = False,
-    device: DeviceOption = None,
-    devices: DevicesOption = None,
-    backend: BackendOption = None,
-    master_port: MasterPortOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    distributed: bool = switch(
+        "--distributed", "Test several processes and the communication between them."
+    ),
+    device: str | None = options.DEVICE,
+    devices: str | None = options.DEVICES,
+    backend: str | None = options.BACKEND,
+    master_port: str | None = options.MASTER_PORT,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Describe this machine and test the installation.
 
     The exit code is 1 if a test fails.
     """
+    flags = options.given(device=device, devices=devices, backend=backend, master_port=master_port)
+    if flags and not distributed:
+        raise UsageError(f"--{next(iter(flags)).replace('_', '-')} needs --distributed")
+    options.prepare_process(several=distributed)
+    found = _examine_processes(context, flags) if distributed else examine()
+    if json:
+        output.write_json(found)
     if distributed:
-        _examine_processes(context, device, devices, backend, master_port, json)
-        return
-    named = {
-        "--device": device,
-        "--devices": devices,
-        "--backend": backend,
-        "--master-port": master_port,
-    }
-    for name, value in named.items():
-        if value is not None:
-            raise UsageError(f"{name} needs --distributed")
-    prepare_process()
-    found = examine()
-    failed = [check for check in found["checks"] if check["status"] == "fail"]
-    if json:
-        output.write_json(found)
-    _show(found)
-    if failed:
-        output.say(f"{len(failed)} of {len(found['checks'])} tests failed")
-        raise typer.Exit(1)
+        from hasten.cli.collectives import lines  # noqa: PLC0415 - brings torch
 
-
-def _examine_processes(
-    context: typer.Context,
-    device: str | None,
-    devices: str | None,
-    backend: str | None,
-    master_port: str | None,
-    json: bool,
-) -> None:
-    prepare_process(several=True)
-    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
-
-    settings = parse_changes([], given(device=device, backend=backend, master_port=master_port))
-    options = {name.partition(".")[2]: value for name, value in settings.items()}
-    options.pop("", None)
-    count = whole_number("devices", devices)
-    start_if_several(context, count or 2, count is not None, options.get("master_port", 0))
-    from hasten.cli.collectives import examine_processes, lines  # noqa: PLC0415 - brings torch
-    from hasten.config import DistributedOptions  # noqa: PLC0415 - only when needed
-
-    found = examine_processes(device or "auto", DistributedOptions(**options))
-    if json:
-        output.write_json(found)
-    for line in lines(found):
-        output.say(line)
+        output.say("\n".join(lines(found)))
+    else:
+        _show(found)
     if not found["ok"]:
         raise typer.Exit(1)
+
+
+def _examine_processes(context: typer.Context, flags: dict[str, Any]) -> dict[str, Any]:
+    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
+
+    settings = parse_changes([], flags)
+    found = {name.partition(".")[2]: value for name, value in settings.items() if "." in name}
+    count = settings.get("devices", 2)
+    options.start_if_several(context, count, "devices" in flags, found.get("master_port", 0))
+    from hasten.cli.collectives import examine_processes  # noqa: PLC0415 - brings torch
+    from hasten.config import DistributedOptions  # noqa: PLC0415 - only when needed
+
+    return examine_processes(flags.get("device", "auto"), DistributedOptions(**found))
 
 
 def examine() -> dict[str, Any]:
@@ -204,9 +168,13 @@ def _show(found: dict[str, Any]) -> None:
     for name, text in lines.items():
         output.say(f"{name:<11} {text}")
     output.say()
-    width = max(len(check["name"]) for check in found["checks"])
-    for check in found["checks"]:
+    checks = found["checks"]
+    width = max(len(check["name"]) for check in checks)
+    for check in checks:
         output.say(f"{check['status']:<8} {check['name']:<{width}}  {check['detail']}")
+    failed = sum(check["status"] == "fail" for check in checks)
+    if failed:
+        output.say(f"{failed} of {len(checks)} tests failed")
 
 
 def _yes(flag: bool) -> str:

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from hasten.cli import output
-from hasten.cli.options import (
-    CheckpointOption,
-    DebugOption,
-    DeviceOption,
-    JsonOption,
-    RunArgument,
-    flag,
-    prepare_process,
-)
+from hasten.cli import options, output
+from hasten.cli.options import argument, option
 from hasten.errors import HastenError, UsageError
 
 _ENDINGS = {"csv": ".csv", "parquet": ".parquet", "npy": ".npy", "projector": ""}
 
 
 def embed(
-    run: RunArgument,
-    out: Annotated[
-        Path | None, flag("FILE", "File to write; default: embeddings.* in the run folder.")
-    ] = None,
-    format: Annotated[
-        str | None, flag("NAME", "csv, parquet, npy or projector (a folder).")
-    ] = None,
-    checkpoint: CheckpointOption = "best",
-    device: DeviceOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    run: Path = options.RUN,
+    out: Path | None = option("FILE", "File to write; default: embeddings.* in the run folder."),
+    format: str | None = option("NAME", "csv, parquet, npy or projector (a folder)."),
+    checkpoint: str = options.CHECKPOINT,
+    device: str | None = options.DEVICE,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Write the embeddings of all nodes of RUN.
 
@@ -48,7 +36,7 @@ def embed(
         raise UsageError(f"{target} is a folder; name a file")
     if not target.parent.is_dir():
         raise UsageError(f"{target}: there is no folder {target.parent}")
-    prepare_process()
+    options.prepare_process()
     from hasten.inference import embed as engine  # noqa: PLC0415 - brings torch
     from hasten.loaded_run import load_run  # noqa: PLC0415
 
@@ -58,33 +46,23 @@ def embed(
     output.say(f"{len(found):,} embeddings of width {width} in {', '.join(map(str, files))}")
     output.say(f"next: hasten check-embeddings {run}")
     if json:
-        output.write_json(
-            {
-                "run": run,
-                "checkpoint": checkpoint,
-                "format": form,
-                "files": [str(file) for file in files],
-                "nodes": len(found),
-                "width": width,
-            }
-        )
+        about = {"run": run, "checkpoint": checkpoint, "format": form, "files": files}
+        output.write_json(about | {"nodes": len(found), "width": width})
 
 
 def check(
-    what: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="A file, or a run folder.")],
-    plots: Annotated[
-        Path | None, flag("DIR", "Folder for the plots pca.png and variance.png.")
-    ] = None,
-    max_cosine: Annotated[float, flag("X", "Maximum mean cosine similarity.")] = 0.5,
-    min_components: Annotated[
-        int, flag("N", "Minimum components for 90 % of the variance.", min=1)
-    ] = 15,
-    sample: Annotated[int, flag("N", "Nodes to sample.", min=2)] = 2048,
-    seed: Annotated[int, flag("N", "Seed of the sample.", min=0)] = 0,
-    checkpoint: CheckpointOption = "best",
-    device: DeviceOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    what: Path = argument("FILE|RUN", "A file, or a run folder.", default=...),
+    plots: Path | None = option("DIR", "Folder for the plots pca.png and variance.png."),
+    max_cosine: float = option("X", "Maximum mean cosine similarity.", default=0.5),
+    min_components: int = option(
+        "N", "Minimum components for 90 % of the variance.", default=15, min=1
+    ),
+    sample: int = option("N", "Nodes to sample.", default=2048, min=2),
+    seed: int = option("N", "Seed of the sample.", default=0, min=0),
+    checkpoint: str = options.CHECKPOINT,
+    device: str | None = options.DEVICE,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Test embeddings for collapse, in comparison with random vectors.
 
@@ -93,19 +71,13 @@ def check(
     """
     if not what.exists():
         raise UsageError(f"{what}: no such file or run folder")
-    prepare_process()
+    options.prepare_process()
     from hasten.inference.check_embeddings import check_embeddings  # noqa: PLC0415 - brings torch
 
     found = check_embeddings(
-        what,
-        plots=plots,
-        max_cosine=max_cosine,
-        min_components=min_components,
-        sample=sample,
-        seed=seed,
-        checkpoint=checkpoint,
-        device=device or "auto",
-    )
+        what, plots=plots, max_cosine=max_cosine, min_components=min_components, sample=sample,
+        seed=seed, checkpoint=checkpoint, device=device or "auto",
+    )  # fmt: skip
     _show(found)
     if json:
         output.write_json(found)

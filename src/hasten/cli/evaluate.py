@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
 
 import typer
 
-from hasten.cli import output, result
-from hasten.cli.options import (
-    CheckpointOption,
-    DebugOption,
-    DeviceOption,
-    DevicesOption,
-    JsonOption,
-    MetricsOption,
-    OutFormatOption,
-    RunArgument,
-    SetOption,
-    TopkOption,
-    check_export,
-    flag,
-    given,
-    prepare_process,
-    start_if_several,
-    whole_number,
-)
+from hasten.cli import options, output, result
+from hasten.cli.options import option
 from hasten.cli.recommend import show_rows
 from hasten.errors import UsageError
 
 
 def evaluate(
     context: typer.Context,
-    run: RunArgument,
-    checkpoint: CheckpointOption = "best",
-    metrics: MetricsOption = None,
-    topk: TopkOption = None,
-    sets: SetOption = None,
-    device: DeviceOption = None,
-    devices: DevicesOption = None,
-    by: Annotated[
-        str | None,
-        flag("WHAT", "Knowledge graphs: metrics by relation or by direction."),
-    ] = None,
-    out: Annotated[
-        Path | None, flag("FILE", "Write the table of --by to a .parquet, .csv or .json file.")
-    ] = None,
-    format: OutFormatOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    run: Path = options.RUN,
+    checkpoint: str = options.CHECKPOINT,
+    metrics: str | None = options.METRICS,
+    topk: str | None = options.TOPK,
+    sets: list[str] | None = options.SETS,
+    device: str | None = options.DEVICE,
+    devices: str | None = options.DEVICES,
+    by: str | None = option("WHAT", "Knowledge graphs: metrics by relation or by direction."),
+    out: Path | None = option("FILE", "Write the table of --by to a .parquet, .csv or .json file."),
+    format: str | None = options.OUT_FORMAT,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Evaluate a checkpoint of RUN on its validation and test parts.
 
@@ -57,14 +34,14 @@ def evaluate(
     """
     if by is None and out is not None:
         raise UsageError("--out writes the table of --by: give --by relation or --by direction")
-    prepare_process(several=True)
-    check_export(out, format)
-    count = whole_number("devices", devices)
-    start_if_several(context, count or 1, count is not None)
+    options.prepare_process(several=True)
+    options.check_export(out, format)
+    count = options.whole_number("devices", devices)
+    options.start_if_several(context, count or 1, count is not None)
     from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
 
     configured = _configured_metrics(run) if (metrics is None) != (topk is None) else None
-    changes = parse_changes(sets or [], given(metrics=metrics, topk=topk), configured)
+    changes = parse_changes(sets or [], options.given(metrics=metrics, topk=topk), configured)
     from hasten import loaded_run  # noqa: PLC0415 - brings torch
 
     found = loaded_run.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, by=by)
@@ -75,9 +52,7 @@ def evaluate(
         export.write_table(groups, out, format)
         output.say(f"{groups.num_rows:,} rows in {out}")
     if json:
-        rows: dict[str, Any] = {}
-        if groups is not None:
-            rows = {"groups": groups.to_pylist()} if out is None else {"out": out}
+        rows = {} if groups is None else output.rows("groups", groups, out)
         output.write_json(found | rows)
         return
     output.say(f"{found['model']} on {found['data']}, checkpoint {found['checkpoint']}")

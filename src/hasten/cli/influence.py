@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from hasten.cli import output
-from hasten.cli.options import (
-    DebugOption,
-    DeviceOption,
-    DevicesOption,
-    JsonOption,
-    MasterPortOption,
-    OutFileOption,
-    OutFormatOption,
-    QuietOption,
-    RunArgument,
-    check_export,
-    prepare_process,
-    start_if_several,
-    whole_number,
-)
+from hasten.cli import options, output
+from hasten.cli.options import SPEED, option, switch
 from hasten.cli.recommend import show_rows
 from hasten.errors import UsageError
 
@@ -37,85 +23,39 @@ _COLUMNS = (
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _SHOWN = 20
 _APPROXIMATE = "Approximations"
-_COST = "Speed and memory"
 
 
 def influence(
     context: typer.Context,
-    run: RunArgument,
-    test: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Explain the triples or user_id[,item_id] of a file."),
-    ] = None,
-    triple: Annotated[
-        list[str] | None, typer.Option(metavar="h,r,t", help="Explain a triple; repeatable.")
-    ] = None,
-    event: Annotated[
-        list[str] | None,
-        typer.Option(metavar="USER,ITEM", help="Explain an item for a user; repeatable."),
-    ] = None,
-    part: Annotated[
-        str | None, typer.Option(metavar="PART", help="Explain a part of the data: valid or test.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Explain at most N examples.", min=1)
-    ] = None,
-    itself: Annotated[
-        bool,
-        typer.Option("--self", help="Self-influence of training examples; finds mislabeled ones."),
-    ] = False,
-    topk: Annotated[
-        int | None,
-        typer.Option(help="Proponents and opponents per test (20); rows of --self (all).", min=1),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="positive: of the answer alone; training: as trained."),
-    ] = None,
-    layers: Annotated[
-        str | None, typer.Option(metavar="NAME", help="all parameters, or the last layer only.")
-    ] = None,
-    checkpoints: Annotated[
-        str, typer.Option(metavar="NAMES", help="all, best, final, last, or epochs: 5,10.")
-    ] = "best",
-    sample_rate: Annotated[
-        float,
-        typer.Option(
-            metavar="P",
-            help="Evaluate this fraction of the training examples.",
-            rich_help_panel=_APPROXIMATE,
-        ),
-    ] = 1.0,
-    projection: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            help="Project gradients to K numbers.",
-            min=2,
-            rich_help_panel=_APPROXIMATE,
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of both.", min=0, rich_help_panel=_APPROXIMATE)
-    ] = 0,
-    block_size: Annotated[
-        int, typer.Option(help="Training terms per block.", min=1, rich_help_panel=_COST)
-    ] = 512,
-    memory_budget: Annotated[
-        str,
-        typer.Option(metavar="SIZE", help="Memory beside weights and data.", rich_help_panel=_COST),
-    ] = "2GB",
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help="fp32, bf16 or fp64.", rich_help_panel=_COST)
-    ] = "fp32",
-    out: OutFileOption = None,
-    format: OutFormatOption = None,
-    device: DeviceOption = None,
-    devices: DevicesOption = None,
-    master_port: MasterPortOption = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - read by main()
+    run: Path = options.RUN,
+    test: Path | None = option("FILE", "Explain the triples or user_id[,item_id] of a file."),
+    triple: list[str] | None = option("h,r,t", "Explain a triple; repeatable."),
+    event: list[str] | None = option("USER,ITEM", "Explain an item for a user; repeatable."),
+    part: str | None = option("PART", "Explain a part of the data: valid or test."),
+    limit: int | None = option("N", "Explain at most N examples.", min=1),
+    itself: bool = switch("--self", "Self-influence of training examples; finds mislabeled ones."),
+    topk: int | None = option(
+        None, "Proponents and opponents per test (20); rows of --self (all).", min=1
+    ),
+    loss: str | None = option("NAME", "positive: of the answer alone; training: as trained."),
+    layers: str | None = option("NAME", "all parameters, or the last layer only."),
+    checkpoints: str = option("NAMES", "all, best, final, last, or epochs: 5,10.", default="best"),
+    sample_rate: float = option(
+        "P", "Evaluate this fraction of the training examples.", _APPROXIMATE, default=1.0
+    ),
+    projection: int | None = option("K", "Project gradients to K numbers.", _APPROXIMATE, min=2),
+    seed: int = option(None, "Seed of both.", _APPROXIMATE, default=0, min=0),
+    block_size: int = option(None, "Training terms per block.", SPEED, default=512, min=1),
+    memory_budget: str = option("SIZE", "Memory beside weights and data.", SPEED, default="2GB"),
+    precision: str = option("NAME", "fp32, bf16 or fp64.", SPEED, default="fp32"),
+    out: Path | None = options.OUT_FILE,
+    format: str | None = options.OUT_FORMAT,
+    device: str | None = options.DEVICE,
+    devices: str | None = options.DEVICES,
+    master_port: str | None = options.MASTER_PORT,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
+    quiet: bool = options.QUIET,
 ) -> None:
     """Find the training examples of RUN that influence its predictions (TracIn).
 
@@ -138,11 +78,11 @@ def influence(
     if itself and limit is not None:
         raise UsageError("--limit has no effect with --self; --topk limits its rows")
     memory = _bytes(memory_budget)
-    prepare_process(several=True)
-    check_export(out, format)
-    count = whole_number("devices", devices)
-    port = whole_number("master-port", master_port) or 0
-    start_if_several(context, count or 1, count is not None, port)
+    options.prepare_process(several=True)
+    options.check_export(out, format)
+    count = options.whole_number("devices", devices)
+    port = options.whole_number("master-port", master_port) or 0
+    options.start_if_several(context, count or 1, count is not None, port)
     from hasten.inference.inputs import TRIPLE  # noqa: PLC0415 - imports torch
     from hasten.influence.queries import Selection, split_cells  # noqa: PLC0415
     from hasten.influence.run import Options, compute_influence  # noqa: PLC0415
@@ -151,7 +91,7 @@ def influence(
     labels += [split_cells(text, ("user", "item"), "event") for text in event or ()]
     if topk is None and not (itself and (out is not None or json)):
         topk = _SHOWN
-    options = Options(
+    chosen = Options(
         loss=cast(Any, loss),
         layers=cast(Any, layers),
         checkpoints=checkpoints,
@@ -164,7 +104,7 @@ def influence(
         precision=cast(Any, precision),
     )
     selection = Selection(labels or None, test, part, limit)
-    found = compute_influence(run, selection, options, device=device, quiet=quiet)
+    found = compute_influence(run, selection, chosen, device=device, quiet=quiet)
     if output.speaks():
         _report(found, out, format, json)
 
@@ -185,8 +125,7 @@ def _report(found: Influences, out: Path | None, format: str | None, json: bool)
     if out is not None:
         output.say(f"{len(found):,} rows in {out}")
     if json:
-        rest = {"influences": found.table.to_pylist()} if out is None else {"out": out}
-        output.write_json({**about, **rest})
+        output.write_json({**about, **output.rows("influences", found.table, out)})
     elif out is None:
         show_rows(found.table.to_pylist(), _COLUMNS)
 

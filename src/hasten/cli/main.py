@@ -21,6 +21,7 @@ from hasten.cli import (
     embed,
     evaluate,
     influence,
+    options,
     output,
     predict,
     recommend,
@@ -77,17 +78,16 @@ def _hasten(
     """
 
 
-app.command("train", cls=train.TrainCommand)(train.train)
-app.command("resume")(resume.resume)
-app.command("evaluate")(evaluate.evaluate)
-app.command("recommend")(recommend.recommend)
-app.command("predict")(predict.predict)
-app.command("influence")(influence.influence)
-app.command("embed")(embed.embed)
-app.command("check-embeddings")(embed.check)
-app.command("doctor")(doctor.doctor)
-data.app.command()(data_make.features)
-data.app.command()(data_make.make)
+app.command(cls=train.TrainCommand)(train.train)
+for command in (
+    resume.resume, evaluate.evaluate, recommend.recommend, predict.predict, influence.influence,
+    embed.embed,
+):  # fmt: skip
+    app.command(cls=options.Command)(command)
+app.command("check-embeddings", cls=options.Command)(embed.check)
+app.command(cls=options.Command)(doctor.doctor)
+data.app.command(cls=options.Command)(data_make.features)
+data.app.command(cls=options.Command)(data_make.make)
 app.add_typer(data.app, name="data", cls=_Commands)
 
 

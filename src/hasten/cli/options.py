@@ -5,57 +5,67 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from hasten.cli.output import say
 from hasten.errors import ProcessesError, UsageError
 
 TRAINING, SPEED, EVALUATION = "Training", "Speed and memory", "Evaluation"
 PROCESSES = "Several processes"
+_PAIR = re.compile(r"[a-z_]+(\.[^\s.=]+)+=")
 
 
-def flag(metavar: str, text: str, panel: str | None = None, *, min: int | None = None) -> Any:
+def argument(metavar: str, text: str, *, default: Any = None) -> Any:
+    """A positional argument; default: ``...`` if it is required."""
+    return typer.Argument(default, metavar=metavar, help=text)
+
+
+def option(
+    metavar: str | None, text: str, panel: str | None = None, *names: str, default: Any = None,
+    min: int | None = None,
+) -> Any:  # fmt: skip
     """An option with a value. metavar: how help shows the value; panel: its group in help."""
-    return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, min=min)
+    return typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, min=min)
 
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set any configuration key; repeatable."),
-]
-MetricsOption = Annotated[
-    str | None,
-    flag("NAMES", "Metrics, such as ndcg,hr,mrr; the first selects the checkpoint.", EVALUATION),
-]
-TopkOption = Annotated[
-    str | None, flag("NUMBERS", "Cutoffs of the metrics, such as 10,20.", EVALUATION)
-]
-DeviceOption = Annotated[str | None, flag("NAME", "auto, cpu, cuda, cuda:0 or mps.", SPEED)]
-DevicesOption = Annotated[
-    str | None,
-    flag("N", "Processes to start on this machine, each on its own device.", PROCESSES),
-]
-BackendOption = Annotated[
-    str | None, flag("NAME", "nccl, gloo, or auto: nccl on CUDA, else gloo.", PROCESSES)
-]
-MasterPortOption = Annotated[
-    str | None, flag("N", "Port for the processes to connect to; 0: a free port.", PROCESSES)
-]
-CheckpointOption = Annotated[
-    str, flag("NAME", "Checkpoint: best, final, or a name such as epoch-0010.")
-]
-OutFileOption = Annotated[
-    Path | None, flag("FILE", "Write the result to a .parquet, .csv or .json file.")
-]
-OutFormatOption = Annotated[
-    str | None, flag("NAME", "Format of the --out file: parquet, csv or json.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress, only warnings.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+def switch(names: str, text: str, panel: str | None = None, *, default: bool | None = False) -> Any:
+    """An option without a value; names: ``--on``, or ``--on/--off``."""
+    return typer.Option(default, names, help=text, rich_help_panel=panel)
+
+
+RUN = argument("RUN", "The run folder.", default=...)
+SETS = option("KEY=VALUE", "Set one or more configuration keys; repeatable.", None, "--set")
+METRICS = option(
+    "NAMES", "Metrics, such as ndcg,hr,mrr; the first selects the checkpoint.", EVALUATION
+)
+TOPK = option("NUMBERS", "Cutoffs of the metrics, such as 10,20.", EVALUATION)
+DEVICE = option("NAME", "auto, cpu, cuda, cuda:0 or mps.", SPEED)
+DEVICES = option("N", "Processes to start on this machine, each on its own device.", PROCESSES)
+BACKEND = option("NAME", "nccl, gloo, or auto: nccl on CUDA, else gloo.", PROCESSES)
+MASTER_PORT = option("N", "Port for the processes to connect to; 0: a free port.", PROCESSES)
+CHECKPOINT = option(
+    "NAME", "Checkpoint: best, final, or a name such as epoch-0010.", default="best"
+)
+OUT_FILE = option("FILE", "Write the result to a .parquet, .csv or .json file.")
+OUT_FORMAT = option("NAME", "Format of the --out file: parquet, csv or json.")
+JSON = switch("--json", "Print one JSON object on stdout.")
+QUIET = switch("--quiet", "Show no progress, only warnings.")
+DEBUG = switch("--debug", "Show the traceback of an error.")
+
+
+class Command(TyperCommand):
+    """A command that takes several pairs after one ``--set``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat ``--set`` before every further ``key.path=value``."""
+        words: list[str] = []
+        for word in args:
+            again = words[-2:-1] == ["--set"] and _PAIR.match(word)
+            words += ["--set", word] if again else [word]
+        return super().parse_args(ctx, words)
 
 
 def prepare_process(*, several: bool = False) -> None:
@@ -108,18 +118,19 @@ def whole_number(name: str, text: str | None) -> int | None:
     return int(text)
 
 
-def refuse_unavailable(memory_budget: str | None) -> None:
-    """Refuse options that this version does not implement."""
-    if memory_budget is not None:
-        raise UsageError(
-            f"--memory-budget {memory_budget} is not available in this version: leave it out and "
-            "use --accumulate or --recompute to reduce memory"
-        )
+def given(**arguments: Any) -> dict[str, Any]:
+    """The flags of the configuration among these arguments, without those that are None.
 
+    Keys that are not given keep the value of the file or the default.
+    """
+    from hasten.config import RunConfig  # noqa: PLC0415 - brings pydantic
+    from hasten.configuration.build import EVERYDAY  # noqa: PLC0415
 
-def given(**flags: Any) -> dict[str, Any]:
-    """The flags that were given; the others keep the value of the file or the default."""
-    return {name: value for name, value in flags.items() if value is not None}
+    names = {*EVERYDAY, *RunConfig.model_fields, "metrics", "topk"} - {"model", "data"}
+    flags = {k: value for k, value in arguments.items() if k in names and value is not None}
+    if "max_time" in flags:
+        flags["max_time"] = seconds(flags["max_time"])
+    return flags
 
 
 def check_export(out: Path | None, format: str | None) -> None:
@@ -133,10 +144,8 @@ def check_export(out: Path | None, format: str | None) -> None:
     export.check_target(out, format)
 
 
-def seconds(text: str | None) -> float | None:
+def seconds(text: str) -> float:
     """``90``, ``90s``, ``30m`` or ``1.5h`` in seconds."""
-    if text is None:
-        return None
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip().lower())
     if match is None:
         raise UsageError(f"--max-time {text}: expected seconds, or a number with s, m or h")

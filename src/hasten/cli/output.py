@@ -33,6 +33,11 @@ def write_json(value: Mapping[str, Any]) -> None:
         sys.stdout.flush()
 
 
+def rows(key: str, table: Any, out: object) -> dict[str, Any]:
+    """What JSON says of a table: its rows, or the file that has them."""
+    return {key: table.to_pylist()} if out is None else {"out": out}
+
+
 def plain(value: Any) -> Any:
     """The value in terms of JSON: text keys, lists, finite numbers or null."""
     if isinstance(value, Mapping):

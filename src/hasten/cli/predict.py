@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import cast
 
-from hasten.cli import output
-from hasten.cli.options import (
-    CheckpointOption,
-    DebugOption,
-    DeviceOption,
-    JsonOption,
-    OutFileOption,
-    OutFormatOption,
-    RunArgument,
-    check_export,
-    flag,
-    prepare_process,
-)
+from hasten.cli import options, output
+from hasten.cli.options import option
 from hasten.cli.recommend import show_rows
 from hasten.errors import UsageError
 
@@ -28,43 +17,39 @@ _COLUMNS = (
 
 
 def predict(
-    run: RunArgument,
-    head: Annotated[str | None, flag("ENTITY", "The head entity.")] = None,
-    relation: Annotated[str | None, flag("RELATION", "The relation.")] = None,
-    tail: Annotated[str | None, flag("ENTITY", "The tail entity.")] = None,
-    questions: Annotated[
-        Path | None,
-        flag("FILE", "File of queries: CSV or Parquet with two of head,relation,tail."),
-    ] = None,
-    topk: Annotated[int, flag("N", "Answers per query.", min=1)] = 10,
-    known: Annotated[str, flag("HOW", "Known triples of the data: filter or mark.")] = "filter",
-    out: OutFileOption = None,
-    format: OutFormatOption = None,
-    checkpoint: CheckpointOption = "best",
-    device: DeviceOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    run: Path = options.RUN,
+    head: str | None = option("ENTITY", "The head entity."),
+    relation: str | None = option("RELATION", "The relation."),
+    tail: str | None = option("ENTITY", "The tail entity."),
+    questions: Path | None = option(
+        "FILE", "File of queries: CSV or Parquet with two of head,relation,tail."
+    ),
+    topk: int = option("N", "Answers per query.", default=10, min=1),
+    known: str = option("HOW", "Known triples of the data: filter or mark.", default="filter"),
+    out: Path | None = options.OUT_FILE,
+    format: str | None = options.OUT_FORMAT,
+    checkpoint: str = options.CHECKPOINT,
+    device: str | None = options.DEVICE,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Complete triples of the knowledge graph of RUN.
 
     Two of --head, --relation and --tail predict the third. Triples of the
     training, validation and test parts are left out, or marked.
     """
-    given = {
-        name: text
-        for name, text in (("head", head), ("relation", relation), ("tail", tail))
-        if text is not None
-    }
+    parts = {"head": head, "relation": relation, "tail": tail}
+    given = {name: text for name, text in parts.items() if text is not None}
     if questions is not None and given:
         raise UsageError("give --questions FILE, or two of --head, --relation and --tail")
     if questions is None and len(given) != 2:
         raise UsageError("no query: give two of --head, --relation and --tail, or --questions")
     if known not in ("filter", "mark"):
         raise UsageError(f"--known {known}: must be filter or mark")
-    prepare_process()
+    options.prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
-    check_export(out, format)
+    options.check_export(out, format)
     asked = [given] if questions is None else inputs.read_questions(questions)
     from hasten.inference import predict as engine  # noqa: PLC0415 - brings torch
     from hasten.loaded_run import load_run  # noqa: PLC0415
@@ -84,7 +69,6 @@ def predict(
             "questions": len(asked),
             "rows": len(found),
         }
-        rest = {"predictions": table.to_pylist()} if out is None else {"out": out}
-        output.write_json(about | rest)
+        output.write_json(about | output.rows("predictions", table, out))
     elif out is None:
         show_rows(table.to_pylist(), _COLUMNS)

@@ -5,23 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import typer
-
-from hasten.cli import output
-from hasten.cli.options import (
-    CheckpointOption,
-    DebugOption,
-    DeviceOption,
-    JsonOption,
-    OutFileOption,
-    OutFormatOption,
-    RunArgument,
-    check_export,
-    flag,
-    prepare_process,
-)
+from hasten.cli import options, output
+from hasten.cli.options import option, switch
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,45 +28,34 @@ _EXPLAINED = ("user_id", "rank", "item_id", "score", "path", "attention", "expla
 
 
 def recommend(
-    run: RunArgument,
-    users: Annotated[
-        str | None,
-        flag("FILE|a,b,c|all", "Users: a file with one id per line, a list, or all."),
-    ] = None,
-    topk: Annotated[int, flag("N", "Items per user.", min=1)] = 10,
-    history: Annotated[
-        str | None, flag("a,b,c", "History of a new user: items, oldest first.")
-    ] = None,
-    history_times: Annotated[
-        str | None,
-        flag("t,u,v", "Times of --history in the data's time unit; default: evenly spaced."),
-    ] = None,
-    history_file: Annotated[
-        Path | None,
-        flag("FILE", "Histories of new users: columns user_id,item_id[,timestamp]."),
-    ] = None,
-    until: Annotated[
-        str,
-        flag("PART", "Last part of the data that counts as history: train, valid or test."),
-    ] = "test",
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also recommend items of the history.")
-    ] = False,
-    allow: Annotated[str | None, flag("FILE", "Recommend only these items.")] = None,
-    block: Annotated[str | None, flag("FILE", "Never recommend these items.")] = None,
-    out: OutFileOption = None,
-    format: OutFormatOption = None,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="With the paths of the graph that carry most attention."),
-    ] = False,
-    paths: Annotated[
-        int | None, flag("N", "Paths per item of --explain; default: 3.", min=1)
-    ] = None,
-    checkpoint: CheckpointOption = "best",
-    device: DeviceOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    run: Path = options.RUN,
+    users: str | None = option(
+        "FILE|a,b,c|all", "Users: a file with one id per line, a list, or all."
+    ),
+    topk: int = option("N", "Items per user.", default=10, min=1),
+    history: str | None = option("a,b,c", "History of a new user: items, oldest first."),
+    history_times: str | None = option(
+        "t,u,v", "Times of --history in the data's time unit; default: evenly spaced."
+    ),
+    history_file: Path | None = option(
+        "FILE", "Histories of new users: columns user_id,item_id[,timestamp]."
+    ),
+    until: str = option(
+        "PART",
+        "Last part of the data that counts as history: train, valid or test.",
+        default="test",
+    ),
+    include_seen: bool = switch("--include-seen", "Also recommend items of the history."),
+    allow: str | None = option("FILE", "Recommend only these items."),
+    block: str | None = option("FILE", "Never recommend these items."),
+    out: Path | None = options.OUT_FILE,
+    format: str | None = options.OUT_FORMAT,
+    explain: bool = switch("--explain", "With the paths of the graph that carry most attention."),
+    paths: int | None = option("N", "Paths per item of --explain; default: 3.", min=1),
+    checkpoint: str = options.CHECKPOINT,
+    device: str | None = options.DEVICE,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Recommend items to users of RUN, or for histories that are new to it.
 
@@ -90,20 +66,16 @@ def recommend(
         raise UsageError(
             "no users: give one of --users FILE|a,b,c|all, --history a,b,c and --history-file FILE"
         )
-    _refuse_alone(
-        (
-            "--history-times are those of --history a,b,c, which is not given",
-            history_times,
-            history,
-        ),
-        ("--paths is how many --explain gives, which is not given", paths, explain or None),
-    )
+    if history_times is not None and history is None:
+        raise UsageError("--history-times are those of --history a,b,c, which is not given")
+    if paths is not None and not explain:
+        raise UsageError("--paths is how many --explain gives, which is not given")
     if until not in PARTS:
         raise UsageError(f"--until {until}: must be one of {', '.join(PARTS)}")
-    prepare_process()
+    options.prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
-    check_export(out, format)
+    options.check_export(out, format)
     wanted = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
     histories: dict[str, list[str]] | None = None
     times: dict[str, list[float]] | None = None
@@ -149,17 +121,9 @@ def recommend(
             "users": len(found.users),
             "rows": len(table),
         }
-        rest = {"recommendations": table.to_pylist()} if out is None else {"out": out}
-        output.write_json(about | rest)
+        output.write_json(about | output.rows("recommendations", table, out))
     elif out is None:
         _show(found, table)
-
-
-def _refuse_alone(*pairs: tuple[str, object, object]) -> None:
-    """Refuse an option that means nothing without another: what to say, its value, the other's."""
-    for text, value, other in pairs:
-        if value is not None and other is None:
-            raise UsageError(text)
 
 
 def _tell(found: Recommendations, include_seen: bool) -> None:

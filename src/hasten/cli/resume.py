@@ -3,76 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from hasten.cli import output, result
-from hasten.cli.options import (
-    BackendOption,
-    DebugOption,
-    DevicesOption,
-    JsonOption,
-    MasterPortOption,
-    QuietOption,
-    RunArgument,
-    SetOption,
-    flag,
-    given,
-    prepare_process,
-    seconds,
-    start_if_several,
-)
+from hasten.cli import options, output, result
+from hasten.cli.options import option
 
 
 def resume(
     context: typer.Context,
-    run: RunArgument,
-    checkpoint: Annotated[
-        str | None,
-        flag("NAME", "Checkpoint to resume from; default: the newest intact one."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        flag("DIR", "Resume in a copy of the run in DIR; RUN is not changed."),
-    ] = None,
-    epochs: Annotated[str | None, flag("N", "Maximum number of epochs.")] = None,
-    patience: Annotated[
-        str | None, flag("N", 'Early stopping: "5 evaluations", "20 epochs" or none.')
-    ] = None,
-    max_time: Annotated[
-        str | None, flag("TIME", "Stop and save after this time: 90s, 30m, 2h.")
-    ] = None,
-    devices: DevicesOption = None,
-    backend: BackendOption = None,
-    master_port: MasterPortOption = None,
-    sets: SetOption = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,  # noqa: ARG001 - main() looks for it
+    run: Path = options.RUN,
+    checkpoint: str | None = option(
+        "NAME", "Checkpoint to resume from; default: the newest intact one."
+    ),
+    out: Path | None = option("DIR", "Resume in a copy of the run in DIR; RUN is not changed."),
+    epochs: str | None = option("N", "Maximum number of epochs."),
+    patience: str | None = option("N", 'Early stopping: "5 evaluations", "20 epochs" or none.'),
+    max_time: str | None = option("TIME", "Stop and save after this time: 90s, 30m, 2h."),
+    devices: str | None = options.DEVICES,
+    backend: str | None = options.BACKEND,
+    master_port: str | None = options.MASTER_PORT,
+    sets: list[str] | None = options.SETS,
+    json: bool = options.JSON,
+    debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
+    quiet: bool = options.QUIET,
 ) -> None:
     """Resume RUN from its last checkpoint, as if it had never stopped.
 
     You can change only options that do not alter the past steps, such as --epochs.
     """
-    prepare_process(several=True)
-    from hasten.configuration.build import (  # noqa: PLC0415 - only when needed
-        load_config,
-        parse_changes,
-    )
+    options.prepare_process(several=True)
+    from hasten.configuration.build import load_config, parse_changes  # noqa: PLC0415 - if needed
 
-    flags = given(
-        epochs=epochs,
-        patience=patience,
-        max_time=seconds(max_time),
-        devices=devices,
-        backend=backend,
+    flags = options.given(
+        epochs=epochs, patience=patience, max_time=max_time, devices=devices, backend=backend,
         master_port=master_port,
-    )
+    )  # fmt: skip
     changes = parse_changes(sets or [], flags)
     if (run / "config.yaml").is_file():
         saved = load_config(run / "config.yaml")
-        start_if_several(
+        options.start_if_several(
             context,
             changes.get("devices", saved.devices),
             devices is not None,
