@@ -119,7 +119,7 @@ def test_check_counts_and_notes(ratings, capsys):
         (CSV + "1,2\n", "line 17: 2 columns instead of 4"),
         (CSV + "1,2,NaN,5\n", "not finite"),
         (CSV + "1,2,3,soon\n", "time 'soon' is not a number"),
-        (CSV + "1000000000000000000,2,3,5\n", "--set data.ids=labels"),
+        (CSV + "1.5,2,3,5\n", "--set data.ids=labels"),
         ("user,item\n1,2\n", "no user has 3 events"),
     ],
 )

@@ -197,6 +197,19 @@ def test_bad_files_are_refused_with_file_and_line(layout, file, change, says):
         load(layout)
 
 
+def test_numbers_of_lists_are_any_integers_of_64_bits(layout):
+    numbers = (-(2**63), -7, 2**53 + 1, 2**63 - 1)
+    for name in ("train.txt", "test.txt"):
+        lines = [line.split() for line in (layout / name).read_text().splitlines()]
+        lines = [[str(numbers[int(user)]), *items] for user, *items in lines]
+        (layout / name).write_text("".join(" ".join(line) + "\n" for line in lines))
+    listed = "".join(f"user{i} {number}\n" for i, number in enumerate(numbers))
+    (layout / "user_list.txt").write_text("org_id remap_id\n" + listed)
+    users = load(layout).users
+    assert users.labels.to_pylist() == list(numbers)
+    assert users.names.to_pylist() == ["user0", "user1", "user2", "user3"]
+
+
 def test_an_empty_line_of_a_user_is_counted(layout):
     (layout / "train.txt").write_text((layout / "train.txt").read_text() + "9\n")
     (layout / "user_list.txt").unlink()

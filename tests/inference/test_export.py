@@ -21,13 +21,14 @@ def table() -> pa.Table:
     return pa.table(
         {
             "user_id": pa.array(TEXTS),
+            "item_name": pa.array(TEXTS),
             "rank": pa.array(range(1, count + 1), pa.int32()),
             "score": pa.array([-1.5] * count, pa.float32()),
         }
     )
 
 
-def test_formulas_are_neutralised_in_csv_and_numbers_are_not(tmp_path):
+def test_formulas_are_neutralised_in_csv_but_ids_and_numbers_are_exact(tmp_path):
     file = tmp_path / "out.csv"
     write_table(table(), file)
     with file.open(newline="", encoding="utf-8") as lines:
@@ -35,7 +36,8 @@ def test_formulas_are_neutralised_in_csv_and_numbers_are_not(tmp_path):
     expected = [
         f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text for text in TEXTS
     ]
-    assert [row["user_id"] for row in rows] == expected
+    assert [row["item_name"] for row in rows] == expected
+    assert [row["user_id"] for row in rows] == TEXTS
     assert {row["score"] for row in rows} == {"-1.5"}
     assert [int(row["rank"]) for row in rows] == list(range(1, len(TEXTS) + 1))
 

@@ -25,7 +25,7 @@ class DataOptions(Section):
         default_factory=dict, description="our column name -> name in the file (user, item, ...)"
     )
     ids: Literal["auto", "numbers", "labels"] = Field(
-        "auto", description="numbers: whole, from 0 to 2^31-1; labels: any text; auto: by content"
+        "auto", description="numbers: whole, of 64 bits; labels: any text; auto: by content"
     )
     duplicates: Literal["keep", "drop", "error"] = Field(
         "keep", description="repeated (user, item, time) interactions, or triples"

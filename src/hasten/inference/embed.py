@@ -98,10 +98,10 @@ def write_embeddings(found: Embeddings, out: Path, form: str) -> list[Path]:
 
 
 def _rows(found: Embeddings) -> list[tuple[str, str, str]]:
-    def texts(column: pa.Array) -> list[str]:
-        return [text or "" for text in escape_formulas(pa.chunked_array([column])).to_pylist()]
-
-    return list(zip(texts(found.ids), texts(found.names), texts(found.kinds), strict=True))
+    """Ids and types as they are, names without formulas."""
+    names = escape_formulas(pa.chunked_array([found.names.fill_null("")]))
+    columns = (found.ids, names, found.kinds)
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def _write_csv(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,8 @@ from hasten.errors import HastenError, UsageError, os_errors_as
 
 # Spreadsheets run text cells that start with one of these as formulas.
 _FORMULA = r"^[=+\-@\t\r]"
+# Columns of ids are written exactly, so that they can be joined with the data.
+_IDS = re.compile(r"(test_)?(user_id|item_id|head|relation|tail)")
 
 
 def write_table(table: pa.Table, path: Path, format: str | None = None) -> None:
@@ -65,7 +68,12 @@ def _write_parquet(table: pa.Table, file: IO[bytes]) -> None:
 
 
 def _write_csv(table: pa.Table, file: IO[bytes]) -> None:
-    safe = pa.table({name: escape_formulas(table[name]) for name in table.column_names})
+    safe = pa.table(
+        {
+            name: column if _IDS.fullmatch(name) else escape_formulas(column)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+    )
     pa_csv.write_csv(safe, file, pa_csv.WriteOptions(quoting_style="needed"))
 
 

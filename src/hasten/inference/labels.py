@@ -48,8 +48,13 @@ def _array(vocabulary: Vocabulary, labels: Sequence[object]) -> pa.Array:
 
 
 def _whole(label: object) -> int | None:
+    """The label as a whole number of 64 bits; a float above 2^53 may have lost digits: None."""
     text = str(label).strip()
-    return int(text.partition(".")[0]) if re.fullmatch(r"[0-9]{1,18}(\.0*)?", text) else None
+    if not re.fullmatch(r"-?[0-9]{1,19}(\.0*)?", text):
+        return None
+    number = int(text.partition(".")[0])
+    exact = not isinstance(label, float) or abs(label) <= 2**53
+    return number if exact and -(2**63) <= number < 2**63 else None
 
 
 def _nearest(vocabulary: Vocabulary, label: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import uuid
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -85,7 +87,8 @@ def test_labels_dates_and_categories_of_pandas():
         ({"user": [], "item": []}, "0 rows"),
         ({"user": [1, None], "item": [1, 2]}, "row 2: the user id is empty"),
         ({"user": [1.0, np.nan], "item": [1, 2]}, "row 2"),
-        ({"user": [1, 10**18], "item": [1, 2]}, "row 2"),
+        ({"user": [1, 2**53 + 2.0], "item": [1, 2]}, r"above 2\^53 may have lost digits"),
+        ({"user": [1, 2**64], "item": [1, 2]}, "cannot be read as a table"),
         ({"user": [1, 2], "item": [1, 2], "time": [0.0, np.inf]}, "row 2"),
     ],
 )
@@ -99,6 +102,21 @@ def test_large_numbers_can_be_labels():
     dataset = load_table(table, InteractionOptions(ids="labels"), seed=0)
     assert dataset.users.labels.to_pylist() == [str(2**64 - 1)]
     assert dataset.items.labels.to_pylist() == ["1000000000000000000", "2", "3"]
+
+
+def test_ids_of_64_bits_and_uuids_are_exact():
+    numbers = [-(2**63), -5, 2**53 + 1, 2**63 - 1]
+    uuids = [uuid.UUID(int=n << 100 | n) for n in range(4)]
+    table = {"user": uuids, "item": numbers}
+    for kind in (table, pd.DataFrame(table), pa.table(table)):
+        dataset = load_table(kind, InteractionOptions(split="ratio", ratios=(1, 0, 0)), seed=0)
+        assert dataset.items.labels.to_pylist() == numbers
+        assert dataset.users.labels.to_pylist() == list(map(str, uuids))
+    unsigned = {"user": np.array([2**64 - 1] * 3, np.uint64), "item": [1, 2, 3]}
+    dataset = load_table(unsigned, InteractionOptions(), seed=0)
+    assert dataset.users.labels.to_pylist() == [str(2**64 - 1)]
+    whole = {"user": [Decimal(2**63 - 1)] * 3, "item": [1, 2, 3]}
+    assert load_table(whole, InteractionOptions(), seed=0).users.labels.to_pylist() == [2**63 - 1]
 
 
 def test_options_of_files_have_no_effect_and_are_refused():

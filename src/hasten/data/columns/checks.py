@@ -18,12 +18,12 @@ import numpy as np
 from hasten.arrays import Int64
 from hasten.errors import DataError
 
-MAX_ID = 2**31 - 1
+MAX_ID = 2**63 - 1
 MAX_TIME = 9.2e18
 MAX_RATING = 3.4028234663852886e38
 SHOWN = 5
 
-#: any: not empty; numbers: whole, 0..MAX_ID; labels: printable text
+#: any: not empty; numbers: whole, of 64 bits; labels: printable text
 IdRule = Literal["any", "numbers", "labels"]
 #: number: unix time; date: ISO without a zone; zoned: ISO with a zone
 TimeRule = Literal["number", "date", "zoned"]
@@ -32,7 +32,7 @@ ID_ROLES = ("user", "item", "head", "relation", "tail", "head_type", "tail_type"
 #: the roles of columns that hold names, which may be anything
 NAME_ROLES = ("head_name", "tail_name")
 
-WHOLE_PATTERN = r"^[0-9]+(\.0*)?$"
+WHOLE_PATTERN = r"^(-?[1-9][0-9]*|0[0-9]*)(\.0*)?$"
 NUMBER_PATTERN = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 MISSING_WORDS = ("nan", "null", "none", "na", "n/a", "nil", "undefined", "inf", "-inf")
 _WHOLE = re.compile(WHOLE_PATTERN)
@@ -95,10 +95,10 @@ class Rules:
             return None
         if rule == "numbers":
             if not _WHOLE.match(text):
-                return f"{role} id {printable(text)} is not a whole number from 0"
-            digits = text.partition(".")[0].lstrip("0")
-            if len(digits) > 10 or int(digits or "0") > MAX_ID:
-                return f"{role} id {printable(text)} is larger than {MAX_ID} (2^31-1)"
+                return f"{role} id {printable(text)} is not a whole number"
+            digits = text.partition(".")[0].lstrip("-0")
+            if len(digits) > 19 or int(digits or "0") > MAX_ID + text.startswith("-"):
+                return f"{role} id {printable(text)} does not fit into 64 bits"
             return None
         if not text.isprintable():
             return f"{role} id {printable(text)} holds characters that cannot be printed"

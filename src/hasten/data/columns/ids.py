@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from hasten.data.columns.checks import (
-    MAX_ID,
     MISSING_WORDS,
     NUMBER_PATTERN,
     WHOLE_PATTERN,
@@ -75,8 +74,8 @@ def vocabulary(
 def unite(role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[str]) -> Ids:
     """The ids of all files as one sorted vocabulary. Raises BadIds.
 
-    auto: ids are numbers if all are written as numbers without leading zeros (the range 0..2^31-1
-    is then required), labels otherwise; ids that are nearly all numbers are refused.
+    auto: ids are numbers if all are whole numbers of 64 bits without leading zeros, labels
+    otherwise; fractions, and ids that are nearly all numbers, are refused.
     Numbers sort ascending, labels by code point.
     """
     values = [c.values.cast(pa.string()) if mode == "labels" else c.values for c in columns]
@@ -86,10 +85,6 @@ def unite(role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[
     notes: tuple[str, ...] = ()
     if types.is_string(united.type):
         united, notes = _judge(role, pc.utf8_trim_whitespace(united), mode, header)
-    if types.is_integer(united.type):
-        low, high = pc.min_max(united).as_py().values()
-        if low < 0 or high > MAX_ID:
-            raise BadIds("numbers", f"{role} ids from {low} to {high}")
     labels = pc.unique(united)
     labels = labels.take(pc.array_sort_indices(labels))
     order = np.asarray(pc.index_in(united, value_set=labels), np.int32)
@@ -112,7 +107,11 @@ def _judge(
         numeric = _count(pc.match_substring_regex(texts, NUMBER_PATTERN))
         zeros = _count(pc.match_substring_regex(texts, _ZEROS))
         if mode == "numbers" or (numeric == len(texts) and not zeros):
-            return _whole(role, texts)
+            found = _whole(role, texts)
+            if found is not None:
+                return found
+            if mode == "numbers":
+                raise BadIds("numbers", f"{role} ids that do not fit into 64 bits")
         if _NEARLY_ALL * len(texts) < numeric < len(texts):
             strange = len(texts) - numeric
             raise BadIds("numbers", f"{strange} of {len(texts)} {role} ids are no numbers")
@@ -120,7 +119,8 @@ def _judge(
     if mode == "labels" or not numeric:
         return texts, ()
     if numeric == len(texts):
-        note = f"{zeros} {role} ids are written with leading zeros: all are kept as text"
+        cause = f"{zeros} {role} ids are written with leading zeros"
+        note = f"{cause if zeros else f'{role} ids of more than 64 bits'}: all are kept as text"
     else:
         mask = pc.match_substring_regex(texts, NUMBER_PATTERN)
         other = texts.filter(pc.invert(mask))[0].as_py()
@@ -144,15 +144,15 @@ def _canonical(texts: pa.Array) -> pa.Array | None:
     return numbers if numbers.cast(pa.string()).equals(texts) else None
 
 
-def _whole(role: str, texts: pa.Array) -> tuple[pa.Array, tuple[str, ...]]:
-    """Texts such as 12, 12.0 or 012 as int64; two texts for one number are refused."""
+def _whole(role: str, texts: pa.Array) -> tuple[pa.Array, tuple[str, ...]] | None:
+    """Texts such as 12, 12.0 or 012 as int64, None if they do not fit; 7 and 07 are refused."""
     if not pc.all(pc.match_substring_regex(texts, WHOLE_PATTERN)).as_py():
         raise BadIds("numbers", f"{role} ids that are not whole numbers")
     digits = pc.replace_substring_regex(texts, r"\..*$", "")
     try:
         numbers = digits.cast(pa.int64())
     except pa.ArrowInvalid:
-        raise BadIds("numbers", f"{role} ids that are too large") from None
+        return None
     if len(pc.unique(numbers)) < len(pc.unique(texts)):
         raise BadIds("numbers", f"{role} ids: {_two_spellings(texts, numbers)} are one number")
     unusual = texts.filter(pc.match_substring_regex(texts, r"\.|^0[0-9]"))[0].as_py()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ _EXPECTED = "expected: a header with org_id and remap_id, then a name and its nu
 _LINK = "expected: item<separator>entity a line, with or without a header"
 _WORDING = ("item", "entity", "linked to", _LINK)
 _SEPARATORS = ("\t", ",", ";", "|", cells.BLANKS)
+_WHOLE = re.compile("-?[0-9]{1,19}")
 _ENTITY = frozenset(("entity", "entityid", "freebaseid"))
 
 
@@ -60,7 +62,7 @@ def read_list(path: Path) -> NumberedList:
         row = line.split()
         # published lists have entries without a name
         cell = row[-from_right] if len(row) >= from_right else ""
-        if not cell.isdecimal() or int(cell) > MAX_ID:
+        if not _WHOLE.fullmatch(cell) or not -MAX_ID - 1 <= int(cell) <= MAX_ID:
             raise DataError(f"{path}: line {number}: no number: {line!r}\n{_EXPECTED}")
         if int(cell) in found:
             raise DataError(f"{path}: line {number}: the number {int(cell)} again: {line!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -131,9 +132,16 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 def _plain(source: str, role: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column without dictionaries; all kinds of text as plain strings."""
+    """The column without dictionaries; all kinds of text, and UUIDs, as plain strings."""
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if isinstance(column.type, pa.UuidType):
+        chunks = [chunk.storage.dictionary_encode() for chunk in column.chunks]
+        texts = [[str(UUID(bytes=b)) for b in c.dictionary.to_pylist()] for c in chunks]
+        column = pa.chunked_array(
+            [pa.array(t, pa.string()).take(c.indices) for t, c in zip(texts, chunks, strict=True)],
+            pa.string(),
+        )
     if str(column.type) in ("large_string", "string_view"):
         column = column.cast(pa.string())
     if types.is_boolean(column.type) or types.is_nested(column.type):

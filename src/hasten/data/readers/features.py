@@ -58,7 +58,7 @@ class FeatureFile:
                 "...: give Parquet with a column item_id, or events with numbers"
             )
         number = np.asarray(labels, np.int64)
-        return np.where(number < len(self.values), number, -1)
+        return np.where((number >= 0) & (number < len(self.values)), number, -1)
 
     def taken(self, rows: Int64) -> Matrix:
         """The values of these rows: float16 as it is, everything else as float32.

@@ -32,7 +32,7 @@ def as_arrow(table: Any, name: str) -> pa.Table:
             return pa.table(table)
         if type(table).__module__.partition(".")[0] == "pandas":
             return pa.Table.from_pandas(table, preserve_index=False)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{name}: cannot be read as a table ({error})") from error
     raise DataError(
         f"{name}: a {type(table).__name__} is no table; give a pandas, polars or pyarrow table "
@@ -46,7 +46,8 @@ def _column(name: str, key: str, values: Any) -> pa.Array:
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(f"{name}: column {key!r} has {array.ndim} dimensions instead of 1")
-    return pa.array(array)
+    # numpy turns large integers of a list into floating-point numbers
+    return pa.array(values if isinstance(values, (list, tuple)) else array)
 
 
 def read_table(table: Any, options: DataOptions, name: str) -> Events:

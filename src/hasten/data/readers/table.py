@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from hasten.data.columns.checks import (
-    MAX_ID,
     MAX_RATING,
     MAX_TIME,
     LocatedRows,
@@ -71,12 +70,18 @@ class Table:
             self.refuse(f"a {role} id is missing")
         if types.is_floating(column.type):  # pandas makes floats of whole numbers
             values = column.to_numpy()
-            whole = np.abs(values) <= MAX_ID
-            whole &= values == np.floor(values)
-            column = column.cast(pa.int64() if whole.all() else pa.string())
+            bits = np.finfo(values.dtype).nmant + 1
+            if np.any(np.abs(values) > 2.0**bits):
+                self.refuse(
+                    f"{role} ids that are floating-point numbers above 2^{bits} may have lost "
+                    "digits: give them as integers or as text"
+                )
+            whole = np.all(values == np.floor(values))
+            column = column.cast(pa.int64() if whole else pa.string())
+        elif types.is_uint64(column.type) or types.is_decimal(column.type):
+            column = column.cast(pa.string())  # may not fit; checked like any other text
         elif types.is_integer(column.type):
-            large = types.is_uint64(column.type)  # may not fit; its text is checked like any other
-            column = column.cast(pa.string() if large else pa.int64())
+            column = column.cast(pa.int64())
         elif not (types.is_string(column.type) or types.is_dictionary(column.type)):
             self._wrong_type(role, "whole numbers or text")
         return IdColumn.of(column)
