@@ -1,6 +1,6 @@
 """Models by name, imported only when they are used; other packages add theirs by entry point.
 
-A package offers a model as ``[project.entry-points."hasten.models"]  name = "module:Class"``;
+A package registers a model as ``[project.entry-points."hasten.models"]  name = "module:Class"``;
 the class is a subclass of :class:`hasten.models.interface.Model`.
 """
 

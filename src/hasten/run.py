@@ -1,4 +1,4 @@
-"""Train or resume: configuration, data, model, run folder, training, summary."""
+"""Start, resume or refit a run: load data, build the model, create or open the run folder."""
 
 from __future__ import annotations
 

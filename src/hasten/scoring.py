@@ -1,8 +1,8 @@
 """Queries, the catalogue (all candidates), and the scorer of models whose score factorizes.
 
 A model scores queries against the catalogue, all items or entities, block by block, so no [Q, N]
-matrix is ever held. Where the score is ``q · table[j] + bias[j]`` the scorer is a
-:class:`FactorScorer`; other models bring a scorer of their own.
+matrix is ever held. If the score is ``q · table[j] + bias[j]`` the scorer is a
+:class:`FactorScorer`; other models define their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A training run in a locked folder: journal, progress, signals, trainer; then the summary."""
+"""One session in a locked run folder: journal, signals and trainer; then the summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hasten doctor --distributed``: whether the processes compute together, and how fast."""
+"""``hasten doctor --distributed``: whether collectives give correct sums, and how fast they are."""
 
 from __future__ import annotations
 

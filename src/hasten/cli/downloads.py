@@ -1,4 +1,4 @@
-"""The progress bar of a download, on stderr; none where that is no terminal."""
+"""The progress bar of a download: on stderr, and only if stderr is a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches the terminal: JSON and results on stdout, everything for people on stderr."""
+"""Terminal output: JSON and results on stdout, progress and messages on stderr."""
 
 from __future__ import annotations
 

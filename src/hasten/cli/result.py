@@ -1,4 +1,4 @@
-"""The result of a run in a few lines for people."""
+"""Print the result of a run in a few lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small tests of ``hasten doctor``: whether this machine computes what training needs."""
+"""The checks of ``hasten doctor``: whether this machine computes correctly what training needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of all sections of the configuration, and a mark for their fields."""
+"""The base class of all configuration sections, and the annotation of their fields."""
 
 from __future__ import annotations
 

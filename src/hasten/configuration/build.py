@@ -1,7 +1,7 @@
-"""Files and flags into one checked configuration.
+"""Merge files and flags into one validated configuration.
 
 Precedence: defaults < the model's defaults < the YAML file < ``--set key.path=value`` < flags.
-Unknown keys and wrong values are refused together, each with where it was given and what is
+All unknown keys and wrong values are reported together, each with where it was given and what is
 allowed.
 """
 

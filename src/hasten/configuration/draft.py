@@ -1,4 +1,4 @@
-"""A configuration in the making: values put on top of each other, then checked all at once."""
+"""A configuration being built: values of several sources, merged first, then validated together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The keys of the configuration: their dotted names, what they hold, and how text becomes a value.
+"""The keys of the configuration: their dotted names, their types, and how text becomes a value.
 
-Values are left to pydantic to convert and check; here text is only brought into the right shape
-(nothing, one text, a list, a mapping) for the key that it is meant for.
+pydantic converts and checks values. This module only gives text the right shape for its key:
+nothing, one text, a list or a mapping.
 """
 
 from __future__ import annotations

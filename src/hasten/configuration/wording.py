@@ -1,4 +1,4 @@
-"""pydantic's validation errors in our words: the key, the value given, where, what is allowed."""
+"""pydantic's validation errors as our messages: the key, the value, its source, what is allowed."""
 
 from __future__ import annotations
 

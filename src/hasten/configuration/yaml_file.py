@@ -1,8 +1,8 @@
-"""Reading a configuration file: YAML whose scalars stay text, each with the line it stands on.
+"""Read a configuration file: YAML whose scalars stay text, each with its line number.
 
-The schema decides what a text means, so ``1e-3`` is a number where a number is wanted and ``no``
-is an item name where a name is wanted. Tags, anchors and repeated keys are refused: nothing in a
-file can build an object, refer to itself or silently override an earlier line.
+The schema decides the type of a value: ``1e-3`` is a number for a number's key, ``no`` a name for a
+name's key. Tags, anchors and repeated keys are refused: a file cannot build objects, refer to
+itself or silently override an earlier line.
 """
 
 from __future__ import annotations

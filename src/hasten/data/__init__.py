@@ -1,1 +1,1 @@
-"""Files -> typed tables -> splits -> batches."""
+"""Data: files become typed tables, which are checked and split."""

@@ -1,4 +1,4 @@
-"""Detect what data hold, for commands that read data without a model."""
+"""Detect whether data hold interactions, triples or a typed graph, for commands without a model."""
 
 from __future__ import annotations
 

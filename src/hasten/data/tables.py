@@ -1,7 +1,7 @@
 """Typed tables: the output of the readers and the input of everything else.
 
 Shapes: ``n`` interactions, ``U`` users, ``N`` items, ``Q`` queries. Indices are int64 and
-contiguous from 0; a ``Vocabulary`` carries the labels (and names) that they stand for.
+contiguous from 0; a ``Vocabulary`` maps them to labels and names.
 """
 
 from __future__ import annotations

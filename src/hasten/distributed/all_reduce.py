@@ -1,8 +1,8 @@
-"""The one all-reduce of an optimizer step: gradients, losses, flags in one flat buffer.
+"""The all-reduce of an optimizer step: gradients, losses and control flags in one flat buffer.
 
 Because denominators are global, gradients of the shards are summed, not averaged. Losses are summed
-along with them, so that every process has those of the whole batch. So are the control flags
-(:mod:`hasten.training.control_flags`), so that all processes stop or save after the same step.
+with them, so every process has the losses of the global batch. Control flags
+(:mod:`hasten.training.control_flags`) too, so all processes stop or save after the same step.
 """
 
 from __future__ import annotations

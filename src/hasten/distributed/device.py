@@ -1,4 +1,4 @@
-"""The device of a run, and the settings of torch that go with it."""
+"""The device of a run, and torch's settings for it."""
 
 from __future__ import annotations
 

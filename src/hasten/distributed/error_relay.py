@@ -1,4 +1,4 @@
-"""Errors of one process, raised on all; and exiting when the other processes are lost."""
+"""Raise the error of one process on all; exit if the other processes are lost."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Link prediction in knowledge graphs: filtered ranking of heads and tails.
+"""Ranking of triples: filtered ranking of their heads and tails, in knowledge and typed graphs.
 
 A triple (h, r, t) gives two queries: its tail given (h, r), and its head given (r, t), which is the
-tail of (t, r + R) with the inverse relation. Other known answers of a query in train, valid and
-test are no candidates (the filtered setting of Bordes et al. 2013). All triples and both directions
-have the same weight.
+tail of (t, r + R) with the reciprocal relation. Other known answers of a query in train, valid and
+test are not candidates (the filtered setting of Bordes et al. 2013). All triples and both
+directions have the same weight.
 """
 
 from __future__ import annotations

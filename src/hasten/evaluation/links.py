@@ -1,4 +1,4 @@
-"""Link classification: AUROC and average precision of held-out links against negative samples.
+"""Classification of links in typed graphs: AUROC and average precision against sampled negatives.
 
 Each held-out link (h, r, t) has two negatives, (h, r, t') and (h', r, t). t' and h' are sampled
 uniformly from the nodes of the right type without a known link in any part. The score of a link is

@@ -1,4 +1,4 @@
-"""Gradients in factors: the fast path of models whose scores are ``x · E + b``."""
+"""Factored gradients: the fast path of models whose scores are ``x · E + b``."""
 
 from __future__ import annotations
 

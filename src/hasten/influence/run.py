@@ -1,4 +1,4 @@
-"""The ``hasten influence`` command: load the run, choose the tests, trace, and build the rows."""
+"""``hasten influence``: load the run, choose the tests, run TracIn, and build the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface between examples, the two ways to multiply their gradients, and the passes.
+"""The interfaces of TracIn: examples, and sources of gradient products (factored or by autograd).
 
 The loss of a training example is a sum of terms, and that of a test example a sum of as many: one
 for an interaction, two for a triple (its tail query and its head query). A term that several

@@ -1,4 +1,4 @@
-"""The choice between factored gradients and automatic differentiation, by model and options."""
+"""Choose between factored gradients and autograd, by model and options."""
 
 from __future__ import annotations
 

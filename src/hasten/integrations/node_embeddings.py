@@ -1,4 +1,4 @@
-"""Embeddings of a typed graph in one call, with the parameters of the MPS batched HGT guide."""
+"""Embeddings of a typed graph in one call; parameters as in docs/coming-from/hgt-mps-guide.md."""
 
 from __future__ import annotations
 

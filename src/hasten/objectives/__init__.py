@@ -1,1 +1,1 @@
-"""What a model is trained on: batches and loss terms."""
+"""Training objectives: batches and loss terms."""

@@ -1,4 +1,4 @@
-"""The links that a step of a typed graph scores, and the negative nodes that they compete with."""
+"""Choose the links that a step of a typed graph scores, and their negative nodes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Training phase of sequential models: predict the next item at every position.
 
-A global batch has ``batch_size`` users in the order of the epoch's permutation, sorted by the
-length of their sequences. Micro-batches take every n-th user, so they are balanced, and buckets
-contain little padding.
+A global batch is the next ``batch_size`` users of the epoch's permutation, sorted by sequence
+length, longest first. With n micro-batches over all processes, each takes every n-th of these
+users, so micro-batches are balanced and buckets contain little padding.
 """
 
 from __future__ import annotations

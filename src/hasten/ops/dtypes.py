@@ -1,4 +1,4 @@
-"""In which precision sums, softmaxes and losses are computed."""
+"""The precision of sums, softmaxes and losses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Uniform negatives that avoid each row's known items, exactly and without rejection.
 
 With a row's distinct known items in ascending order h_0 < h_1 < ..., the r-th item outside them is
-r + #{i : h_i - i <= r}. One draw r in [0, N - known) and one binary search over all rows' shifted
-items at once give a uniform sample: no loop, no host synchronisation.
+r + #{i : h_i - i <= r}. One random r in [0, N - known) and one binary search over all rows' shifted
+items give a uniform sample: no loop, no host synchronization.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Counter-based random numbers: a pure function of (seed, stream, epoch, example, draw).
+"""Counter-based random numbers: a pure function of (seed, stream, epoch, example, counter).
 
-There is no generator state to save: the same key gives the same number on every process, in every
+There is no generator state to save: the same key gives the same number in every process, in every
 micro-batch and after every resume.
 
 The mixing function is that of :mod:`hasten.data.columns.counter_random`, applied once per key part:
-each part is absorbed by ``state = mix(state + gamma * (part + 1))``. All arithmetic is int64 modulo
-2^64, so it is identical with numpy and with torch on every device.
+``state = mix(state + gamma * (part + 1))``. All arithmetic is int64 modulo 2^64, so the numbers are
+identical in numpy and in torch on every device.
 """
 
 from __future__ import annotations

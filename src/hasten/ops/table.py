@@ -1,6 +1,6 @@
 """The interface of embedding tables: ``rows`` and ``block``.
 
-Models, losses and ranking read tables through it alone, so a table that is sharded over processes
+Models, losses and ranking read tables only through it, so a table that is sharded over processes
 can replace :class:`EmbeddingTable`.
 """
 

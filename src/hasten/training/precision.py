@@ -1,7 +1,7 @@
 """Mixed precision: autocast, the fp16 loss scaler, and the precision fallback.
 
-Losses, softmaxes and norms are computed in float32 by the operations themselves; what autocast
-lowers are the matrix products.
+The operations themselves compute losses, softmaxes and norms in float32; autocast lowers the
+precision of matrix products only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches, backward passes, all-reduce, guard, clipping, update.
+"""One optimizer step: micro-batches, backward, all-reduce, non-finite check, clipping, update.
 
 The loss is the sum over terms of ``weight * numerator / denominator``. Denominators are global, so
 the gradients of micro-batches (and of processes) add up to the gradient of the whole batch.

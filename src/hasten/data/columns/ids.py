@@ -1,4 +1,4 @@
-"""Columns of ids -> one sorted vocabulary. Decides whether ids are numbers or labels."""
+"""Turn columns of ids into one sorted vocabulary; decide whether ids are numbers or labels."""
 
 from __future__ import annotations
 

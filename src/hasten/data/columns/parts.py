@@ -1,4 +1,4 @@
-"""Given splits, and the overlaps of their parts."""
+"""Splits that the data already contain (``data.split=given``), and overlaps between the parts."""
 
 from __future__ import annotations
 

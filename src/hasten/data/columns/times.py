@@ -1,4 +1,4 @@
-"""Columns of times -> unix seconds and a sort key; notes on suspicious times."""
+"""Turn columns of times into Unix seconds and a sort key, with notes on suspicious times."""
 
 from __future__ import annotations
 

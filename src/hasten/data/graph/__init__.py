@@ -1,1 +1,1 @@
-"""Knowledge graphs: files into triples, dictionaries, splits."""
+"""Knowledge graphs: read files into triples, dictionaries and splits."""

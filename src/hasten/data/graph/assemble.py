@@ -1,4 +1,4 @@
-"""Triples of one or more files -> vocabularies, policies, split, statistics: a KnowledgeGraph."""
+"""Assemble a KnowledgeGraph from triples: vocabularies, policies, split, statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load a knowledge graph: options -> a checked and split KnowledgeGraph."""
+"""Load a knowledge graph: find the files, read, check and split them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options -> the typed edges of a graph: which files, and which nodes and relations to use."""
+"""Load the typed edges of a graph, restricted to the configured nodes and relations."""
 
 from __future__ import annotations
 

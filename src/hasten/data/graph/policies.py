@@ -1,4 +1,4 @@
-"""What happens to triples with unknown ids (``data.unknown``) and to repeated triples."""
+"""Policies for triples with unknown ids (``data.unknown``) and for repeated triples."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Interactions: files into histories, with side information and item features."""
+"""Interactions: read files into histories, with side information and item features."""

@@ -1,4 +1,4 @@
-"""Attach a knowledge graph to a Dataset: its items are the first entities."""
+"""Attach a knowledge graph: the items of the Dataset become the first entities of the graph."""
 
 from __future__ import annotations
 

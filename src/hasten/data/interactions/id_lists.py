@@ -1,4 +1,4 @@
-"""Id lists as KGAT publishes them (``org_id remap_id`` a line), and links of items to entities."""
+"""Id lists in KGAT's layout (``org_id remap_id`` per line), and links of items to entities."""
 
 from __future__ import annotations
 

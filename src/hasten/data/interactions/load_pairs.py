@@ -1,4 +1,4 @@
-"""Load user-item pairs, over the same users and items as models with side information."""
+"""Load user-item pairs with the same users and items that models with side information get."""
 
 from __future__ import annotations
 

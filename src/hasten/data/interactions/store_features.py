@@ -1,7 +1,7 @@
 """Features in a run folder: copies of small ones, the paths of large ones.
 
-A run goes on from its copy, or from the file itself, which must hold what it held. Scoring needs
-neither: a checkpoint holds the vectors that were computed from them.
+A run resumes from its copy, or from the original file, whose content must be unchanged. Scoring
+reads neither: a checkpoint holds the vectors computed from the features.
 """
 
 from __future__ import annotations

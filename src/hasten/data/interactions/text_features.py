@@ -1,6 +1,6 @@
-"""Features from the texts of items, for those who have only texts: TF-IDF, then a truncated SVD.
+"""Item features from texts: TF-IDF, then a truncated SVD.
 
-The usual latent semantic analysis (Deerwester et al. 1990) by scikit-learn, which is an extra:
+This is latent semantic analysis (Deerwester et al. 1990) by scikit-learn, which is an extra:
 ``pip install 'hasten[text]'``. Words and pairs of words, sublinear counts, a fixed seed.
 """
 

@@ -1,4 +1,4 @@
-"""Claims of the formats made of columns: by the names in a header, or by position."""
+"""How a tabular reader recognizes a file: by the names in its header, or by column positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow tables: what Parquet files and tables in memory share."""
+"""Arrow tables: code shared by Parquet files and tables in memory."""
 
 from __future__ import annotations
 

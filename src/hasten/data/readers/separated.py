@@ -1,4 +1,4 @@
-"""Separated text of a known layout -> columns, read in bulk by Arrow."""
+"""Read separated text of a known layout into columns, in bulk by Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table whose columns are known by role -> checked columns; shared by all tabular formats."""
+"""Check the columns of a table by role; shared by all tabular formats."""
 
 from __future__ import annotations
 

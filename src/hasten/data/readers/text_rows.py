@@ -1,4 +1,4 @@
-"""Separated text line by line: which lines cannot be used, and where a row stands."""
+"""Separated text line by line: which lines are invalid, and the line number of each row."""
 
 from __future__ import annotations
 

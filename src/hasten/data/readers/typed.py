@@ -1,9 +1,9 @@
 """Typed edges: PrimeKG's columns, ``source metaedge target`` with a table of nodes, edge files.
 
-Heads and tails of the triples are ``type::id``; names of nodes are read where a file has them.
+Heads and tails of the triples are ``type::id``; names of nodes are read if a file has them.
 
-- ``primekg``: a header with x_id, x_type, y_id, y_type and relation (x_name and y_name are read
-  where they exist). Nodes are identified by (type, id): the same id under two types is two nodes.
+- ``primekg``: a header with x_id, x_type, y_id, y_type and relation (x_name and y_name are
+  optional). Nodes are identified by (type, id): the same id under two types is two nodes.
 - ``metaedges``: source, metaedge, target; the types come from a table of nodes (id, name, kind),
   or from ids written ``type::id``.
 - ``edge-files``: one file per relation, whose first two header cells name the types of its columns

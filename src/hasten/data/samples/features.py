@@ -1,9 +1,10 @@
-"""A built-in sample of users, items and features: pictures tell what the events alone cannot.
+"""A built-in sample of users, items and features, which add information to the interactions.
 
-``gallery``: visitors look at pictures. A picture has a style, which shows in its image features,
-and a subject, which shows in its text features, each with noise. A visitor likes two styles and
-three subjects and mostly looks at pictures that are both; two visitors seldom share one. A picture
-never seen can still be recommended. Only the counter-based generator and exact arithmetic are used.
+``gallery``: visitors look at pictures. The style of a picture shows in its image features, its
+subject in its text features, each with noise. A visitor likes two styles and three subjects and
+mostly looks at pictures with both; two visitors seldom share a picture. Pictures without training
+interactions can therefore still be recommended. Only the counter-based generator and exact
+arithmetic are used.
 """
 
 from __future__ import annotations

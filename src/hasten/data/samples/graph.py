@@ -1,8 +1,7 @@
-"""A built-in knowledge graph made from a seed, whose relations follow from each other.
+"""A built-in knowledge graph made from a seed, with relations that follow from each other.
 
-``families``: people of several generations in villages. Ten relations are planted; parents, homes
-and trades are drawn, everything else follows from them, so that a model which learns the rules
-can answer what was left out:
+``families``: people of several generations in villages. Parents, homes and trades are random; the
+other relations follow from them, so a model that learns the rules can predict held-out triples:
 
 - ``child_of`` is the inverse of ``parent_of``; ``sibling_of`` and ``married_to`` are symmetric;
 - ``grandparent_of`` composes ``parent_of`` with itself; ``uncle_or_aunt_of`` composes two more;

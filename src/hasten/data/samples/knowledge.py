@@ -1,9 +1,8 @@
-"""A built-in sample of users, items and facts: the facts tell what the events alone cannot.
+"""A built-in sample of users, items and facts, which add information to the interactions.
 
-``library``: readers follow authors, in the genres and the series that these write; a reader reads
-few of many books, so two readers seldom share one. Who wrote a book, in which series, on which
-subject and in which genre, says what else a reader would take. Only the counter-based generator
-and exact arithmetic are used.
+``library``: readers follow authors within genres and series. A reader reads few of many books, so
+two readers seldom share one. The author, series, subject and genre of a book predict who reads it.
+Only the counter-based generator and exact arithmetic are used.
 """
 
 from __future__ import annotations

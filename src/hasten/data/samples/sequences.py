@@ -1,12 +1,11 @@
-"""Built-in samples, made from a seed, with planted structure so that learning shows.
+"""Built-in samples of item sequences, made from a seed, with planted structure to learn.
 
-``sequences``: listeners with one or two tastes walk through records. Every genre is a ring of
-records; from a record a listener mostly goes on to one of the next three in the ring (so that the
-next item can be predicted from the last one), sometimes jumps within the genre (to records near
-the start of the ring: they are popular) or changes to the other taste. ``sittings``: listeners
-whose next record depends on how long they paused (:mod:`hasten.data.samples.sessions`). Only the
-counter-based generator and exact arithmetic are used: the bytes do not depend on the version of
-numpy.
+``sequences``: listeners with one or two preferred genres. Every genre is a ring of records; a
+listener mostly continues with one of the next three in the ring (so the last item predicts the
+next), sometimes jumps within the genre (to records near the start of the ring, which are popular)
+or changes to the other genre. ``sittings``: the next record depends on how long the listener paused
+(:mod:`hasten.data.samples.sessions`). Only the counter-based generator and exact arithmetic are
+used: the bytes do not depend on the version of numpy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The sessions of the built-in sample ``sittings``: only the times tell which item is next.
 
-A listener goes around a ring of records. How far depends on how long the pause before the record
-just played was: after a record of the same session comes the next one in the ring, after the first
-record of the day one a third of the ring away, after a longer absence one two thirds away. Every
-listener has a pace of their own: what is a short pause for one is a long one for another.
+A listener goes around a ring of records. The pause before the last record determines the next one:
+within a session it is the next in the ring; after the first record of a day the one a third of the
+ring ahead; after a longer absence the one two thirds ahead. Every listener has a pace of their own:
+a pause that is short for one is long for another.
 """
 
 from __future__ import annotations

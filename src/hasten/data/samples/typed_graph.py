@@ -1,10 +1,10 @@
 """A built-in typed graph made from a seed, in the columns of PrimeKG, with planted structure.
 
-``medicine``: genes, pathways, diseases and drugs around hidden mechanisms. A gene belongs to one
-mechanism; a pathway holds genes of one; a disease is associated with genes of two; a drug targets
-genes of one, and is indicated for diseases that share it. Genes interact within a mechanism. Some
-edges of every relation are drawn at random. What a drug is indicated for can be told from its
-targets and the disease's genes, and from nothing simpler. Every edge stands in both directions.
+``medicine``: genes, pathways, diseases and drugs with hidden mechanisms. A gene belongs to one
+mechanism, a pathway contains genes of one; a disease is associated with genes of two; a drug
+targets genes of one, and is indicated for diseases that share it. Genes interact within a
+mechanism. Some edges of every relation are random. Only a drug's targets together with the
+disease's genes predict an indication. Every edge is written in both directions.
 """
 
 from __future__ import annotations

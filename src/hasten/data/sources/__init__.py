@@ -1,1 +1,1 @@
-"""Where data come from: names, files, downloads, archives."""
+"""Data sources: names, files, downloads, archives."""

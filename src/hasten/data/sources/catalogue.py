@@ -1,7 +1,6 @@
 """Data sets by name: built-in samples, and sets that ``hasten data fetch`` downloads.
 
-The sets to download are listed in ``datasets.toml``. Anything else can be fetched by its address
-with ``--sha256``.
+``datasets.toml`` lists the sets to download. Other files can be fetched by URL with ``--sha256``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Downloads: https, sha256 required, size capped, written aside and renamed, cached.
+"""Downloads: https only, SHA-256 required, size limit, atomic, cached.
 
-The cache (``HASTEN_CACHE``, or ``~/.cache/hasten``) holds a folder a download, named by the data
-set and its sha256: ``download/`` with the file as it came, ``content/`` with what it unpacks to.
+The cache (``HASTEN_CACHE``, or ``~/.cache/hasten``) has a folder per download, named by the data
+set and its SHA-256: ``download/`` with the original file, ``content/`` with the unpacked files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Popularity: every user gets the items with the most training interactions. A baseline."""
+"""Popularity baseline: every user gets the items with the most training interactions."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
 """Base classes of knowledge graph models: tables, reciprocal relations, losses, the scorer.
 
 A model scores the answers of a query (h, r, ?). The query (?, r, t) for heads is (t, r + R, ?) with
-the reciprocal relation r + R. Losses are summed over the queries of a batch here, and the
-phase divides by their number. All but the last need a score of the form ``q(h, r) · e_t + b_t``:
+the reciprocal relation r + R. A query is a distinct (entity, relation) for ``1-n`` and
+``1-n-softmax``, and a triple in one direction for ``1vsall`` and ``sampled``. Losses are summed
+over the queries of a batch here, and the phase divides by their number. All but ``sampled`` need a
+score of the form ``q(h, r) · e_t + b_t``:
 
 - ``1-n`` (KvsAll): binary cross-entropy over all entities, with all training answers of (h, r) as
   positives and label smoothing (Dettmers et al. 2018);
-- ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018), one example per
-  training triple and direction;
-- ``1-n-softmax``: the same cross-entropy for all training answers of (h, r) together. Over an epoch
-  the loss is that of ``1vsall``, but q(h, r) is computed once per query, not once per answer;
+- ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018);
+- ``1-n-softmax``: the same cross-entropy for all training answers of (h, r) together. At fixed
+  weights the sum over an epoch is that of ``1vsall``, but q(h, r) is computed once per query, and
+  the average is over distinct queries;
 - ``sampled``: binary cross-entropy of one answer and k sampled entities that are not known answers.
   Its cost does not depend on the number of entities.
 """

@@ -1,4 +1,4 @@
-"""Degrees: a link is likely if both ends have many links of its relation. A baseline.
+"""Degree baseline: a link is likely if both ends have many links of its relation.
 
 ``score(h, r, t) = log(1 + links of r from h) + log(1 + links of r to t)``, counted in training
 (preferential attachment per relation), without gradient steps.

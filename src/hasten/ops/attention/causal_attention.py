@@ -1,13 +1,12 @@
 """Causal self-attention over ragged sequences laid out in buckets (see :mod:`hasten.ops.buckets`).
 
-Because padding stands behind the real positions, the causal mask alone keeps every real query
-from seeing it: packed, bucketed and padded computation agree, and no padding mask is built.
-Vaswani et al. 2017, equation 1, with the future masked; softmax in float32.
+Vaswani et al. 2017, equation 1, with the future masked; softmax in float32. Padding follows the
+real positions, so the causal mask hides it from every real query, and no padding mask is needed.
 
 On a CPU with dropout one function computes all buckets, forward and backward: torch's own CPU
-kernel has no dropout, and its fallback pays 12 ns an element for the mask. Queries are taken in
-chunks that see only the keys up to their end, which spares nearly half of long sequences' work;
-gradients are written in place, without the concatenations of automatic differentiation.
+kernel has no dropout, and its fallback takes 12 ns per element for the mask. Queries are processed
+in chunks that see only the keys up to their end, which saves nearly half the work of long
+sequences. Gradients are written in place, without the concatenations of autograd.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multi-head attention over typed edges, forward and backward, without tensors of edges.
+"""Multi-head attention over typed edges, forward and backward, without a tensor per edge.
 
 For an edge e = (j -> i) of relation r and head h (Hu et al. 2020, equations 3-5; the prior of the
 relation and 1/sqrt(d) are in the maps ``a``):
@@ -7,10 +7,10 @@ relation and 1/sqrt(d) are in the maps ``a``):
     alpha[:, h] = softmax of the logits over all edges into i, whatever their relation
     out[i, h]   = sum over e of alpha[e, h] (v[j, h] m[r, h])
 
-A map is applied to the rows of the cheaper side of a relation, once a row: to its sources, or to
-its destinations (``(k a) · q = k · (q aᵀ)``, and the sum of v before the map). Relations take
-turns, so one relation's mapped rows are all that is held beside the output; the backward pass
-computes them again. The gradient of the softmax needs no second pass: the sum of
+A map is applied once per row, on the side of a relation with fewer rows: to its sources, or to its
+destinations (``(k a) · q = k · (q aᵀ)``, and the sum of v before the map). Relations are processed
+one after the other, so only one relation's mapped rows are held beside the output; the backward
+pass recomputes them. The gradient of the softmax needs no second pass: the sum of
 ``alpha · d alpha`` over the edges into i is ``out[i] · d out[i]``.
 
 Shapes: E edges, M destinations, N sources, R relations, H heads, d width of a head.

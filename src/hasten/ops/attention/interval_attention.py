@@ -1,13 +1,14 @@
-"""Causal self-attention with embeddings of the time between two events, over buckets.
+"""Causal self-attention with embeddings of the time between two interactions, over buckets.
 
-Li et al. 2020 (TiSASRec), equations 4-7; the caller folds positions into keys and values:
+Li et al. 2020 (TiSASRec), equations 4-7; the caller adds positions to keys and values:
 
     logits_ij = q_i · (k_j + K[t_ij]) / √d,   out_i = Σ_j softmax(logits_i)_j (v_j + V[t_ij])
 
-with t_ij = min(|t_i - t_j|, span). Written out, K[t] and V[t] take [B, L, L, D] each. But t_ij has
-few values: the products of a query with all span + 1 rows of K are taken once and gathered by
-t_ij, and the weights of the keys at the same interval are added up, in *bins*, before they meet V.
-Backwards the two change places. Nothing is larger than [B, L, L] or [B, L, span + 1].
+with t_ij = min(|t_i - t_j|, span). Gathered per pair, K[t] and V[t] take [B, L, L, D] each. But
+t_ij has few values: the products of a query with all span + 1 rows of K are computed once and
+gathered by t_ij, and the weights of keys at the same interval are summed into *bins* before they
+are multiplied by V. The backward pass swaps the two. Nothing is larger than [B, L, L] or
+[B, L, span + 1].
 
 One function computes all buckets, forward and backward, as in :mod:`.causal_attention`:
 queries in chunks that see only the keys up to their end, gradients written in place.

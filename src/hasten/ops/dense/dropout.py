@@ -1,13 +1,13 @@
-"""Dropout whose mask costs a few random bits an element on the CPU.
+"""Dropout whose mask costs a few random bits per element on the CPU.
 
-torch draws CPU dropout masks one float at a time from a Mersenne twister (about 12 ns an element,
+torch draws CPU dropout masks one float at a time from a Mersenne twister (about 12 ns per element,
 often more than the matrix products around it). Here 64-bit words of the same generator are combined
-by AND and OR into words whose bits are 1 with the wanted probability (the binary digits of the
-probability, last to first: 1 takes ``word | so far``, 0 takes ``word & so far``), and a table turns
-every byte into eight mask values. The generator's semantics stay (``torch.manual_seed``, activation
-checkpointing). The probability is rounded to the nearest 1/256 (0.5 is exact and costs one bit an
-element, 0.2 becomes 0.19922 and costs eight) and the scale uses the rounded value, so the
-expectation is exact. Other devices use ``torch.nn.functional.dropout`` unchanged.
+by AND and OR into words whose bits are 1 with the given probability (the binary digits of the
+probability, last to first: 1 takes ``word | so far``, 0 takes ``word & so far``), and a table maps
+every byte to eight mask values. ``torch.manual_seed`` and activation checkpointing work as usual.
+The probability is rounded to the nearest 1/256 (0.5 is exact and costs one bit per element, 0.2
+becomes 0.19922 and costs eight) and the scale uses the rounded value, so the expectation is exact.
+Other devices use ``torch.nn.functional.dropout`` unchanged.
 """
 
 from __future__ import annotations

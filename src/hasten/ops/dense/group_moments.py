@@ -1,12 +1,12 @@
-"""Running moments of batch norm that no layout of a batch changes.
+"""Batch norm's running statistics, independent of the number of micro-batches and processes.
 
-Batch norm takes its statistics over fixed groups of rows, the same in every layout: a micro-batch
-or a process holds whole groups. What evaluation needs, running means and variances, is gathered
-over all groups of an optimiser step, summed over processes, and then followed once:
+Batch norm uses the statistics of fixed groups of rows; a micro-batch or process holds whole groups.
+The moments of all groups of an optimizer step are accumulated, summed over processes, and then
+update the running means and variances once:
 
     running += momentum (weighted mean over groups of the group's moment - running)
 
-with variances unbiased, as torch keeps them. A step that is left out leaves no trace.
+with unbiased variances, as in torch. A skipped step changes nothing.
 """
 
 from __future__ import annotations

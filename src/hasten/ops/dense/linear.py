@@ -1,4 +1,4 @@
-"""A linear map of rows whose products are taken by :func:`hasten.ops.dense.product.product`."""
+"""A linear layer whose products are computed by :func:`hasten.ops.dense.product.product`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Row-normalized tables: one, or several side by side, each stacked from parts.
+"""L2-normalize the rows of tables stacked from parts, and concatenate the tables by columns.
 
-For table m its parts stand one above the other, and columns m D to (m + 1) D of the result are
-``row / max(|row|, 1e-12)``. Forward writes into the result at once and keeps it; with y a row of it
-and g its gradient, that of the row is ``(g - y (g · y)) / |row|``. Written with ``cat`` and
-``normalize`` the same takes some twenty passes over the table instead of seven.
+Table m is its parts stacked by rows; columns m D to (m + 1) D of the result are its rows
+``row / max(|row|, 1e-12)``. Forward writes directly into the result and keeps it; with y a row of
+it and g its gradient, the gradient of the row is ``(g - y (g · y)) / |row|``. ``cat`` and
+``normalize`` would pass over the table some twenty times instead of seven.
 
 Shapes: R rows in all the parts of a table together, D width, M tables.
 """

@@ -1,10 +1,9 @@
-"""Products of float32 matrices on the CPU by the faster of the libraries that torch carries.
+"""Products of float32 matrices on the CPU by the faster of torch's two libraries, MKL and oneDNN.
 
-torch gives ``a @ b`` of float32 matrices to MKL. On AMD's CPUs with AVX-512, oneDNN, which torch
-carries too and uses for bfloat16, takes the same products 1.1 to 2.3 times faster where ``a`` is
-stored row by row (lab log, 2026-11-22; with AVX2 there is no gain); it prepares itself for every
-new shape, which takes it 2 ms. So this function is for large products whose shapes come again. Both
-sum in float32, in different orders.
+torch computes ``a @ b`` of float32 matrices with MKL. On AMD CPUs with AVX-512, oneDNN, which torch
+uses for bfloat16, is 1.1 to 2.3 times faster if ``a`` is row-major (lab log, 2026-11-22; with AVX2
+there is no gain), but takes 2 ms to prepare for every new shape. So use this function for large
+products whose shapes recur. Both sum in float32, in different orders.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The simple paths of a graph with the largest products of weights between two nodes, exactly.
 
-Weights are in [0, 1], so a longer path never weighs more. What the best walk of at most k edges
-from any node to the target weighs follows from that of k - 1 by one pass over the edges; with it as
+Weights are in [0, 1], so extending a path never increases its weight. One pass over the edges per
+length gives the weight of the best walk of at most k edges from any node to the target. With it as
 an upper bound, paths from the source are extended best bound first (Hart, Nilsson & Raphael 1968),
-and the first complete ones taken are the best there are. All in float64, on the host.
+so the first complete paths are the best. All in float64, on the host.
 """
 
 from __future__ import annotations

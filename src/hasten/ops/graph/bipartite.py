@@ -1,8 +1,8 @@
-"""The training pairs as a graph of users and items, normalised, whole and in its two blocks.
+"""The normalized user-item graph: its adjacency, and the user-to-item and item-to-user blocks.
 
 Nodes are the N items, then the U users. Edges are the distinct training pairs in both directions,
-without loops. ``mean`` weighs an edge one over the degree of the node that sums (``D⁻¹ A``),
-``symmetric`` one over the root of both degrees (``D^-1/2 A D^-1/2``).
+without loops. The weight of an edge is 1 divided by the degree of the node that sums (``mean``:
+``D⁻¹ A``), or by the root of the product of both degrees (``symmetric``: ``D^-1/2 A D^-1/2``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Embedding-bag sums with equal work for all threads of a CPU.
 
-``embedding_bag`` gives every thread the same number of bags. In a graph whose large rows stand
-together (items and entities before users) one thread then has most of the entries: 1.7 times its
-share with two threads at the size of Amazon-book, 5.9 times with sixteen. So large sums go block by
-block, each with as many entries as the next, and within a block bags are alike. A bag is summed in
-the same order either way: the same numbers, bit for bit.
+``embedding_bag`` gives every thread the same number of bags. If large bags are adjacent (items and
+entities before users), one thread gets most of the entries: 1.7 times its share with two threads on
+a graph as large as Amazon-book, 5.9 times with sixteen. So large sums are computed in blocks with
+equal numbers of entries, and bags of similar size within a block. The order of summation within a
+bag does not change, so the result is the same bit for bit.
 """
 
 from __future__ import annotations

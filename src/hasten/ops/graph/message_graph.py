@@ -1,8 +1,8 @@
-"""Along which edges messages pass, and the links that a model of a typed graph learns.
+"""The edges along which messages pass, and the links that a model of a typed graph learns.
 
-A link is a training edge without direction: an edge of a relation, and its reverse where the
-relation is symmetric. Its messages pass both ways, by relation r and, for relations with a
-direction, back by r + R. Links that are scored in a step pass none in it.
+A link is a training edge without direction: an edge of a relation, and its reverse if the relation
+is symmetric. Its messages pass both ways, by relation r and, for relations with a direction, back
+by r + R. Links that are scored in a step pass no messages in it.
 """
 
 from __future__ import annotations

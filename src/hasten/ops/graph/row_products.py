@@ -1,4 +1,4 @@
-"""Products of the two rows that each entry of a sparse matrix joins: ``a[i] · b[j]`` of (i, j)."""
+"""Inner products ``a[i] · b[j]`` for every entry (i, j) of a sparse matrix."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Sparse times dense over a fixed graph, forward and backward, with one fast path a device.
+"""Sparse-dense products over a fixed graph, forward and backward, one fast path per device type.
 
 ``out[i] = sum over the entries e of row i of  values[e] * x[columns[e]]``. The graph does not
-change while it is trained on, so its transpose is made once and the backward pass is the same
-operation on it:
+change during training, so it is transposed once and the backward pass is the same operation on the
+transpose:
 
-- CPU: ``embedding_bag`` with per-sample weights, rows one after the other, nothing materialised
-  (its own backward pass would take some 20 times as long);
+- CPU: ``embedding_bag`` with per-sample weights, row by row, nothing materialized (its own backward
+  pass would take some 20 times as long);
 - CUDA: a compressed sparse row matrix;
-- other devices (MPS has no sparse tensors): gather, weigh, ``index_add``, in chunks of entries.
+- other devices (MPS has no sparse tensors): gather, multiply, ``index_add``, in chunks of entries.
 
 Values may need a gradient too: it is ``grad[i] · x[j]`` for the entry (i, j).
 

@@ -1,9 +1,9 @@
 """Some rows of a sparse-dense product, forward and backward.
 
-``out = (A x)[rows]`` for the nodes of a batch: entries of other rows cost nothing. Rows and their
-sums leave one function together, because their gradients are added up in one table.
+``out = (A x)[rows]`` for the nodes of a batch: entries of other rows cost nothing. One function
+returns the rows of x and their sums, because their gradients are added in one table.
 
-Shapes: N columns of the graph, S rows that are wanted, R rows of ``x``, E' their entries, D width.
+Shapes: N columns of the graph, S requested rows, R rows of ``x``, E' their entries, D width.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Edges of several relations, sorted for operations that take one relation at a time.
+"""Edges of several relations, sorted for operations that process one relation at a time.
 
 Shapes: E edges, M destinations, N sources, R relations.
 """

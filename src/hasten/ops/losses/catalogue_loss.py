@@ -1,14 +1,14 @@
 """Full-catalogue cross-entropy without the T×N matrix of logits.
 
 ``sum_t [ logsumexp_j(x_t · e_j + b_j) - (x_t · e_target + b_target) ]`` over all N catalogue rows.
-A row of x may have several targets, whose terms share its scores.
+A row of x may have several targets; their terms share its scores.
 Forward and backward are computed together, a chunk of rows at a time while the chunk is in cache:
-logits, softmax, and from it both gradients, so that the work is three matrix products and nothing
-is computed twice. The gradients wait for the backward pass, which only scales them.
+logits, softmax and both gradients, so the work is three matrix products and nothing is computed
+twice. The backward pass only scales the stored gradients.
 
-Memory: one chunk of logits (``chunk_bytes``) and the gradients. Where even a few rows of logits do
+Memory: one chunk of logits (``chunk_bytes``) and the gradients. If even a few rows of logits do
 not fit, columns are chunked too, with a running logsumexp and a second pass (four products).
-Sums and softmax are float32; under bf16 the products are taken in bf16, as autocast would.
+Sums and softmax are float32; under bf16 the products are in bf16, as under autocast.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ y'_ij = (1 - ε) [j in T_i] + ε / N (Dettmers et al. 2018, section 5, "1-N scor
     sum_ij softplus(s_ij) - (1 - ε) sum_{i, j in T_i} s_ij - (ε / N) sum_ij s_ij
 
 so labels are needed at the true rows only. Forward and backward are computed together, a chunk of
-catalogue rows at a time: scores, residual ``sigmoid(s) - y'``, and from it both gradients. Within a
-chunk the element-wise work goes piece by piece, so that a piece stays in the second-level cache.
-The gradients wait for the backward pass; it can run once.
+catalogue rows at a time: scores, residual ``sigmoid(s) - y'`` and both gradients. Within a chunk,
+element-wise work is done in pieces that stay in the second-level cache. The backward pass only
+scales the stored gradients; it can run once.
 
 Memory: one chunk of scores (``chunk_bytes``) and the gradients, whatever B and N. Sums and
-residuals are float32; under bf16 the products are taken in bf16, as autocast would.
+residuals are float32; under bf16 the products are in bf16, as under autocast.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""Ranks of targets among the whole catalogue, by counting, exactly and in little memory.
+"""Exact ranks of targets among the whole catalogue, by counting, in little memory.
 
-A target's rank follows from two numbers: how many admissible candidates score strictly higher,
-and how many score the same. Both come from comparisons of float32 scores of one scorer; the
-target's own score is read from the very block that its competitors there are read from, so equal
-scores compare as equal.
+A target's rank follows from two counts: how many admissible candidates score higher, and how many
+score the same. Both come from comparisons of float32 scores. The target's own score is read from
+the same block as those of its competitors, so equal scores compare as equal.
 
-Cost for Q queries, N candidates, width D: while Q·N fits ``blocks.WHOLE`` the scores are computed
-once, 2·Q·N·D operations. Above that, blocks of ``blocks.COLUMNS`` columns are computed once for
-the counts, and those that hold a target once more before, to learn the targets' scores:
-2·Q·N·D·(1 + f), where f is the share of blocks with a target (256 targets spread evenly over 10^6
-candidates: 0.41).
+Cost for Q queries, N candidates, width D: if Q·N is at most ``column_blocks.WHOLE``, scores are
+computed once, 2·Q·N·D operations. Above that, blocks of ``column_blocks.COLUMNS`` columns are
+computed once for the counts, and blocks that hold a target once more before, for the targets'
+scores: 2·Q·N·D·(1 + f), where f is the share of blocks with a target (256 targets spread evenly
+over 10^6 candidates: 0.41).
 
-A NaN never looks good: a target that scores NaN ranks behind every candidate, and a candidate
+NaN counts against the model: a target that scores NaN ranks behind every candidate, and a candidate
 that scores NaN counts as higher than any other target.
 """
 
@@ -59,7 +58,7 @@ def rank_all(
     scorer: scores of ``queries`` queries against catalogue rows 0..count-1.
     targets, excluded: one row a query. Excluded items compete with no target; a target that is
     excluded too is ranked all the same. Other targets of a query compete like any candidate.
-    columns: the width of a block; None: the whole catalogue where ``blocks.WHOLE`` allows.
+    columns: the width of a block; None: the whole catalogue where ``column_blocks.WHOLE`` allows.
     """
     assert len(targets) == queries
     assert excluded is None or len(excluded) == queries

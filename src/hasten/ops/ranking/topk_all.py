@@ -1,12 +1,11 @@
-"""The best k of the whole catalogue for every query, exactly, in little memory.
+"""The exact top k of the whole catalogue for every query, in little memory.
 
-Candidates are ordered by score, equal scores by lower id. ``torch.topk`` finds the scores but
-leaves open which of several equal elements it takes; so one more than k is asked for, and rows
-whose last place is contested are searched again by int64 keys of score and id, whose order has no
-ties. The same keys order the found and merge the blocks: the result depends neither on the order
-in which ``topk`` gives equal elements nor on the device.
+Candidates are ordered by score, then by lower id. ``torch.topk`` may return any of several equal
+elements; so it is asked for k + 1, and rows whose k-th place is tied are searched again by int64
+keys of score and id, which have no ties. The same keys order the results and merge the blocks: the
+result depends neither on ``topk``'s order of equal elements nor on the device.
 
-A score of -inf or NaN marks what is no candidate: it is never selected.
+Scores of -inf and NaN are not candidates and are never selected.
 """
 
 from __future__ import annotations

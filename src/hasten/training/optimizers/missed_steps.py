@@ -1,20 +1,20 @@
-"""What Adam's steps with a zero gradient do to a parameter, all of them at once.
+"""Apply all Adam steps that a row missed (zero gradient) in one closed form.
 
-Adam moves every element at every step, also where the gradient is zero: with the moments m and v
-of step a and no gradient since, step s takes off
+Adam updates every element at every step, even if the gradient is zero. With the moments m and v of
+step a and no gradient since, step s subtracts
 
     c_s m / (d_s √v + ε),   c_s = lr_s β1^(s−a) / (1 − β1^s),   d_s = β2^((s−a)/2) / √(1 − β2^s).
 
-With d the first d_s, x_s = 1 − d_s/d (in [0, 1), because d_s falls) and u = d√v / (d√v + ε) (in
+With d the first d_s, x_s = 1 − d_s/d (in [0, 1), because d_s decreases) and u = d√v / (d√v + ε) (in
 [0, 1)),
 
     c_s m / (d_s √v + ε) = m / (d√v + ε) · c_s / (1 − u x_s) = m / (d√v + ε) · c_s Σ_j u^j x_s^j,
 
-so the steps a+1 ... t together take off ``m / (d√v + ε) · Σ_j u^j M_j`` with numbers
-``M_j = Σ_s c_s x_s^j`` that are the same for every element last moved at step a. All terms are
-positive; those after the J-th are at most ``M_{J+1} / ((1 − x_t) M_0)`` of the whole, whatever v
-and ε are. With β2 = 0.999, x grows by some 5e-4 a step while c falls by a tenth: five terms reach
-float32. ``M_j`` follow the steps as they are taken, whatever their learning rates.
+so the steps a+1 ... t together subtract ``m / (d√v + ε) · Σ_j u^j M_j`` with numbers
+``M_j = Σ_s c_s x_s^j`` that are the same for all elements last updated at step a. All terms are
+positive; those after the J-th are at most ``M_{J+1} / ((1 − x_t) M_0)`` of the whole, for any v and
+ε. With β2 = 0.999, x grows by some 5e-4 per step while c shrinks by a tenth: five terms are
+accurate to float32. ``M_j`` are updated with every step, for any learning rates.
 """
 
 from __future__ import annotations
