@@ -60,59 +60,26 @@ class ModelEntry:
             )
 
 
+def _built_in(family: str, attribute: str, summary: str) -> ModelEntry:
+    """The class of this name in ``hasten/models/FAMILY/``, in a file of the same name."""
+    name = attribute.lower()
+    return ModelEntry(name, f"hasten.models.{family}.{name}", attribute, summary)
+
+
 BUILT_IN = (
-    ModelEntry(
-        "sasrec", "hasten.models.sequential.sasrec", "SASRec", "self-attention over item sequences"
-    ),
-    ModelEntry(
-        "tisasrec",
-        "hasten.models.sequential.tisasrec",
-        "TiSASRec",
-        "self-attention that knows times",
-    ),
-    ModelEntry(
-        "kgat",
-        "hasten.models.collaborative.kgat",
-        "KGAT",
-        "recommendation with facts about the items",
-    ),
-    ModelEntry(
-        "bprmf",
-        "hasten.models.collaborative.bprmf",
-        "BPRMF",
-        "matrix factorisation by pairwise ranking",
-    ),
-    ModelEntry(
-        "lightgcn", "hasten.models.collaborative.lightgcn", "LightGCN", "means over neighbours"
-    ),
-    ModelEntry(
-        "mmgcn", "hasten.models.multimodal.mmgcn", "MMGCN", "graph networks over features of items"
-    ),
-    ModelEntry(
-        "dragon", "hasten.models.multimodal.dragon", "DRAGON", "features, graphs of users and items"
-    ),
-    ModelEntry(
-        "conve",
-        "hasten.models.knowledge_graph.conve",
-        "ConvE",
-        "2-D convolutions over knowledge graphs",
-    ),
-    ModelEntry(
-        "distmult",
-        "hasten.models.knowledge_graph.distmult",
-        "DistMult",
-        "three-way products of triples",
-    ),
-    ModelEntry(
-        "complex", "hasten.models.knowledge_graph.complex", "ComplEx", "complex products of triples"
-    ),
-    ModelEntry("hgt", "hasten.models.typed_graph.hgt", "HGT", "vectors of a typed graph's nodes"),
-    ModelEntry(
-        "degree", "hasten.models.typed_graph.degree", "Degree", "links where both ends have many"
-    ),
-    ModelEntry(
-        "pop", "hasten.models.collaborative.pop", "Pop", "the most popular items, for everyone"
-    ),
+    _built_in("sequential", "SASRec", "self-attention over item sequences"),
+    _built_in("sequential", "TiSASRec", "self-attention that knows times"),
+    _built_in("collaborative", "KGAT", "recommendation with facts about the items"),
+    _built_in("collaborative", "BPRMF", "matrix factorisation by pairwise ranking"),
+    _built_in("collaborative", "LightGCN", "means over neighbours"),
+    _built_in("multimodal", "MMGCN", "graph networks over features of items"),
+    _built_in("multimodal", "DRAGON", "features, graphs of users and items"),
+    _built_in("knowledge_graph", "ConvE", "2-D convolutions over knowledge graphs"),
+    _built_in("knowledge_graph", "DistMult", "three-way products of triples"),
+    _built_in("knowledge_graph", "ComplEx", "complex products of triples"),
+    _built_in("typed_graph", "HGT", "vectors of a typed graph's nodes"),
+    _built_in("typed_graph", "Degree", "links where both ends have many"),
+    _built_in("collaborative", "Pop", "the most popular items, for everyone"),
 )
 
 
@@ -120,15 +87,11 @@ BUILT_IN = (
 def _foreign_entries() -> tuple[ModelEntry, ...]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and seldom needed
 
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    packages = [point.dist.name if point.dist else "unknown" for point in points]
     return tuple(
-        ModelEntry(
-            point.name,
-            point.module,
-            point.attr,
-            f"from package {point.dist.name if point.dist else 'unknown'}",
-            point.dist.name if point.dist else "unknown",
-        )
-        for point in entry_points(group=ENTRY_POINT_GROUP)
+        ModelEntry(point.name, point.module, point.attr, f"from package {package}", package)
+        for point, package in zip(points, packages, strict=True)
     )
 
 

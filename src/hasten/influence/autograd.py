@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,27 +18,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hasten.arrays import Int64
 from hasten.errors import UsageError
-from hasten.influence.sources import Examples, MemorySizes, cut
+from hasten.influence.losses import EventLosses, TripleLosses
+from hasten.influence.sources import MemorySizes, cut
 from hasten.models.interface import ExampleLosses
 
 #: tests whose directional derivatives are computed together
 _TESTS = 16
 
 Weights = dict[str, Tensor]
-
-
-class LossExamples(Examples, Protocol):
-    """Examples as batches of the model's objective, and the positions of their terms in them."""
-
-    def batch_of(self, terms: Int64) -> tuple[Any, Tensor]:
-        """These training terms: a batch, and int64 [n] which of its losses are theirs."""
-        ...
-
-    def test_batch(self, start: int, stop: int) -> tuple[Any, Tensor]:
-        """Some tests: the first term of each, then the second of each."""
-        ...
 
 
 class _Losses(nn.Module):
@@ -72,7 +60,7 @@ def _function_transforms() -> Iterator[None]:
 class AutogradSource:
     """Inner products by automatic differentiation of :meth:`ExampleLosses.example_losses`."""
 
-    def __init__(self, model: ExampleLosses, examples: LossExamples) -> None:
+    def __init__(self, model: ExampleLosses, examples: TripleLosses | EventLosses) -> None:
         self.examples, self.losses = examples, _Losses(model)
         self.directions = len(examples.terms_of)
 

@@ -46,7 +46,7 @@ class _State:
 
 
 class ConvEEncoder:
-    """ConvE's network: see :class:`hasten.influence.encoders.Encoder`."""
+    """ConvE's network: methods as of :class:`hasten.influence.encoders.BilinearEncoder`."""
 
     def __init__(self, model: ConvE, arithmetic: Arithmetic) -> None:
         self.model, self.arithmetic = model, arithmetic

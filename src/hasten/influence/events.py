@@ -13,21 +13,19 @@ of its layers have no rank-1 form. Losses: ``training``, the cross-entropy over 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hasten.arrays import Int64
-from hasten.influence.factored import RowMask
-from hasten.influence.factors import Arithmetic, Factors, Loss
+from hasten.influence.factors import Arithmetic, Factors, Loss, RowMask
 from hasten.influence.products import paired_products
 from hasten.influence.residuals import positive_residuals, scores_of, softmax_residuals
 from hasten.influence.sources import MemorySizes
+from hasten.models.sequential.base import SequentialModel
 from hasten.objectives.base import Batch
 from hasten.objectives.next_item import NextItemBatch, NextItemPhase
-from hasten.ops.table import Table
 from hasten.scoring import RecommenderQueries
 
 
@@ -81,16 +79,6 @@ class EventTerms:
         return user, histories.items[position], position - histories.offsets[user]
 
 
-class SequentialModel(Protocol):
-    """The methods of SASRec and TiSASRec that the factors need."""
-
-    items: Table
-
-    def states(self, batch: NextItemBatch) -> Tensor: ...
-
-    def query_vectors(self, queries: RecommenderQueries) -> Tensor: ...
-
-
 class FactoredEvents(EventTerms):
     """Training interactions and test interactions: ``targets`` after the histories of ``tests``."""
 
@@ -104,10 +92,9 @@ class FactoredEvents(EventTerms):
         arithmetic: Arithmetic,
         kept: Int64 | None = None,
     ) -> None:
-        assert isinstance(model, nn.Module)
         phase.known = None  # neither of the two losses has negatives
         super().__init__(phase, kept)
-        self.model: SequentialModel = model
+        self.model = model
         self.queries, self.targets, self.tests = tests, targets, len(tests)
         self.whole, self.arithmetic = loss == "training", arithmetic
 

@@ -4,45 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from hasten.influence.factors import Arithmetic, Factors
+from hasten.influence.events import FactoredEvents
+from hasten.influence.factors import Arithmetic, Factors, RowMask
 from hasten.influence.products import products
 from hasten.influence.sketch import Sketch
-from hasten.influence.sources import Examples, MemorySizes, cut
-
-
-@dataclass(frozen=True)
-class RowMask:
-    """The rows that the tests touch, bool [entities] and [relations]; others contribute nothing."""
-
-    entities: Tensor
-    relations: Tensor
-
-
-class FactoredExamples(Examples, Protocol):
-    """Examples whose gradients have the form of :class:`Factors`."""
-
-    def sizes(self) -> MemorySizes: ...
-
-    def block(self, start: int, stop: int, mask: RowMask | None) -> Factors:
-        """The gradients of some training terms; row gradients only where the mask is set."""
-        ...
-
-    def test(self, start: int, stop: int) -> Factors:
-        """Those of some tests: the first term of each, then the second of each."""
-        ...
-
-    def mask(self, tests: Sequence[Factors]) -> RowMask | None:
-        """The rows of training terms that can contribute to these tests; None for all."""
-        ...
-
-    def norms(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """As :meth:`hasten.influence.sources.Source.norms`."""
-        ...
+from hasten.influence.sources import MemorySizes, cut
+from hasten.influence.triples import FactoredTriples
 
 
 @dataclass(frozen=True)
@@ -58,7 +29,10 @@ class FactoredSource:
     """Inner products from factors, or from their random projections if there is a sketch."""
 
     def __init__(
-        self, examples: FactoredExamples, arithmetic: Arithmetic, sketch: Sketch | None = None
+        self,
+        examples: FactoredTriples | FactoredEvents,
+        arithmetic: Arithmetic,
+        sketch: Sketch | None = None,
     ) -> None:
         self.examples, self.arithmetic, self.sketch = examples, arithmetic, sketch
         self.directions = len(examples.terms_of)
@@ -71,6 +45,7 @@ class FactoredSource:
         return MemorySizes(self.examples.terms + size, sizes.term + 8 * size, sizes.pair)
 
     def gradients(self, start: int, stop: int, rows: int) -> TestGradients:
+        """The gradients of some tests, computed for at most ``rows`` terms at a time."""
         parts = cut(stop - start, max(1, rows // self.directions))
         tests = (self.examples.test(start + a, start + b) for a, b in parts)
         if self.sketch is None:
@@ -80,6 +55,7 @@ class FactoredSource:
         return TestGradients((), None, torch.cat(sketches))
 
     def products(self, gradients: TestGradients, start: int, stop: int) -> Tensor:
+        """[T, n] the inner products of T tests' gradients with those of n training terms."""
         block = self.examples.block(start, stop, gradients.mask)
         if gradients.sketches is not None:
             assert self.sketch is not None
@@ -88,6 +64,7 @@ class FactoredSource:
         return torch.cat([self._summed(part, stop - start) for part in parts])
 
     def norms(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """int64 [p] some training examples, and the squared norms [p] of their gradients."""
         return self.examples.norms(start, stop)
 
     def _summed(self, rows: Tensor, width: int) -> Tensor:

@@ -39,6 +39,14 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class RowMask:
+    """The rows that the tests touch, bool [entities] and [relations]; others contribute nothing."""
+
+    entities: Tensor
+    relations: Tensor
+
+
+@dataclass(frozen=True)
 class RowGradients:
     """Gradients of the rows that queries read.
 

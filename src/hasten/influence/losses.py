@@ -57,11 +57,13 @@ class TripleLosses:
         return cut(self.terms, rows)
 
     def batch_of(self, terms: Int64) -> tuple[CompletionBatch, Tensor]:
+        """These training terms: a batch, and int64 [n] which of its losses are theirs."""
         rows = self.rows[terms]
         of = Batch(torch.from_numpy(rows), self.seed, 0, 0, {"examples": 1.0})
         return self.data.batch(of, rows, self.device), torch.arange(len(rows), device=self.device)
 
     def test_batch(self, start: int, stop: int) -> tuple[CompletionBatch, Tensor]:
+        """Some tests: the first term of each, then the second of each."""
         some = self.given.take(np.arange(start, stop))
         entity, relation, target = both_directions(some, self.relations)
         known = self.answers.of(entity, relation, target)

@@ -82,59 +82,31 @@ def _shortest_decimals(scores: NDArray[Any]) -> NDArray[np.float64]:
     return scores.astype(str).astype(np.float64)
 
 
-def triple_table(
-    rows: InfluenceRows, graph: KnowledgeGraph, train: Triples, tests: Triples, method: str
-) -> pa.Table:
-    """Columns: the test (if any), kind, rank, influence, the training triple, method."""
-    columns: Columns = {}
-    if len(tests):
-        columns["test"] = rows.test + 1
-        columns |= _triples(graph, tests.take(rows.test), "test_")
-    columns |= _scores(rows)
-    columns |= _triples(graph, train.take(rows.example), "")
-    return pa.table({**columns, "method": [method] * len(rows.rank)})
+def influence_table(rows: InfluenceRows, tests: Columns, train: Columns, method: str) -> pa.Table:
+    """Columns: the test (if any), kind, rank, influence, the training example, method.
 
-
-def event_table(
-    rows: InfluenceRows,
-    dataset: Dataset,
-    events: tuple[Int64, Int64, Int64],
-    tests: tuple[Int64, Int64] | None,
-    method: str,
-) -> pa.Table:
-    """The same for interactions.
-
-    events: user, item and position (from 0) of each row's training interaction.
+    tests, train: the columns that describe the examples of each row.
     """
-    columns: Columns = {}
-    if tests is not None:
-        columns["test"] = rows.test + 1
-        columns |= _events(dataset, tests[0][rows.test], tests[1][rows.test], "test_")
-    columns |= _scores(rows)
-    columns |= _events(dataset, events[0], events[1], "")
-    columns["position"] = events[2] + 1
-    return pa.table({**columns, "method": [method] * len(rows.rank)})
+    columns: Columns = {"test": rows.test + 1, **tests} if tests else {}
+    columns |= {"kind": rows.kind, "rank": rows.rank, "influence": rows.influence}
+    return pa.table({**columns, **train, "method": [method] * len(rows.rank)})
 
 
-def _scores(rows: InfluenceRows) -> Columns:
-    return {"kind": rows.kind, "rank": rows.rank, "influence": rows.influence}
-
-
-def _triples(graph: KnowledgeGraph, triples: Triples, prefix: str) -> Columns:
-    columns: Columns = {}
+def triple_columns(graph: KnowledgeGraph, triples: Triples, prefix: str = "") -> Columns:
+    """Labels of triples, and names where the graph has them."""
     parts = (
-        ("head", graph.entities, triples.head),
-        ("relation", graph.relations, triples.relation),
-        ("tail", graph.entities, triples.tail),
+        (f"{prefix}head", graph.entities, triples.head),
+        (f"{prefix}relation", graph.relations, triples.relation),
+        (f"{prefix}tail", graph.entities, triples.tail),
     )
+    columns: Columns = {name: vocabulary.take(indices) for name, vocabulary, indices in parts}
     for name, vocabulary, indices in parts:
-        columns[prefix + name] = vocabulary.take(indices)
-    for name, vocabulary, indices in parts:
-        columns |= _names(vocabulary, indices, f"{prefix}{name}_name")
+        columns |= _names(vocabulary, indices, f"{name}_name")
     return columns
 
 
-def _events(dataset: Dataset, user: Int64, item: Int64, prefix: str) -> Columns:
+def event_columns(dataset: Dataset, user: Int64, item: Int64, prefix: str = "") -> Columns:
+    """Labels of interactions, and names where the items have them."""
     return {
         f"{prefix}user_id": dataset.users.take(user),
         f"{prefix}item_id": dataset.items.take(item),

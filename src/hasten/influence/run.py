@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from hasten.arrays import Int64
@@ -28,17 +29,18 @@ from hasten.influence.factors import Arithmetic, Layers, Loss
 from hasten.influence.losses import EventLosses, TripleLosses
 from hasten.influence.queries import Selection, select_events, select_triples
 from hasten.influence.result import (
+    InfluenceRows,
     Influences,
     Table,
-    event_table,
+    event_columns,
+    influence_table,
     self_rows,
     test_rows,
-    triple_table,
+    triple_columns,
 )
 from hasten.influence.sketch import Sketch
-from hasten.influence.sources import Source
 from hasten.influence.support import Method, choose_method, encoder_of
-from hasten.influence.trace import Checkpoint, Limits, trace, trace_self
+from hasten.influence.trace import Checkpoint, Limits, Source, trace, trace_self
 from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.interface import Model
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
@@ -222,7 +224,13 @@ def _triples(run: LoadedRun, selection: Selection, options: Options) -> tuple[So
         losses = TripleLosses(phase, graph, tests, kept, run.config.seed)
         source = AutogradSource(cast(Any, run.model), losses)
     train = graph.of(TRAIN).take(kept)
-    return source, lambda rows: triple_table(rows, graph, train, tests, options.method)
+
+    def table(rows: InfluenceRows) -> pa.Table:
+        of_tests = triple_columns(graph, tests.take(rows.test), "test_") if len(tests) else {}
+        of_train = triple_columns(graph, train.take(rows.example))
+        return influence_table(rows, of_tests, of_train, options.method)
+
+    return source, table
 
 
 def _events(run: LoadedRun, selection: Selection, options: Options) -> tuple[Source, Table]:
@@ -245,10 +253,16 @@ def _events(run: LoadedRun, selection: Selection, options: Options) -> tuple[Sou
     else:
         examples = EventLosses(phase, histories, items, kept, run.config.seed, len(dataset.items))
         source = AutogradSource(cast(Any, run.model), examples)
-    tests = (users, items) if len(users) else None
-    return source, lambda rows: event_table(
-        rows, dataset, examples.events(rows.example), tests, options.method
-    )
+
+    def table(rows: InfluenceRows) -> pa.Table:
+        of_tests = {}
+        if len(users):
+            of_tests = event_columns(dataset, users[rows.test], items[rows.test], "test_")
+        user, item, position = examples.events(rows.example)
+        of_train = event_columns(dataset, user, item) | {"position": position + 1}
+        return influence_table(rows, of_tests, of_train, options.method)
+
+    return source, table
 
 
 def _single_phase(run: LoadedRun, kind: type[P]) -> P:

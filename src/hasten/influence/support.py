@@ -8,7 +8,7 @@ import torch
 
 from hasten.errors import UsageError
 from hasten.influence.convolution import ConvEEncoder
-from hasten.influence.encoders import BilinearEncoder, Encoder, complex_product
+from hasten.influence.encoders import BilinearEncoder, complex_product
 from hasten.influence.factors import Arithmetic, Layers, Loss
 from hasten.models.interface import ExampleLosses, Model
 from hasten.models.knowledge_graph.complex import ComplEx
@@ -27,7 +27,7 @@ class Method:
     layers: Layers
 
 
-def encoder_of(model: Model, arithmetic: Arithmetic) -> Encoder | None:
+def encoder_of(model: Model, arithmetic: Arithmetic) -> BilinearEncoder | ConvEEncoder | None:
     """The backward pass through the encoder of a knowledge-graph model; None for other models."""
     if isinstance(model, ConvE):
         return ConvEEncoder(model, arithmetic)

@@ -13,15 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hasten.distributed.processes import Processes
 from hasten.errors import HastenError, UsageError
-from hasten.influence.sources import Source, cut
+from hasten.influence.autograd import AutogradSource
+from hasten.influence.factored import FactoredSource
+from hasten.influence.sources import cut
 from hasten.ops.ranking.topk_all import topk_all
 from hasten.runs.progress import Progress
+
+#: inner products of the gradients of examples, under the model's current weights
+Source = FactoredSource | AutogradSource
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def trace(
             for checkpoint in checkpoints:
                 processes.activity = f"the influences at {checkpoint.name}"
                 checkpoint.load()
-                gradients = source.gradients(start, stop, plan.rows)
+                gradients: Any = source.gradients(start, stop, plan.rows)
                 for first, last in blocks:
                     products = source.products(gradients, first, last)
                     scores[:, first:last].add_(products, alpha=checkpoint.lr)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,17 @@ from torch import Tensor
 
 from hasten.arrays import Int64, ragged_offsets
 from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
-from hasten.influence.encoders import Encoder
-from hasten.influence.factored import RowMask
-from hasten.influence.factors import Arithmetic, Factors, Layers, Loss, RowGradients, per_term
+from hasten.influence.convolution import ConvEEncoder
+from hasten.influence.encoders import BilinearEncoder
+from hasten.influence.factors import (
+    Arithmetic,
+    Factors,
+    Layers,
+    Loss,
+    RowGradients,
+    RowMask,
+    per_term,
+)
 from hasten.influence.products import paired_products
 from hasten.influence.residuals import (
     positive_residuals,
@@ -35,6 +44,7 @@ from hasten.influence.sources import MemorySizes, cut
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.objectives.triple_queries import both_directions, group_queries, training_queries
 from hasten.ops.graph.csr import CSR
+from hasten.scoring import TripleQueries
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,27 +77,13 @@ class Answers:
         return CSR(ragged_offsets(rows, len(wanted)), items[order]).distinct()
 
 
-@dataclass(frozen=True, eq=False)
-class Terms:
-    """Loss terms of queries.
-
-    entity, relation: int64 [m]; query: int64 [n] the query of each term, or None; target: int64 [n]
-    or None, where a term has an answer of its own.
-    """
-
-    entity: Int64
-    relation: Int64
-    query: Int64 | None
-    target: Int64 | None
-
-
 class TripleFactors:
     """The gradients of terms under the model's current weights."""
 
     def __init__(
         self,
         model: FactorizedTripleModel,
-        encoder: Encoder,
+        encoder: BilinearEncoder | ConvEEncoder,
         answers: Answers,
         loss: Loss,
         layers: Layers,
@@ -103,44 +99,55 @@ class TripleFactors:
         self.smoothing, self.label = smoothing, 1 - smoothing + smoothing / model.sizes.entities
 
     @torch.no_grad()
-    def __call__(self, terms: Terms, mask: RowMask | None, answers: CSR | None = None) -> Factors:
-        """Factors of these terms. answers: of each query, None for those of training."""
+    def __call__(
+        self,
+        queries: TripleQueries,
+        query: Int64 | None = None,
+        target: Int64 | None = None,
+        mask: RowMask | None = None,
+        answers: CSR | None = None,
+    ) -> Factors:
+        """The factors of the terms of m queries.
+
+        query: int64 [n] the query of each term, None if every query is one; target: int64 [n], None
+        if all answers of a query are one term. answers: of each query, None for those of training.
+        """
         model, device = self.model, self.model.bias.device
         entity, relation = (
-            torch.from_numpy(ids).to(device) for ids in (terms.entity, terms.relation)
+            torch.from_numpy(ids).to(device) for ids in (queries.entity, queries.relation)
         )
-        query, target = (
-            None if ids is None else torch.from_numpy(ids).to(device)
-            for ids in (terms.query, terms.target)
+        of_term, wanted = (
+            None if ids is None else torch.from_numpy(ids).to(device) for ids in (query, target)
         )
+        state: Any  # each encoder's own
         vectors, state = self.encoder.forward(entity, relation)
         table = model.entities.block(0, model.sizes.entities)
         dense = value = None
         if self.shared:
             scores = scores_of(vectors, table, model.bias, self.arithmetic)
             if answers is None:
-                answers = self.answers.of(terms.entity, terms.relation)
+                answers = self.answers.of(queries.entity, queries.relation)
             dense = row_residuals(scores, answers, self.smoothing)
         else:
-            assert target is not None
+            assert wanted is not None
             if self.whole:
                 scores = scores_of(vectors, table, model.bias, self.arithmetic)
-                dense, value = softmax_residuals(scores, target)
+                dense, value = softmax_residuals(scores, wanted)
             else:
-                each = per_term(vectors, query)
-                value = positive_residuals(each, table, model.bias, target, self.label)
+                each = per_term(vectors, of_term)
+                value = positive_residuals(each, table, model.bias, wanted, self.label)
         if self.layers == "last":
-            return Factors(query, vectors, dense, target, value, bias=True)
+            return Factors(of_term, vectors, dense, wanted, value, bias=True)
         grads = vectors.new_zeros(())
         if dense is not None:
-            grads = per_term(self.arithmetic.product(dense, table), query)
-        if target is not None and value is not None:
-            grads = grads + table.index_select(0, target) * value[:, None]
-        entities, relations = per_term(entity, query), per_term(relation, query)
+            grads = per_term(self.arithmetic.product(dense, table), of_term)
+        if wanted is not None and value is not None:
+            grads = grads + table.index_select(0, wanted) * value[:, None]
+        entities, relations = per_term(entity, of_term), per_term(relation, of_term)
         kept = None
         if mask is not None:
             kept = (mask.entities[entities] | mask.relations[relations]).nonzero()[:, 0]
-        back = self.encoder.backward(state, grads, query, kept)
+        back = self.encoder.backward(state, grads, of_term, kept)
         rows = RowGradients(
             kept,
             per_term(entities, kept),
@@ -149,7 +156,7 @@ class TripleFactors:
             back.relation_grads,
         )
         return Factors(
-            query, vectors, dense, target, value, True, entity, rows, back.linears, back.small
+            of_term, vectors, dense, wanted, value, True, entity, rows, back.linears, back.small
         )
 
 
@@ -191,20 +198,20 @@ class FactoredTriples:
     def block(self, start: int, stop: int, mask: RowMask | None) -> Factors:
         if self.factors.shared:
             queries = self.queries.take(np.arange(start, stop))
-            return self.factors(Terms(queries.entity, queries.relation, None, None), mask)
+            return self.factors(queries, mask=mask)
         rows = self.query_of_target[start:stop]
         first = int(rows[0])
         queries = self.queries.take(np.arange(first, int(rows[-1]) + 1))
         target = self.targets.items[start:stop]
-        return self.factors(Terms(queries.entity, queries.relation, rows - first, target), mask)
+        return self.factors(queries, rows - first, target, mask)
 
     def test(self, start: int, stop: int) -> Factors:
         some = self.given.take(np.arange(start, stop))
         entity, relation, target = both_directions(some, self.relations)
         if self.factors.shared:
             answers = self.factors.answers.of(entity, relation, target)
-            return self.factors(Terms(entity, relation, None, None), None, answers)
-        return self.factors(Terms(entity, relation, None, target), None)
+            return self.factors(TripleQueries(entity, relation), answers=answers)
+        return self.factors(TripleQueries(entity, relation), target=target)
 
     def mask(self, tests: Sequence[Factors]) -> RowMask | None:
         device = self.terms_of.device
@@ -228,13 +235,13 @@ class FactoredTriples:
         entity, relation, target = both_directions(some, self.relations)
         keys, query = np.unique(relation * self.entities + entity, return_inverse=True)
         query = query.astype(np.int64)
-        queries = keys % self.entities, keys // self.entities
+        queries = TripleQueries(keys % self.entities, keys // self.entities)
         device = self.terms_of.device
         if self.factors.shared:
-            factors = self.factors(Terms(*queries, None, None), None)
+            factors = self.factors(queries)
             tail, head = (torch.from_numpy(half).to(device) for half in np.split(query, 2))
         else:
-            factors = self.factors(Terms(*queries, query, target), None)
+            factors = self.factors(queries, query, target)
             tail = torch.arange(len(some), device=device)
             head = tail + len(some)
         norms = paired_products(factors, tail, tail) + paired_products(factors, head, head)
