@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from hasten.config import InteractionOptions
+from hasten import train
+from hasten.cli.main import main
+from hasten.config import (
+    AnyDataOptions,
+    InteractionOptions,
+    KnowledgeOptions,
+    PairOptions,
+    TripleOptions,
+)
+from hasten.data.detect import holds_triples, load_any, readings
+from hasten.data.graph.load import load_graph
 from hasten.data.interactions.load import load_dataset
+from hasten.data.interactions.load_knowledge import load_knowledge
+from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.sources.files import locate, set_name
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, TRAIN, VALID
@@ -100,6 +114,79 @@ def test_the_only_file_of_events_is_found_among_others(tmp_path):
     place = locate(InteractionOptions(path=str(tmp_path)))
     assert place.parts[0][0].name == "ratings.csv"
     assert "the only file" in place.notes[0]
+
+
+def test_exact_names_of_parts_win(tmp_path):
+    names = ("train.txt", "valid.txt", "test.txt")
+    for name in (*names, "valid_negatives.txt", "test_negatives.txt", "train_small.txt"):
+        (tmp_path / name).write_text("1 2\n1 3\n2 2\n")
+    place = locate(InteractionOptions(path=str(tmp_path)))
+    assert [(path.name, part) for path, part in place.parts] == list(
+        zip(names, (TRAIN, VALID, TEST), strict=True)
+    )
+    note = "files not used: test_negatives.txt, train_small.txt, valid_negatives.txt"
+    assert place.notes == (note,)
+    (tmp_path / "valid.txt").unlink()
+    (tmp_path / "valid_more.txt").write_text("1 2\n")
+    with pytest.raises(DataError, match=r"for one part: valid_more\.txt, valid_negatives\.txt"):
+        locate(InteractionOptions(path=str(tmp_path)))
+
+
+EVENT_ROWS = "user,item,time\n" + "".join(f"{u},i{i},{i}\n" for u in range(9) for i in range(12))
+FACT_ROWS = [(f"i{i}", f"r{k}", f"e{(i + k) % 3}") for i in range(12) for k in range(2)]
+
+
+@pytest.mark.parametrize("name", ["facts.csv", "kg.csv", "triples.tsv"])
+@pytest.mark.parametrize("header", [True, False])
+def test_the_model_decides_between_events_and_facts_of_a_folder(name, header, tmp_path, capsys):
+    (tmp_path / "events.csv").write_text(EVENT_ROWS)
+    rows = [("head", "relation", "tail")] * header + FACT_ROWS
+    separator = "\t" if name.endswith("tsv") else ","
+    (tmp_path / name).write_text("".join(separator.join(row) + "\n" for row in rows))
+    path, ratios = str(tmp_path), (0.8, 0.1, 0.1)
+    alone = load_dataset(InteractionOptions(path=path), 0)
+    assert len(alone.interactions) == 108
+    assert f"files not used: {name}" in alone.source.notes
+    assert load_pairs(PairOptions(path=path), 0).facts is None
+    both = load_knowledge(KnowledgeOptions(path=path), 0)
+    assert both.facts is not None
+    assert len(both.facts.triples) == 24
+    graph = load_graph(TripleOptions(path=path, ratios=(0.9, 0.1, 0)), 0)
+    assert len(graph.triples) == 24
+    assert "files not used: events.csv" in graph.source.notes
+    assert readings(AnyDataOptions(path=path)) == ["interactions", "facts", "triples"]
+    # what inspect and check show is the widest reading, or that of a model
+    assert fingerprint(load_any(AnyDataOptions(path=path, ratios=ratios), 0)) == fingerprint(both)
+    main(["data", "inspect", path, "--model", "kgat", "--json"])
+    shown = capsys.readouterr()
+    result = train("kgat", path, epochs=1, out=tmp_path / "run", quiet=True)
+    split = json.loads((result.path / "data.json").read_text())["split"]
+    assert json.loads(shown.out)["split"] == split
+    assert split.endswith("at random (seed 0)")
+    assert "interactions with a knowledge graph: kgat" in shown.err
+    assert "triples: conve" in shown.err
+
+
+def test_triples_of_numbers_are_told_from_ratings_and_times(tmp_path):
+    rng = np.random.default_rng(0)
+    many = rng.integers(0, 40_000, (2000, 2))
+    users, items = rng.integers(0, 900, 2000), rng.integers(0, 1500, 2000)
+    kinds = {
+        "triples": (many[:, 0], rng.integers(0, 11, 2000), many[:, 1]),
+        "sorted triples": (np.sort(many[:, 0] // 400), rng.integers(0, 11, 2000), many[:, 1]),
+        "ratings": (users, items, rng.integers(1, 6, 2000)),
+        "counts": (users, items, rng.integers(1, 90, 2000)),
+        "times": (users, items, 1_500_000_000 + 60 * np.arange(2000)),
+        "days": (np.sort(users), rng.integers(0, 9, 2000), 17_000 + np.arange(2000) // 4),
+    }
+    for kind, columns in kinds.items():
+        folder = tmp_path / kind.replace(" ", "-")
+        folder.mkdir()
+        for name in ("train", "valid", "test"):
+            np.savetxt(folder / f"{name}.txt", np.stack(columns, 1), fmt="%d", delimiter="\t")
+        options = AnyDataOptions(path=str(folder))
+        assert holds_triples(options) == ("triples" in kind), kind
+        assert set(readings(options)) == {"interactions", "triples"}
 
 
 def test_times_beside_sequences_are_found_only_when_names_agree(tmp_path):

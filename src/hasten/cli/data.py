@@ -15,6 +15,7 @@ from hasten.errors import UsageError
 
 if TYPE_CHECKING:
     from hasten.config import AnyDataOptions
+    from hasten.data.tables import AnyDataset
 
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
 
@@ -26,18 +27,41 @@ FIRST_MODEL = {
     "facts": "kgat",
     "features": "mmgcn",
 }
+READINGS = {
+    "interactions": "interactions",
+    "facts": "interactions with a knowledge graph",
+    "features": "interactions with item features",
+    "triples": "triples",
+    "typed": "a typed graph",
+}
 
 _PATH = argument("PATH", "A file, a folder or a registered name.")
 _FORMAT = option("NAME", "Format of the data, if it is not recognized.")
+_MODEL = option("NAME", "Read the data as this model does; default: by content.")
 
 
-def _options(path: str | None, form: str | None, sets: list[str] | None) -> AnyDataOptions:
-    from hasten.configuration.build import data_options  # noqa: PLC0415 - slow to import
+def _load(
+    path: str | None, form: str | None, sets: list[str] | None, model: str | None
+) -> tuple[AnyDataOptions, AnyDataset]:
+    """The options, and the data as the model reads them, or as their content says."""
+    from hasten.config import AnyDataOptions  # noqa: PLC0415 - brings pydantic
+    from hasten.configuration.build import build_config, data_options  # noqa: PLC0415
+    from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import
 
-    found = data_options(path, form, sets or [])
+    config = None
+    if model is None:
+        found = data_options(path, form, sets or [])
+    else:
+        flags = {} if form is None else {"format": form}
+        config = build_config(model, path, sets=sets or [], flags=flags)
+        found = AnyDataOptions.model_validate(config.data.model_dump(exclude_defaults=True))
     if found.path is None and found.train is None:
         raise UsageError("no data are named: give PATH, or --set data.train=FILE ...")
-    return found
+    if config is None:
+        return found, load_any(found, 0)
+    from hasten.build import load_data  # noqa: PLC0415 - brings torch
+
+    return found, load_data(config, None)
 
 
 @app.command("list", cls=options.Command)
@@ -83,19 +107,23 @@ def inspect(
     path: str | None = _PATH,
     format: str | None = _FORMAT,
     sets: list[str] | None = options.SETS,
+    model: str | None = _MODEL,
     write: Path | None = option("FILE", "Write the configuration to a YAML file."),
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Detect format, columns and separator; show statistics and the options to use."""
-    chosen = _options(path, format, sets)
     if write is not None and write.exists():
         raise UsageError(f"{write} exists already")
     from hasten.data.overview import inspect as look  # noqa: PLC0415 - slow to import
 
-    found = look(chosen)
+    found = look(*_load(path, format, sets, model))
     for file in found.files:
         _show_file(file)
+    if len(found.readings) > 1:
+        output.say("Models that can read these data (--model NAME shows the data of a model):")
+        for kind in found.readings:
+            output.say(f"  {READINGS[kind]}: {FIRST_MODEL[kind]}")
     _show_counts(found.counts, found.notes, found.split)
     for what, quantiles in found.spread.items():
         output.say(f"{what}: " + ", ".join(f"{q} {n:,}" for q, n in quantiles.items()))
@@ -105,7 +133,9 @@ def inspect(
         output.say(f"times: {found.times['first']} to {found.times['last']}")
     if found.settings:
         output.say("Explicit options for the same result:")
-        output.say("  hasten train MODEL " + " ".join(_quoted(found.settings, found.options)))
+        output.say(
+            f"  hasten train {model or 'MODEL'} " + " ".join(_quoted(found.settings, found.options))
+        )
     if write is not None:
         import yaml  # noqa: PLC0415 - only where it is needed
 
@@ -153,16 +183,15 @@ def check(
     path: str | None = _PATH,
     format: str | None = _FORMAT,
     sets: list[str] | None = options.SETS,
+    model: str | None = _MODEL,
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Read and validate the data. The exit code is 2 if a check fails."""
-    chosen = _options(path, format, sets)
-    from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import
-    from hasten.data.store import fingerprint  # noqa: PLC0415
+    from hasten.data.store import fingerprint  # noqa: PLC0415 - slow to import
 
     started = time.perf_counter()
-    dataset = load_any(chosen, 0)
+    _, dataset = _load(path, format, sets, model)
     seconds = time.perf_counter() - started
     source = dataset.source
     _show_counts(source.counts, list(source.notes), dataset.split)

@@ -17,14 +17,15 @@ from hasten.data.graph.files import located
 from hasten.data.graph.load import load_graph
 from hasten.data.graph.load_typed import holds_typed
 from hasten.data.graph.node_features import with_node_features
-from hasten.data.interactions.feature_files import holds_features
-from hasten.data.interactions.knowledge_files import holds_knowledge
+from hasten.data.interactions.feature_files import holds_features, locate_features
+from hasten.data.interactions.knowledge_files import holds_knowledge, locate_knowledge
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.readers import triples, typed
 from hasten.data.readers.interface import Claim
 from hasten.data.sources import catalogue
+from hasten.data.sources.files import holds_events, locate
 from hasten.data.tables import AnyDataset
 from hasten.errors import DataError, UsageError
 
@@ -53,6 +54,44 @@ def load_any(options: AnyDataOptions, seed: int) -> AnyDataset:
         return load_dataset(narrowed(options, InteractionOptions), seed)
     graph = load_graph(narrowed(options, TypedGraphOptions), seed)
     return with_node_features(graph, options.features) if options.features else graph
+
+
+def readings(options: AnyDataOptions) -> list[str]:
+    """The kinds of data that the files can be read as, whichever is the default.
+
+    As ``kind`` of a registered data set: interactions, facts, features, triples, typed.
+    """
+    entry = catalogue.registered(options.path)
+    if entry is not None:
+        more = ["interactions"] if entry.kind in ("facts", "features") else []
+        return [*more, entry.kind]
+    found = []
+    try:
+        beside = interactions_beside(options)
+        if all(holds_events(path, beside) for path, _ in locate(beside).parts):
+            found.append("interactions")
+            found += ["facts"] if holds_knowledge(options) else []
+            found += ["features"] if holds_features(options) else []
+    except (DataError, UsageError):
+        pass
+    return [*found, *_graph_readings(options)]
+
+
+def _graph_readings(options: AnyDataOptions) -> list[str]:
+    try:
+        if holds_typed(options):
+            return ["typed"]
+        with located(options) as place:
+            claims = [triples.claim(sample(p), options, True) for p, _ in place.triples.parts]
+            return ["triples"] if all(isinstance(claim, Claim) for claim in claims) else []
+    except (DataError, UsageError):
+        return []
+
+
+def interactions_beside(options: AnyDataOptions) -> FeatureOptions:
+    """The options that read the interactions beside features or a knowledge graph."""
+    knowledge = locate_knowledge(options, options.path, options.kg, options.links)
+    return knowledge.reading(locate_features(options).interactions)
 
 
 def narrowed(options: AnyDataOptions, family: type[Family]) -> Family:

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from hasten.arrays import Int64
-from hasten.config import AnyDataOptions, DataOptions, InteractionOptions
+from hasten.config import AnyDataOptions, DataOptions
 from hasten.data.columns.text import lines_of, sample
 from hasten.data.columns.times import show
-from hasten.data.detect import holds_triples, load_any
+from hasten.data.detect import interactions_beside, load_any, readings
 from hasten.data.graph.files import located
 from hasten.data.graph.load_typed import holds_typed, typed_files
 from hasten.data.graph.node_types import NodeTypes
-from hasten.data.interactions.feature_files import holds_features, locate_features
-from hasten.data.interactions.knowledge_files import holds_knowledge, locate_knowledge, unpacked
+from hasten.data.interactions.feature_files import locate_features
+from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
 from hasten.data.interactions.load_knowledge import typed_columns
 from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
 from hasten.data.sources.files import Files, locate
-from hasten.data.tables import PART_NAMES, Dataset, KnowledgeGraph
+from hasten.data.tables import PART_NAMES, AnyDataset, Dataset, KnowledgeGraph
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 _SHOWN = 5
@@ -38,6 +38,7 @@ class Overview:
     files: one dict a file (file, part, format, reason, separator, columns, first_lines).
     spread: "events per user" and the like -> quantiles.
     settings: the ``data`` part of a configuration that reads the same without guessing.
+    readings: the kinds of data that the files can be read as.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Overview:
     split: str
     notes: list[str]
     settings: dict[str, Any]
+    readings: list[str]
 
     @property
     def options(self) -> list[str]:
@@ -69,14 +71,16 @@ class Overview:
         return found
 
 
-def inspect(options: AnyDataOptions, seed: int = 0) -> Overview:
+def inspect(options: AnyDataOptions, dataset: AnyDataset | None = None) -> Overview:
     """Recognize, read, check and describe the data.
+
+    dataset: the data as a model reads them; None: read as their content says.
 
     Raises:
         DataError: the data cannot be used; with file, line and text.
     """
-    files, found = _describe_files(options)
-    dataset = load_any(options, seed)
+    dataset = dataset or load_any(options, 0)
+    files, found = _describe_files(options, dataset)
     ratings = times = None
     if isinstance(dataset, KnowledgeGraph):
         spread = _spread_of_graph(dataset)
@@ -98,21 +102,26 @@ def inspect(options: AnyDataOptions, seed: int = 0) -> Overview:
         split=dataset.split,
         notes=list(dataset.source.notes),
         settings=options.model_dump(exclude_defaults=True) | found,
+        readings=readings(options),
     )
 
 
-def _describe_files(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _describe_files(
+    options: AnyDataOptions, dataset: AnyDataset
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What the files of the data are, and the options that read the same without guessing."""
     if options.path is not None and not Path(options.path).exists():
         return [], {}
-    if options.format != triples.NAME and holds_knowledge(options):
-        return _files_with_knowledge(options), {}
-    if options.format != triples.NAME and holds_features(options):
-        return _files_with_features(options), {}
-    if holds_triples(options):
+    if isinstance(dataset, KnowledgeGraph):
         return _files_of_graph(options)
-    described = _files_of_interactions(options)
-    return described, _settings(locate(options), described)
+    files, settings = _files_of_interactions(options)
+    if dataset.facts is None and not dataset.modalities:
+        return files, settings
+    if dataset.facts is not None:
+        files += _file_of_facts(options)
+    if dataset.modalities:
+        files += [_describe_features(*each) for each in locate_features(options).files.items()]
+    return files, {}
 
 
 def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -133,38 +142,33 @@ def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict
     return files, {"format": triples.NAME}
 
 
-def _files_with_knowledge(options: AnyDataOptions) -> list[dict[str, Any]]:
-    """The files of interactions, and that of the knowledge graph."""
-    found = locate_knowledge(options.path, options.kg, options.links)
-    files = _files_of_interactions(found.reading(options))
-    if found.kg is not None:
-        with unpacked(found.kg) as path:
-            claim = triples.claim(sample(path), DataOptions(columns=typed_columns(path)), True)
-            if isinstance(claim, Claim):
-                files.append({**_describe(path, None, "facts", claim), "file": str(found.kg)})
-    return files
-
-
-def _files_with_features(options: AnyDataOptions) -> list[dict[str, Any]]:
-    """The files of interactions, and those of the features."""
-    located_features = locate_features(options)
-    files = _files_of_interactions(located_features.interactions)
-    for name, path in located_features.files.items():
-        found = open_features(path)
-        rows, width = found.values.shape
-        whose = "row i is item i" if found.items is None else "items by name"
-        reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
-        said = {"file": str(path), "part": None, "format": "features", "reason": reason}
-        files.append({**said, "first_lines": []})
-    return files
-
-
-def _files_of_interactions(options: InteractionOptions) -> list[dict[str, Any]]:
+def _files_of_interactions(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    place = locate(interactions_beside(options))
     described = []
-    for path, part in locate(options).parts:
-        reader, _, claim = recognize(path, options)
+    for path, part in place.parts:
+        reader, _, claim = recognize(path, interactions_beside(options))
         described.append(_describe(path, part, reader.name, claim))
-    return described
+    return described, _settings(place, described)
+
+
+def _file_of_facts(options: AnyDataOptions) -> list[dict[str, Any]]:
+    """The file of the knowledge graph."""
+    found = locate_knowledge(options, options.path, options.kg, options.links).kg
+    assert found is not None
+    with unpacked(found) as path:
+        claim = triples.claim(sample(path), DataOptions(columns=typed_columns(path)), True)
+        assert isinstance(claim, Claim)
+        return [{**_describe(path, None, "facts", claim), "file": str(found)}]
+
+
+def _describe_features(name: str, path: Path) -> dict[str, Any]:
+    """A file of item features."""
+    found = open_features(path)
+    rows, width = found.values.shape
+    whose = "row i is item i" if found.items is None else "items by name"
+    reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
+    said = {"file": str(path), "part": None, "format": "features", "reason": reason}
+    return {**said, "first_lines": []}
 
 
 def _spread_of_interactions(dataset: Dataset) -> dict[str, dict[str, int]]:

@@ -17,10 +17,12 @@ from hasten.data.sources.files import (
     ENDINGS,
     Files,
     ending,
+    is_graph,
     located_parts,
     part_files,
     resolve,
     set_name,
+    unused_note,
 )
 from hasten.errors import DataError
 
@@ -150,9 +152,13 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
         p for p in files
         if ending(p) in ENDINGS and p not in beside and not p.name.lower().startswith("readme")
     ]  # fmt: skip
+    graphs = [p for p in candidates if is_graph(p)]
     parts: tuple[tuple[Path, int | None], ...] = part_files(folder, candidates)
-    if not parts:
+    if not parts or (graphs and not _claimed(parts[0][0], options)):
         readable = [p for p in candidates if _claimed(p, options)]
+        if len(readable) > 1:  # exact names first, then what can be nothing but triples
+            certain = [p for p in readable if _claimed(p, options, named=False)]
+            readable = next((f for f in (graphs, certain) if len(f) == 1), readable)
         if len(readable) != 1:
             listed = ", ".join(p.name for p in readable or candidates or files) or "nothing"
             what = "more than one file may hold the triples" if readable else "no triples are found"
@@ -161,13 +167,11 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
                 "data.test"
             )
         parts = ((readable[0], None),)
-    rest = [p.name for p in candidates if p not in dict(parts)]
-    notes = (f"files not used: {', '.join(rest)}",) if rest else ()
-    return Files(set_name(folder), str(folder), parts, notes=notes)
+    return Files(set_name(folder), str(folder), parts, notes=unused_note(candidates, parts))
 
 
-def _claimed(path: Path, options: TripleOptions) -> bool:
+def _claimed(path: Path, options: TripleOptions, named: bool = True) -> bool:
     try:
-        return isinstance(reader.claim(sample(path), options, named=True), Claim)
+        return isinstance(reader.claim(sample(path), options, named), Claim)
     except DataError:
         return False

@@ -12,7 +12,7 @@ from typing import TypeVar
 from hasten.config import InteractionOptions, KnowledgeOptions
 from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
-from hasten.data.sources.files import resolve
+from hasten.data.sources.files import ENDINGS, ending, holds_events, is_graph, resolve
 from hasten.errors import DataError
 
 Options = TypeVar("Options", bound=InteractionOptions)
@@ -48,9 +48,11 @@ class KnowledgeFiles:
 
 
 def locate_knowledge(
-    at: str | None, kg: str | None = None, links: str | None = None
+    options: InteractionOptions, at: str | None, kg: str | None = None, links: str | None = None
 ) -> KnowledgeFiles:
     """Locate the knowledge graph beside the interactions at a path, or in named files.
+
+    options: those that read the interactions.
 
     Raises:
         DataError: a named file is missing.
@@ -71,16 +73,19 @@ def locate_knowledge(
             return KnowledgeFiles(triples, linked, lists, kgat=True)
     if path is None:
         return KnowledgeFiles(links=linked)
-    graph, link = _beside(path)
+    graph, link = _beside(path, options)
     return KnowledgeFiles() if graph is None else KnowledgeFiles(graph, linked or link)
 
 
-def _beside(path: Path) -> tuple[Path | None, Path | None]:
-    """Triples and links: X.kg, X.link beside X.inter, or X.kg.tsv, X.links.tsv beside X.csv."""
+def _beside(path: Path, options: InteractionOptions) -> tuple[Path | None, Path | None]:
+    """Triples and links: X.kg, X.link beside X.inter, or X.kg.tsv, X.links.tsv beside X.csv.
+
+    In a folder with interactions: also the only file that is named as a knowledge graph.
+    """
     if path.is_dir():
         inter = [p for p in path.iterdir() if p.suffix == ".inter"]
         if len(inter) != 1:
-            return None, None
+            return _inside(path, options)
         path = inter[0]
     if path.suffix == ".inter":
         return _first_file([path.with_suffix(".kg")]), _first_file([path.with_suffix(".link")])
@@ -93,6 +98,16 @@ def _beside(path: Path) -> tuple[Path | None, Path | None]:
     return kg, link
 
 
+def _inside(folder: Path, options: InteractionOptions) -> tuple[Path | None, Path | None]:
+    """``facts.csv``, ``kg.csv`` or ``triples.tsv`` and ``links.csv`` beside other data files."""
+    files = [p for p in sorted(folder.iterdir()) if p.is_file() and ending(p) in ENDINGS]
+    links = [p for p in files if is_graph(p) and "links" in p.name.lower()]
+    graphs = [p for p in files if is_graph(p) and p not in links]
+    if len(graphs) != 1 or not any(holds_events(p, options) for p in files if not is_graph(p)):
+        return None, None
+    return graphs[0], links[0] if len(links) == 1 else None
+
+
 def _first_file(paths: Iterable[Path]) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
@@ -103,7 +118,7 @@ def holds_knowledge(options: KnowledgeOptions) -> bool:
     if entry is not None and entry.kind == "facts":
         return True
     path = options.path if entry is None else None
-    return locate_knowledge(path, options.kg, options.links).kg is not None
+    return locate_knowledge(options, path, options.kg, options.links).kg is not None
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
     if isinstance(entry, RemoteFolder):
         return replace(load_knowledge(fetched_options(entry, options), seed), name=entry.name)
     path = None if entry is not None else options.path
-    files = locate_knowledge(path, options.kg, options.links)
+    files = locate_knowledge(options, path, options.kg, options.links)
     options = files.reading(options)
     dataset = load_by_ratio(options, seed, table)
     listed = {} if table is not None else files.lists

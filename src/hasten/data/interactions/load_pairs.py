@@ -29,7 +29,7 @@ def load_pairs(options: PairOptions, seed: int, table: object | None = None) -> 
         return load_with_feature_files(options, seed, table)[0]
     if table is not None or entry is not None:
         return load_by_ratio(options, seed, table)
-    files = locate_knowledge(options.path)
+    files = locate_knowledge(options, options.path)
     options = files.reading(options)
     lists = {role: read_list(path) for role, path in files.lists.items()}
     dataset = load_by_ratio(options, seed, None)

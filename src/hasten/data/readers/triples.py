@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 from hasten.config import DataOptions
@@ -26,6 +28,8 @@ NAME = "triples"
 SUMMARY = "head relation tail a line, or with a header; TSV, CSV, blanks, Parquet; also archives"
 _SEPARATORS = ("\t", ",", ";", "|", "::", cells.BLANKS)
 _WIDTH = 3
+#: lines from which on triples of numbers can be told from interactions
+_ENOUGH = 20
 _ORDER = {"head": 0, "relation": 1, "tail": 2}
 
 
@@ -105,13 +109,29 @@ def _claim_lines(
         )
     else:
         return f"{width} cells a line instead of 3"
-    if not named and not options.columns:
+    if not options.columns:
         if all(any(plain(cell) in SYNONYMS[role] for cell in rows[0]) for role in ("user", "item")):
             return "its header names users and items"
         told = [looks_numeric(row[-1]) or time_rule(row[-1]) != "number" for row in rows]
-        if 2 * sum(told) >= len(told):
+        if not named and 2 * sum(told) >= len(told) and not _numbered(rows):
             return (
                 "the last cell is a number or a date, as in interactions (choose --format triples)"
             )
     notes = () if options.columns else (order_note(roles),)
     return position_claim(separator, width, roles, notes)
+
+
+def _numbered(rows: list[list[str]]) -> bool:
+    """Whether lines of three whole numbers are more likely triples than interactions.
+
+    Triples have few relations between many tails, while ratings are fewer than items. Tails are
+    of the range of the heads, or in no order, while a user's times are neither.
+    """
+    if len(rows) < _ENOUGH or not all(re.fullmatch("-?[0-9]{1,19}", c) for r in rows for c in r):
+        return False
+    heads, relations, tails = ([int(cell) for cell in column] for column in zip(*rows, strict=True))
+    alike = max(heads) <= 2 * max(tails) <= 4 * max(heads)
+    pairs = pairwise(zip(heads, tails, strict=True))
+    falls = sum(head == again and later < tail for (head, tail), (again, later) in pairs)
+    few = 2 * len(set(relations)) <= len(set(tails))
+    return few and (alike or falls > len(rows) / 100)

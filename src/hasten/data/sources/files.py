@@ -21,6 +21,7 @@ _PART_WORDS = {
 }  # fmt: skip
 _TIME_WORDS = frozenset(("time", "times", "timestamp", "timestamps"))
 _ITEM_WORDS = frozenset(("item", "items", "seq", "sequences"))
+_GRAPH_WORDS = frozenset(("kg", "facts", "triples", "links"))
 _FEATURES = re.compile(r"_(feat|feats|features)\.(npy|parquet|pq)$")
 _PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -132,15 +133,11 @@ def named_files(options: DataOptions, folder: Path | None) -> Files:
 
 def _folder(folder: Path, options: InteractionOptions) -> Files:
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    candidates = [
-        p for p in files if ending(p) in ENDINGS and not _is_names(p) and not is_features(p)
-    ]
+    named = [p for p in files if ending(p) in ENDINGS and not _is_names(p) and not is_features(p)]
+    candidates = [p for p in named if not is_graph(p)] or named
     base = Files(set_name(folder), str(folder), ())
-    parts = part_files(folder, candidates)
-    if parts:
-        rest = [p.name for p in candidates if p not in dict(parts)]
-        notes = (f"files not used: {', '.join(rest)}",) if rest else ()
-        return replace(base, parts=parts, notes=notes)
+    if parts := part_files(folder, candidates):
+        return replace(base, parts=parts, notes=unused_note(named, parts))
     if atomic := [p for p in candidates if p.suffix == ".inter"]:
         candidates = atomic
     if options.times is None and (pair := _with_times(candidates)):
@@ -150,8 +147,9 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
     if options.times is not None:
         candidates = [p for p in candidates if p.name != Path(options.times).name]
     if len(candidates) == 1:
-        return replace(base, parts=((candidates[0], None),))
-    readable = [p for p in candidates if _readable(p, options)]
+        notes = unused_note([p for p in named if is_graph(p)], ((candidates[0], None),))
+        return replace(base, parts=((candidates[0], None),), notes=notes)
+    readable = [p for p in candidates if holds_events(p, options)]
     if len(readable) == 1:
         note = f"read {readable[0].name}, the only file of {folder.name} that holds events"
         return replace(base, parts=((readable[0], None),), notes=(note,))
@@ -192,8 +190,24 @@ def is_features(path: Path) -> bool:
     return path.is_file() and _FEATURES.search(path.name) is not None
 
 
+def is_graph(path: Path) -> bool:
+    """Whether a file has the name of a knowledge graph, or of its links: ``facts.csv``."""
+    return bool(_GRAPH_WORDS & set(_words(path)))
+
+
+def unused_note(
+    candidates: list[Path], parts: tuple[tuple[Path, int | None], ...]
+) -> tuple[str, ...]:
+    """The note about the files of a folder that are not read, if there are any."""
+    rest = [p.name for p in candidates if p not in dict(parts)]
+    return (f"files not used: {', '.join(rest)}",) if rest else ()
+
+
 def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
-    """The files of a given split: one train file, with a valid or a test file."""
+    """The files of a given split: one train file, with a valid or a test file.
+
+    Of several files for a part, ``train``, ``valid`` or ``test`` without further words is taken.
+    """
     found: dict[int, list[Path]] = {TRAIN: [], VALID: [], TEST: []}
     for path in files:
         parts = {_PART_WORDS[word] for word in _words(path) if word in _PART_WORDS}
@@ -201,6 +215,9 @@ def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
             found[parts.pop()].append(path)
     if not found[TRAIN] or not (found[VALID] or found[TEST]):
         return ()
+    found = {
+        part: [p for p in paths if len(_words(p)) == 1] or paths for part, paths in found.items()
+    }
     for paths in found.values():
         if len(paths) > 1:
             both = ", ".join(path.name for path in paths)
@@ -224,7 +241,8 @@ def _with_times(files: list[Path]) -> tuple[Path, Path] | None:
     return (items, timed[0]) if same else None
 
 
-def _readable(path: Path, options: InteractionOptions) -> bool:
+def holds_events(path: Path, options: InteractionOptions) -> bool:
+    """Whether a format of interactions is recognized."""
     try:
         recognize(path, options)
     except DataError:
