@@ -16,6 +16,7 @@ from hasten.data.tables import TEST
 from hasten.errors import ConfigurationError
 from hasten.evaluation.protocols import ranking_task
 from hasten.models.supports import Supports
+from hasten.ops.dense import product
 from hasten.registry import load_model
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import assert_close, assert_same, training_log
@@ -204,15 +205,19 @@ def test_recompute_changes_no_number(case, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @each_compiled_model
-def test_compiles_what_is_called(case, monkeypatch, tmp_path):
-    """Traced and differentiated as for a real compiler, whose code alone is left out."""
+def test_compiles_what_is_called(case, backend, monkeypatch, tmp_path):
+    """Traced and differentiated, and compiled with all products as those of large data."""
     compile_function = torch.compile
 
     def traced(function, **_):
-        return compile_function(function, backend="aot_eager", dynamic=True)
+        return compile_function(function, backend=backend, dynamic=True)
 
     monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(product, "LEAST", 0)
+    faster = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    monkeypatch.setattr(product, "onednn_is_faster", lambda: faster)
     result = train(case, tmp_path / "run", training__epochs=1, training__compile="default")
     reports = result.summary.effective["compile"]
     assert reports

@@ -108,6 +108,26 @@ def test_a_linear_map_and_its_gradients(bias, rows):
         torch.testing.assert_close(grad, want.float(), rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch has no oneDNN"
+)
+def test_a_linear_map_is_compiled_with_its_products(monkeypatch):
+    """By the real compiler, at a size that takes the fast path forward and backward."""
+    monkeypatch.setattr(module, "_onednn_is_faster", lambda: True)
+    torch._dynamo.reset()
+    layer = LinearMap(96, 128)
+    x = torch.randn(8192, 96, requires_grad=True)
+    given = [x, *layer.parameters()]
+    expected = layer(x).relu()
+    found = torch.compile(layer, fullgraph=True, dynamic=True)(x).relu()
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(
+        *(torch.autograd.grad(y.sum(), given) for y in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_constant_rows_get_no_gradient():
     weight = torch.randn(4, 3, requires_grad=True)
     linear(torch.randn(5, 3), weight).sum().backward()
@@ -121,7 +141,7 @@ def test_autocast_chooses_the_precision():
 
 
 def test_the_choice_is_by_the_cpu(monkeypatch, tmp_path):
-    asked = module.onednn_is_faster.__wrapped__
+    asked = module._onednn_is_faster.__wrapped__
     for vendor, flags, there in (
         ("AuthenticAMD", "avx2 avx512f", True),
         ("AuthenticAMD", "avx2", False),

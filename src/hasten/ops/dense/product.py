@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 #: multiplications below which a call costs more than there is to gain
-_LEAST = 1 << 26
+LEAST = 1 << 26
 #: columns of b from which on a transposed copy of ``a`` pays
 _COLUMNS = 1024
 
@@ -52,14 +52,19 @@ def _large_float32(a: Tensor, b: Tensor) -> bool:
     return (
         a.dtype == b.dtype == torch.float32
         and a.device.type == "cpu"
-        and a.shape[0] * a.shape[1] * b.shape[1] >= _LEAST
+        and a.shape[0] * a.shape[1] * b.shape[1] >= LEAST
         and onednn_is_faster()
     )
 
 
-@cache
+@torch.compiler.assume_constant_result
 def onednn_is_faster() -> bool:
     """Whether this CPU is one where oneDNN was measured faster than MKL, and torch has both."""
+    return _onednn_is_faster()
+
+
+@cache
+def _onednn_is_faster() -> bool:
     mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     if not mkl or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
@@ -72,6 +77,17 @@ def onednn_is_faster() -> bool:
 
 def _onednn(a: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
     """``a @ rows.T + bias``: the operation behind torch's compiled linear layers."""
-    call: Any = torch.ops.mkldnn._linear_pointwise
-    result: Tensor = call(a, rows, bias, "none", [], "")
+    # Inductor lowers this operation only where it inserted it itself
+    call: Any = _opaque if torch.compiler.is_compiling() else _call
+    result: Tensor = call(a, rows, bias)
     return result
+
+
+def _call(a: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
+    operation: Any = torch.ops.mkldnn._linear_pointwise
+    result: Tensor = operation(a, rows, bias, "none", [], "")
+    return result
+
+
+_opaque = torch.library.custom_op("hasten::onednn_linear", _call, mutates_args=())
+_opaque.register_fake(lambda a, rows, _bias: a.new_empty(a.shape[0], rows.shape[0]))
