@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -102,3 +105,44 @@ def test_a_store_that_does_not_answer_is_noticed_by_the_clock(beats):
 
 def test_the_store_waits_no_longer_than_the_silence(beats):
     assert beats[0].store.timeout == timedelta(seconds=1)
+
+
+ENDS_WHILE_A_HEARTBEAT_IS_IN_THE_STORE = """
+import sys, time
+from datetime import timedelta
+from types import SimpleNamespace
+from torch.distributed import TCPStore
+from hasten.config import DistributedOptions
+from hasten.distributed.processes import Processes
+
+def check(keys):
+    try:
+        sys.other.wait(["absent"], timedelta(seconds=3))
+    except RuntimeError:
+        return False
+
+class EndsSlowly:
+    def __del__(self, sleep=time.sleep):
+        sleep(3)
+
+sys.ends_slowly = EndsSlowly()
+sys.other = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
+with Processes.join("cpu", DistributedOptions()) as processes:
+    processes._heartbeat.store = SimpleNamespace(set=lambda *_: None, check=check)
+    time.sleep(1)
+print("left")
+"""
+
+
+def test_no_heartbeat_outlives_the_interpreter():
+    """A thread that returns from the store while the interpreter ends aborts the process."""
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    found = subprocess.run(
+        [sys.executable, "-c", ENDS_WHILE_A_HEARTBEAT_IS_IN_THE_STORE],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "left\n", "")

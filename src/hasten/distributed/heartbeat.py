@@ -68,10 +68,15 @@ class Heartbeat:
         self.store.set_timeout(timedelta(seconds=self.timeout))
         self._write(0)
 
-    def stop(self) -> None:
-        """Stop the threads."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Stop the threads. wait: until they have ended; needed where the interpreter ends next.
+
+        A thread that returns from the store after that cannot have the interpreter's lock, which
+        aborts the process. The store's timeout bounds the wait.
+        """
         self._stopping.set()
-        self._threads[0].join(2 * self.interval)
+        for thread in self._threads if wait else ():
+            thread.join()
 
     def tell_failure(self, message: str) -> None:
         """Tell the other processes why this one ends, and give them time to read it."""

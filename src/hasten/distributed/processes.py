@@ -245,17 +245,27 @@ class Processes:
             return
         assert self._heartbeat is not None
         agreed = error is None or (isinstance(error, HastenError) and error.agreed)
-        if agreed and self._heartbeat.lost is None:
-            self.activity = "the end"
-            self.gather(None, "the end")
-            self._heartbeat.stop()
-            dist.destroy_process_group()
-        else:
-            if not isinstance(error, ProcessesError):
+        left = False
+        try:
+            if agreed and self._heartbeat.lost is None:
+                self._leave(self._heartbeat)
+                left = True
+            elif not isinstance(error, ProcessesError):
                 self._heartbeat.tell_failure(f"{type(error).__name__}: {error}")
-            self._heartbeat.stop()
-            atexit.register(exit_now, exit_code_of(error))
+        finally:
+            if not left:
+                self._heartbeat.stop(wait=False)
+                atexit.register(exit_now, exit_code_of(error))
         self._store = None
+
+    def _leave(self, heartbeat: Heartbeat) -> None:
+        """Leave the process group together with the others."""
+        self.activity = "the end"
+        self.gather(None, "the end")
+        heartbeat.stop()
+        # rank 0 may hold the store, which must outlive the heartbeats of all
+        self.gather(None, "the end of the heartbeats")
+        dist.destroy_process_group()
 
     def _run(self, what: str, begin: Callable[[], Any], tensor: Tensor) -> None:
         """Begin a collective and wait for it; with NCCL the device waits."""

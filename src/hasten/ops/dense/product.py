@@ -57,7 +57,7 @@ def _large_float32(a: Tensor, b: Tensor) -> bool:
     )
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def onednn_is_faster() -> bool:
     """Whether this CPU is one where oneDNN was measured faster than MKL, and torch has both."""
     return _onednn_is_faster()
