@@ -88,11 +88,11 @@ def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], No
         batch = phase.plan(0, 0, index % phase.steps())
         optimiser.zero_grad()
         for micro in range(options.accumulate):
-            rows = batch.rows(processes.rank * options.accumulate + micro, parts)
+            ids = batch.micro_batch(processes.rank * options.accumulate + micro, parts)
             last = micro == options.accumulate - 1
             with nullcontext() if last else wrapped.no_sync():
-                loss = wrapped(phase.lay_out(batch, rows.numpy()))
-                (loss * (processes.world / batch.denominators["examples"])).backward()
+                loss = wrapped(phase.lay_out(batch, ids.numpy()))
+                (loss * (processes.world / batch.denominators["targets"])).backward()
         torch.nn.utils.clip_grads_with_norm_(parameters, 5.0, gradient_norm(parameters))
         optimiser.step()
 

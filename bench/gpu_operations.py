@@ -194,7 +194,7 @@ class _Quadratic(Phase):
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         return Batch(torch.arange(4), seed, epoch, index)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         return [Term("loss", (self.weight * self.weight * (1 + self.poison)).sum(), 4.0)]
 
     def parameters(self) -> Sequence[nn.Parameter]:

@@ -42,7 +42,7 @@ def steps(device: str, path: str | None, genes: int, count: int) -> dict[str, ob
         batch = phase.plan(0, 0, index % phase.steps())
         optimiser.zero_grad()
         terms = phase.terms(phase.encode(batch), batch, batch.ids)
-        loss = torch.stack([t.sum * t.weight / t.denominator for t in terms]).sum()
+        loss = torch.stack([t.numerator * t.weight / t.denominator for t in terms]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         losses.append(float(loss.detach()))

@@ -115,8 +115,8 @@ def train(
                 batch = step.phase.plan(0, epoch, index)
                 for micro in range(training.accumulate):
                     part = shard.rank * training.accumulate + micro
-                    rows = batch.rows(part, shard.world_size * training.accumulate)
-                    seen += [(number, epoch, row) for row in rows.tolist()]
+                    ids = batch.micro_batch(part, shard.world_size * training.accumulate)
+                    seen += [(number, epoch, row) for row in ids.tolist()]
                 values = step(batch, 1e-3)
                 losses.append({key: float(value) for key, value in values.items()})
             step.phase.end_epoch(0, epoch)
@@ -244,7 +244,10 @@ def poisoned(processes: Processes) -> dict[str, Any]:
 
             def bad(*arguments, original=original):
                 first, *others = original(*arguments)
-                return [type(first)(first.name, first.sum * math.nan, first.denominator), *others]
+                return [
+                    type(first)(first.name, first.numerator * math.nan, first.denominator),
+                    *others,
+                ]
 
             phase.terms = bad
         losses = step(phase.plan(0, 0, 2), 0.01)

@@ -52,11 +52,11 @@ class Rotation(Model):
         return 2.0 - distance.square().sum(-2).add(1e-12).sqrt().sum(-1)
 
     def example_losses(self, batch):
-        if batch.row is not None:  # all answers of a query
+        if batch.answer_query is not None:  # all answers of a query
             everything = torch.arange(len(self.entities)).expand(len(batch.entity), -1)
             scores = self.scores(batch.entity, batch.relation, everything)
             labels = torch.zeros_like(scores)
-            labels[batch.row, batch.item] = 1
+            labels[batch.answer_query, batch.answer] = 1
             return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
         candidates = torch.cat([batch.target[:, None], batch.negatives], 1)
         scores = self.scores(batch.entity, batch.relation, candidates)

@@ -96,7 +96,7 @@ def test_the_losses_are_those_of_the_first_epoch(graph):  # noqa: F811
     for index in range(phase.steps()):
         batch = phase.plan(3, 0, index)
         (term,) = phase.terms((), batch, batch.ids)
-        total += float(term.sum.detach())
+        total += float(term.numerator.detach())
     batch, positions = source.examples.batch_of(np.arange(source.examples.terms))
     losses = model.example_losses(batch)[positions].detach()
     assert float(losses.sum()) == pytest.approx(total, rel=1e-12)

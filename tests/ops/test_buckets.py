@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.ops.buckets import bucket_positions, make_buckets
+from hasten.ops.buckets import flat_indices, make_buckets
 
 
 @given(st.lists(st.integers(1, 60), max_size=80), st.sampled_from([0, 16, 128, 1 << 20]))
@@ -12,7 +12,7 @@ def test_layout_holds_every_sequence(lengths, slack):
     lengths = np.array(sorted(lengths, reverse=True), np.int64)
     buckets = make_buckets(lengths, slack)
     assert sum(b.rows for b in buckets) == len(lengths)
-    positions = bucket_positions(lengths, buckets)
+    positions = flat_indices(lengths, buckets)
     assert len(positions) == lengths.sum() == len(set(positions.tolist()))
     row = 0
     taken = 0

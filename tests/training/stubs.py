@@ -63,11 +63,11 @@ class CollaborativePhase(Phase):
         messages = torch.zeros_like(table).index_add(0, head, self.attention[:, None] * table[tail])
         return (table + F.leaky_relu(self.model.mix(messages)),)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         (nodes,) = encoded
         base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-        user, item = rows % 8, 8 + rows % 16
-        other = 8 + integers(16, base, rows)
+        user, item = ids % 8, 8 + ids % 16
+        other = 8 + integers(16, base, ids)
         margin = (nodes[user] * (nodes[other] - nodes[item])).sum(1)
         norm = (nodes[user] ** 2).sum() + (nodes[item] ** 2).sum()
         size = batch.denominators["pairs"]
@@ -105,9 +105,9 @@ class KnowledgePhase(Phase):
         ids = order[index * self.batch_size : (index + 1) * self.batch_size]
         return Batch(ids, seed, epoch, index, {"triples": float(len(ids))})
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        table, (head, tail) = self.model.entities, self.model.edges[:, rows]
-        other = integers(len(table), key(batch.seed, Stream.NEGATIVES, batch.epoch, 1), rows)
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        table, (head, tail) = self.model.entities, self.model.edges[:, ids]
+        other = integers(len(table), key(batch.seed, Stream.NEGATIVES, batch.epoch, 1), ids)
         translated = table[head] + self.model.relation
         near = ((translated - table[tail]) ** 2).sum(1)
         far = ((translated - table[other]) ** 2).sum(1)
@@ -155,10 +155,10 @@ class LinkAndContrastPhase(Phase):
     def encode(self, batch: Batch) -> Encoded:
         return (torch.tanh(self.model.layer(self.model.table)), self.model.table * 1.0)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         deep, shallow = encoded
         n = len(deep)
-        edge, pair = rows[rows < self.edges], rows[rows >= self.edges]
+        edge, pair = ids[ids < self.edges], ids[ids >= self.edges]
         link = F.softplus(-(deep[edge % n] * deep[(edge * 7 + 1) % n]).sum(1)).sum()
         contrast = ((shallow[pair % n] - deep[(pair * 5 + 2) % n]) ** 2).sum()
         return [
@@ -222,15 +222,15 @@ class OneToAllPhase(Phase):
         sizes = {"scores": float(len(ids) * len(self.model.entities))}
         return Batch(ids, seed, epoch, index, sizes, group=self.model.group)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         table = self.model.entities
-        query = self.model.norm(self.model.layer(table[rows % len(table)]))
+        query = self.model.norm(self.model.layer(table[ids % len(table)]))
         total = query.new_zeros(())
         for start in range(0, len(table), 7):  # the catalogue in chunks
             stop = min(start + 7, len(table))
             scores = query @ table[start:stop].T + self.model.bias[start:stop]
             column = torch.arange(start, stop)
-            true = ((rows[:, None] * 3 + column) % 5 == 0).to(scores.dtype)
+            true = ((ids[:, None] * 3 + column) % 5 == 0).to(scores.dtype)
             total = total + F.binary_cross_entropy_with_logits(scores, true, reduction="sum")
         return [Term("bce", total, batch.denominators["scores"])]
 

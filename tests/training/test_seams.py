@@ -80,7 +80,7 @@ def test_gradients_equal_one_plain_backward(kind):
     model.zero_grad()
     encoded = step.phase.encode(batch)
     terms = [*step.phase.terms(encoded, batch, batch.ids), *step.phase.regularizers(encoded, batch)]
-    sum(t.sum * t.weight / t.denominator for t in terms).backward()
+    sum(t.numerator * t.weight / t.denominator for t in terms).backward()
     for name, p in model.named_parameters():
         if p.grad is not None:
             torch.testing.assert_close(ours[name], p.grad, rtol=1e-6, atol=1e-10)
@@ -111,7 +111,7 @@ def test_a_phase_updates_exactly_its_parameters():
 def test_shares_hold_every_row_once_and_no_group_of_one(count, parts):
     for group in (1, 4, 8):
         batch = Batch(torch.arange(count), 0, 0, 0, group=group)
-        shares = [batch.rows(p, parts) for p in range(parts)]
+        shares = [batch.micro_batch(p, parts) for p in range(parts)]
         assert sorted(torch.cat(shares).tolist()) == list(range(count))
         if group > 1 and count > 1:
             assert all(len(share) != 1 for share in shares)
@@ -162,8 +162,8 @@ def test_a_sharded_table_takes_the_place_of_a_whole_one(loss):
         model.zero_grad()
         batch = phase.plan(0, 0, 0)
         (term,) = phase.terms((), batch, batch.ids)
-        term.sum.backward()
-        return term.sum.item(), {n: p.grad for n, p in model.named_parameters()}
+        term.numerator.backward()
+        return term.numerator.item(), {n: p.grad for n, p in model.named_parameters()}
 
     queries = RecommenderQueries(np.arange(12), history)
     value, whole = gradient()

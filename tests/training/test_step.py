@@ -40,9 +40,9 @@ class LinePhase(Phase):
     def plan(self, seed, epoch, index):
         return Batch(torch.arange(6), seed, epoch, index, {"rows": 6.0})
 
-    def terms(self, encoded, batch, rows):
-        out = self.model.layer(rows[:, None].float().expand(-1, 4)) - 1
-        weights = torch.where(rows == 3, self.poison, 1.0)
+    def terms(self, encoded, batch, ids):
+        out = self.model.layer(ids[:, None].float().expand(-1, 4)) - 1
+        weights = torch.where(ids == 3, self.poison, 1.0)
         return [
             Term("loss", ((out**2).sum(1) * weights).sum(), batch.denominators["rows"], self.weight)
         ]

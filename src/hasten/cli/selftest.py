@@ -126,7 +126,7 @@ def check_training() -> Check:
     for step in range(_STEPS):
         batch = phase.plan(0, step, 0)
         (term,) = phase.terms((), batch, batch.ids)
-        loss = term.sum / term.denominator
+        loss = term.numerator / term.denominator
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

@@ -25,7 +25,7 @@ from hasten.influence.residuals import positive_residuals, scores_of, softmax_re
 from hasten.influence.sources import MemorySizes
 from hasten.models.sequential.base import SequentialModel
 from hasten.objectives.base import Batch
-from hasten.objectives.next_item import NextItemBatch, NextItemPhase
+from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
 from hasten.scoring import RecommenderQueries
 
 
@@ -57,7 +57,7 @@ class EventTerms:
             first = last
         return found
 
-    def batch(self, start: int, stop: int, seed: int = 0) -> tuple[NextItemBatch, Tensor]:
+    def batch(self, start: int, stop: int, seed: int = 0) -> tuple[NextItemMicroBatch, Tensor]:
         """The users of these terms, and the positions int64 [n] of the terms in their targets.
 
         seed: that of negatives, which are those of epoch 0.

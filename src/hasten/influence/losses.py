@@ -19,12 +19,12 @@ from hasten.influence.sources import cut
 from hasten.influence.triples import Answers
 from hasten.objectives.base import Batch
 from hasten.objectives.completion import (
-    CompletionBatch,
+    CompletionMicroBatch,
     CompletionPhase,
     KvsAllExamples,
     TripleExamples,
 )
-from hasten.objectives.next_item import NextItemBatch, NextItemPhase
+from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
 from hasten.objectives.triple_queries import both_directions
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
@@ -56,22 +56,22 @@ class TripleLosses:
     def blocks(self, rows: int) -> list[tuple[int, int]]:
         return cut(self.terms, rows)
 
-    def batch_of(self, terms: Int64) -> tuple[CompletionBatch, Tensor]:
+    def batch_of(self, terms: Int64) -> tuple[CompletionMicroBatch, Tensor]:
         """These training terms: a batch, and int64 [n] which of its losses are theirs."""
         rows = self.rows[terms]
         of = Batch(torch.from_numpy(rows), self.seed, 0, 0, {"examples": 1.0})
         return self.data.batch(of, rows, self.device), torch.arange(len(rows), device=self.device)
 
-    def test_batch(self, start: int, stop: int) -> tuple[CompletionBatch, Tensor]:
+    def test_batch(self, start: int, stop: int) -> tuple[CompletionMicroBatch, Tensor]:
         """Some tests: the first term of each, then the second of each."""
         some = self.given.take(np.arange(start, stop))
         entity, relation, target = both_directions(some, self.relations)
         known = self.answers.of(entity, relation, target)
         given, answer = self._to(entity), self._to(target)
-        batch = CompletionBatch(given, self._to(relation), target=answer)
+        batch = CompletionMicroBatch(given, self._to(relation), target=answer)
         if isinstance(self.data, KvsAllExamples):
             batch = replace(
-                batch, target=None, row=self._to(known.rows), item=self._to(known.items)
+                batch, target=None, answer_query=self._to(known.rows), answer=self._to(known.items)
             )
         elif self.data.negatives:
             items = KnownItems.build(known.rows, known.items, len(entity), self.entities)
@@ -115,10 +115,10 @@ class EventLosses(EventTerms):
                 negatives=phase.negative_count,
             )
 
-    def batch_of(self, terms: Int64) -> tuple[NextItemBatch, Tensor]:
+    def batch_of(self, terms: Int64) -> tuple[NextItemMicroBatch, Tensor]:
         return self.batch(int(terms[0]), int(terms[-1]) + 1, self.seed)
 
-    def test_batch(self, start: int, stop: int) -> tuple[NextItemBatch, Tensor]:
+    def test_batch(self, start: int, stop: int) -> tuple[NextItemMicroBatch, Tensor]:
         lengths = self.test_phase.target_counts[start:stop]
         order = np.argsort(-lengths, kind="stable")
         rows = start + order

@@ -188,8 +188,8 @@ class ExampleLosses(Protocol):
     def example_losses(self, batch: Any) -> Tensor:
         """The loss of each example of a batch, without reduction.
 
-        batch: as for the training loss. Of a ``CompletionBatch`` [B], one for each query; of a
-        ``NextItemBatch`` [T], one for each target. Use PyTorch's own operations:
+        batch: as for the training loss. Of a ``CompletionMicroBatch`` [B], one for each query; of a
+        ``NextItemMicroBatch`` [T], one for each target. Use PyTorch's own operations:
         ``hasten influence`` differentiates them in forward mode.
         """
         ...

@@ -5,12 +5,12 @@ In each optimizer step the trainer calls
 
     batch   = phase.plan(seed, epoch, index)          # pure; the same in every process
     encoded = phase.encode(batch)                     # once per step, () if there is nothing
-    for each micro-batch:  phase.terms(encoded, batch, rows)   -> terms of these rows
-    once:                  phase.regularizers(encoded, batch)  -> terms that belong to no row
-    phase.sums()           buffers that are summed over processes, beside the gradients
+    for each micro-batch:  phase.terms(encoded, batch, ids)   -> terms of these examples
+    once:                  phase.regularizers(encoded, batch) -> terms of no single example
+    phase.buffers_to_sum() summed over processes, beside the gradients
     phase.end_step(finite)
 
-and minimizes  the sum over terms of  weight * sum / denominator.
+and minimizes  the sum over terms of  weight * numerator / denominator.
 
 Loss denominators: a model returns the sum of its loss over examples and never divides it. The phase
 divides by the number of examples of the global batch, ``batch.denominators["examples"]``. This
@@ -34,13 +34,13 @@ from hasten.objectives.permutations import LastValueCache, cached_permutation
 
 @dataclass(frozen=True)
 class Term:
-    """One summand of a loss: ``weight * sum / denominator``.
+    """One summand of a loss: ``weight * numerator / denominator``.
 
-    sum: scalar tensor, over the given rows only. denominator: of the whole global batch.
+    numerator: scalar, the sum over the given examples only. denominator: of the global batch.
     """
 
     name: str
-    sum: Tensor
+    numerator: Tensor
     denominator: float
     weight: float = 1.0
 
@@ -51,7 +51,7 @@ class Batch:
 
     ids: int64 [B] examples, in an order that balances the work of strided slices.
     denominators: of the loss terms, over the whole batch.
-    group: number of consecutive rows that share BatchNorm statistics; a micro-batch has whole
+    group: number of consecutive examples that share BatchNorm statistics; a micro-batch has whole
     groups.
     seed, epoch, index: the key of all random numbers of the batch.
     """
@@ -68,11 +68,11 @@ class Batch:
         """Identifies the batch within a run."""
         return self.seed, self.epoch, self.index
 
-    def rows(self, part: int, parts: int) -> Tensor:
+    def micro_batch(self, part: int, parts: int) -> Tensor:
         """The ids of micro-batch ``part`` of ``parts``; may be empty.
 
-        Groups are assigned round-robin. A last group of one row joins the group before it, because
-        one row has no variance.
+        Groups are assigned round-robin. A last group of one example joins the group before it,
+        because one example has no variance.
         """
         if parts == 1:
             return self.ids
@@ -140,14 +140,14 @@ class Phase(ABC):
         return ()
 
     @abstractmethod
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        """The loss terms of these rows of the batch."""
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        """The loss terms of these examples of the batch, a micro-batch."""
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
-        """Loss terms that belong to no row: added once per step, by one process."""
+        """Loss terms that belong to no example: added once per step, by one process."""
         return ()
 
-    def sums(self) -> Sequence[Tensor]:
+    def buffers_to_sum(self) -> Sequence[Tensor]:
         """Buffers that the micro-batches of this step added to, such as BatchNorm's moments.
 
         Summed in place over processes after the backward passes. ``encode`` resets them.

@@ -27,18 +27,19 @@ from hasten.scoring import TripleQueries
 
 
 @dataclass(frozen=True)
-class CompletionBatch:
+class CompletionMicroBatch:
     """The queries of a micro-batch, on the model's device.
 
-    entity, relation: int64 [B]. Answers are either pairs (row, item: int64 [P], KvsAll) or one per
-    query (target: int64 [B]), with negatives: int64 [B, k] or None. scale: 1 divided by the number
-    of queries of the global batch, the gradient that the loss will receive.
+    entity, relation: int64 [B]. Answers are either pairs (answer_query, answer: int64 [P], KvsAll)
+    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. scale: the upstream
+    gradient of the loss, 1 / queries of the global batch; known in advance for losses that compute
+    their gradients in the forward pass.
     """
 
     entity: Tensor
     relation: Tensor
-    row: Tensor | None = None
-    item: Tensor | None = None
+    answer_query: Tensor | None = None
+    answer: Tensor | None = None
     target: Tensor | None = None
     negatives: Tensor | None = None
     scale: float = 1.0
@@ -56,7 +57,7 @@ class CompletionModel(Protocol):
     @property
     def moments(self) -> Sequence[GroupMoments]: ...
 
-    def completion_loss(self, batch: CompletionBatch) -> Tensor:
+    def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         """The sum of the loss over the queries."""
         ...
 
@@ -68,7 +69,7 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, of: Batch, rows: Int64, device: torch.device) -> CompletionBatch:
+    def batch(self, global_batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
         """The tensors of these examples of a batch."""
         ...
 
@@ -104,17 +105,17 @@ class CompletionPhase(ExampleBatches):
         return self.model.compile_with(wrap)
 
     def encode(self, batch: Batch) -> Encoded:
-        """Nothing; resets the moments."""
+        """Return nothing, but reset the moments of the step."""
         for moments in self.model.moments:
             moments.start()
         return ()
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         device = next(self.module.parameters()).device
-        loss = self.model.completion_loss(self.data.batch(batch, rows.numpy(), device))
+        loss = self.model.completion_loss(self.data.batch(batch, ids.numpy(), device))
         return [Term("loss", loss, batch.denominators["examples"])]
 
-    def sums(self) -> Sequence[Tensor]:
+    def buffers_to_sum(self) -> Sequence[Tensor]:
         return [moments.gathered for moments in self.model.moments]
 
     def end_step(self, finite: Tensor) -> None:
@@ -131,14 +132,14 @@ class KvsAllExamples:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def batch(self, of: Batch, rows: Int64, device: torch.device) -> CompletionBatch:
-        queries, answers = self.queries.take(rows), self.answers.take(rows)
-        return CompletionBatch(
+    def batch(self, global_batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
+        queries, answers = self.queries.take(ids), self.answers.take(ids)
+        return CompletionMicroBatch(
             entity=_to(queries.entity, device),
             relation=_to(queries.relation, device),
-            row=_to(answers.rows, device),
-            item=_to(answers.items, device),
-            scale=1 / of.denominators["examples"],
+            answer_query=_to(answers.rows, device),
+            answer=_to(answers.items, device),
+            scale=1 / global_batch.denominators["examples"],
         )
 
 
@@ -155,29 +156,30 @@ class TripleExamples:
         self.queries = TripleQueries(entity, relation)
         self.negatives = negatives
         self.known: KnownItems | None = None
-        self.row: Int64 = np.empty(0, np.int64)
+        self.query_of_example: Int64 = np.empty(0, np.int64)
         if negatives:
-            self.known, self.row = _known(graph, entity, relation)
+            self.known, self.query_of_example = _known(graph, entity, relation)
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def batch(self, of: Batch, rows: Int64, device: torch.device) -> CompletionBatch:
-        queries = self.queries.take(rows)
+    def batch(self, global_batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
+        queries = self.queries.take(ids)
         sampled = None
         if self.known is not None:
             if self.known.keys.device != device:
                 self.known = self.known.to(device)
-            row = _to(self.row[rows], device)[:, None]
-            first = _to(rows * self.negatives, device)[:, None]
+            query = _to(self.query_of_example[ids], device)[:, None]
+            first = _to(ids * self.negatives, device)[:, None]
             counters = first + torch.arange(self.negatives, device=device)
-            sampled = negatives(self.known, row, key(of.seed, Stream.NEGATIVES, of.epoch), counters)
-        return CompletionBatch(
+            base = key(global_batch.seed, Stream.NEGATIVES, global_batch.epoch)
+            sampled = negatives(self.known, query, base, counters)
+        return CompletionMicroBatch(
             _to(queries.entity, device),
             _to(queries.relation, device),
-            target=_to(self.targets[rows], device),
+            target=_to(self.targets[ids], device),
             negatives=sampled,
-            scale=1 / of.denominators["examples"],
+            scale=1 / global_batch.denominators["examples"],
         )
 
 
@@ -197,5 +199,5 @@ def _known(graph: KnowledgeGraph, entity: Int64, relation: Int64) -> tuple[Known
             "negatives to sample: use a loss without negatives (model.loss=1-n)"
         )
     codes = queries.relation * count + queries.entity
-    row = np.searchsorted(codes, relation * count + entity)
-    return KnownItems.build(answers.rows, answers.items, len(queries), count), row
+    query = np.searchsorted(codes, relation * count + entity)
+    return KnownItems.build(answers.rows, answers.items, len(queries), count), query

@@ -65,15 +65,15 @@ class Contrast:
         size = min(self.similar.batch, count)
         return np.sort(order[(index * size + np.arange(size)) % count])
 
-    def nodes(self, batch: Batch, rows: Int64) -> Nodes:
+    def nodes(self, batch: Batch, ids: Int64) -> Nodes:
         """The nodes that these anchors of the step need."""
-        cached, rows_key = self._nodes.get(batch.key, dict), rows.tobytes()
-        if rows_key not in cached:
-            cached[rows_key] = self._sample_nodes(batch, rows)
-        return cached[rows_key]
+        cached, ids_key = self._nodes.get(batch.key, dict), ids.tobytes()
+        if ids_key not in cached:
+            cached[ids_key] = self._sample_nodes(batch, ids)
+        return cached[ids_key]
 
-    def _sample_nodes(self, batch: Batch, rows: Int64) -> Nodes:
-        anchor = self.anchors[rows]
+    def _sample_nodes(self, batch: Batch, ids: Int64) -> Nodes:
+        anchor = self.anchors[ids]
         similar, first = self.similar.rows, self.similar.first
         base = key(batch.seed, Stream.POSITIVES, batch.epoch, batch.index, _SIMILAR)
         pick = integers(torch.from_numpy(similar.lengths[anchor]), base, torch.from_numpy(anchor))

@@ -103,13 +103,13 @@ class LinkPhase(Phase):
 
         return self._scored_links.get(batch.key, mark)
 
-    def _wanted(self, batch: Batch, rows: Int64) -> Int64:
-        """The nodes whose vectors the terms of these rows need, ascending."""
-        links = rows[rows < self.links]
+    def _wanted(self, batch: Batch, ids: Int64) -> Int64:
+        """The nodes whose vectors the terms of these examples need, ascending."""
+        links = ids[ids < self.links]
         nodes = [self.graph.head[links], self.graph.tail[links]]
         for relation in np.unique(self.graph.kind[links]).tolist():
             nodes += [self.sampler.negatives(batch, relation, side) for side in (0, 1)]
-        anchors = rows[rows >= self.links] - self.links
+        anchors = ids[ids >= self.links] - self.links
         if self.contrast is not None and len(anchors):
             nodes += list(self.contrast.nodes(batch, anchors))
         return np.unique(np.concatenate(nodes))
@@ -127,8 +127,8 @@ class LinkPhase(Phase):
     def _seed(self, batch: Batch) -> int:
         return key(batch.seed, Stream.NEIGHBOURS, batch.epoch, batch.index)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        own = rows.numpy()
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        own = ids.numpy()
         if encoded:
             wanted, vectors = self._wanted_by_batch(batch), encoded[0]
         else:

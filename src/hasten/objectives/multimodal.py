@@ -86,8 +86,8 @@ class MultimodalPhase(PairwisePhase):
         self.model.vectors = None
         return super().encode(batch)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        pairs = self.pairs(batch, rows)
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        pairs = self.pairs(batch, ids)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
         count = batch.denominators["examples"]
         loss = bpr_loss(user, positive, negative).sum()

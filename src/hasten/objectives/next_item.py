@@ -19,14 +19,14 @@ from hasten.arrays import Int64
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
-from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
+from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, flat_indices, make_buckets
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
 
 
 @dataclass(frozen=True)
-class NextItemBatch:
+class NextItemMicroBatch:
     """The ragged sequences of a micro-batch in buckets (see :mod:`hasten.ops.buckets`).
 
     T tokens, padding included, and S targets. tokens: int64 [T] items. positions: int64 [T]
@@ -51,11 +51,13 @@ class NextItemBatch:
 class NextItemModel(Protocol):
     """What the phase needs from a model."""
 
-    def next_item_loss(self, batch: NextItemBatch) -> Tensor:
+    def next_item_loss(self, batch: NextItemMicroBatch) -> Tensor:
         """The sum of the loss over the targets."""
         ...
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        """As :meth:`Phase.compile_with`."""
+        ...
 
 
 class NextItemPhase(ExampleBatches):
@@ -80,7 +82,7 @@ class NextItemPhase(ExampleBatches):
         assert isinstance(model, nn.Module)
         self.users = np.flatnonzero(histories.lengths >= 2)
         super().__init__(len(self.users), batch_size)
-        # one object with two types
+        # the same object, typed as a module and by the protocol
         self.module: nn.Module = model
         self.model: NextItemModel = model
         self.histories = histories
@@ -106,7 +108,10 @@ class NextItemPhase(ExampleBatches):
         ids = self.ids(seed, epoch, index).numpy()
         ids = ids[np.argsort(-self.target_counts[ids], kind="stable")]
         total = float(self.target_counts[ids].sum())
-        return Batch(torch.from_numpy(ids), seed, epoch, index, {"examples": total})
+        return Batch(torch.from_numpy(ids), seed, epoch, index, {"targets": total})
+
+    def examples(self, batch: Batch) -> int:
+        return int(batch.denominators["targets"])
 
     def parameters(self) -> Sequence[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -114,16 +119,16 @@ class NextItemPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        loss = self.model.next_item_loss(self.lay_out(batch, rows.numpy()))
-        return [Term("loss", loss, batch.denominators["examples"])]
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        loss = self.model.next_item_loss(self.lay_out(batch, ids.numpy()))
+        return [Term("loss", loss, batch.denominators["targets"])]
 
-    def lay_out(self, batch: Batch, rows: Int64) -> NextItemBatch:
+    def lay_out(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
         """Build the tensors of these examples (longest first) on the model's device."""
         device = next(self.module.parameters()).device
-        users, lengths = self.users[rows], self.target_counts[rows]
+        users, lengths = self.users[ids], self.target_counts[ids]
         buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
-        real = bucket_positions(lengths, buckets)
+        real = flat_indices(lengths, buckets)
         ends = np.cumsum(lengths)
         positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
         # the last interaction is a target only: inputs end before it
@@ -151,7 +156,7 @@ class NextItemPhase(ExampleBatches):
             users_S = torch.from_numpy(user).to(device)[:, None]
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
             sampled = negatives(self.known, users_S, base, counters)
-        return NextItemBatch(
+        return NextItemMicroBatch(
             tokens=flat(self.histories.items[source]),
             positions=flat(positions),
             times=None if times is None else flat(times[source]),

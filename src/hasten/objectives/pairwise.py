@@ -125,20 +125,20 @@ class PairwisePhase(ExampleBatches):
         base = key(seed, Stream.NEGATIVES, epoch)
         return Pairs(user, positive, negatives(self.known, user, base, ids))
 
-    def pairs(self, batch: Batch, rows: Tensor) -> Pairs:
-        """The pairs of these rows of the batch; the whole batch is sampled once."""
+    def pairs(self, batch: Batch, ids: Tensor) -> Pairs:
+        """The pairs of these examples; the whole batch is sampled once."""
         whole = self._pairs.get(batch.key, lambda: self.sample(batch, batch.ids))
-        if rows is batch.ids:
+        if ids is batch.ids:
             return whole
-        local = rows - batch.ids[0]  # the ids of a batch are consecutive
+        local = ids - batch.ids[0]  # the ids of a batch are consecutive
         return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
 
     def encode(self, batch: Batch) -> Encoded:
         seed = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
         return self.model.encode_pairs(self.pairs(batch, batch.ids), seed)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
-        pairs = self.pairs(batch, rows)
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        pairs = self.pairs(batch, ids)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
         margin = self.model.margins(user, positive, negative)
         penalized = self.model.penalized(encoded, pairs)

@@ -130,13 +130,13 @@ class TranslationPhase(ExampleBatches):
         sizes = torch.bincount(relation, minlength=self.relations).tolist()
         return TranslationBatch(relation[order], nodes[order].view(-1), sizes, order)
 
-    def terms(self, encoded: Encoded, batch: Batch, rows: Tensor) -> Sequence[Term]:
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         table: Tensor = self._parameters[0]
         if encoded:  # the rows that the batch reads, instead of the table
             (table,) = encoded
-            edges, index = self._part(batch, rows)
+            edges, index = self._part(batch, ids)
         else:
-            edges = self.sample(batch, rows)
+            edges = self.sample(batch, ids)
             index = edges.nodes
         loss, norms = self.model.translation(table, index.to(table.device), edges)
         count = batch.denominators["examples"]

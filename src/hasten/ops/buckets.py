@@ -54,7 +54,7 @@ def make_buckets(lengths: Int64, slack: int) -> list[Bucket]:
     return buckets
 
 
-def bucket_positions(lengths: Int64, buckets: list[Bucket]) -> Int64:
+def flat_indices(lengths: Int64, buckets: list[Bucket]) -> Int64:
     """Index in the flat token array of every real token, sequence by sequence, in order."""
     begins = np.concatenate(
         [

@@ -71,7 +71,7 @@ class OptimizerStep:
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             losses, self.summed_control_flags = self.all_reduce(
-                parameters, losses, control_flags, self.phase.sums()
+                parameters, losses, control_flags, self.phase.buffers_to_sum()
             )
         # match the distributed case, where the all-reduce turns missing gradients into zeros
         for parameter in parameters:
@@ -106,11 +106,11 @@ class OptimizerStep:
         encoded, leaves = self.encode(batch)
         for micro in range(self.options.accumulate):
             part = self.shard.rank * self.options.accumulate + micro
-            rows = batch.rows(part, parts)
-            if len(rows):
+            ids = batch.micro_batch(part, parts)
+            if len(ids):
                 self.seed(batch, part)
                 with self.precision.autocast():
-                    terms = self.phase.terms(leaves, batch, rows)
+                    terms = self.phase.terms(leaves, batch, ids)
                 self.backward(terms, losses)
         # on rank 0 only: gradients are summed over ranks, so these terms would be multiplied
         if self.shard.rank == 0:
@@ -122,8 +122,8 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """What the phase encodes once per step, and the leaves that accumulate its gradients."""
-        # A row-wise optimizer brings the table rows of this batch up to date and returns them in
-        # place of ``phase.encode``. A dense optimizer returns None.
+        # a row-wise optimizer applies the missed updates of the rows that this batch reads, and
+        # returns these rows instead of ``phase.encode``; a dense optimizer returns None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             return (rows,), (rows,)
@@ -132,7 +132,7 @@ class OptimizerStep:
         return encoded, tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
 
     def seed(self, batch: Batch, part: int) -> None:
-        """Seed the dropout generator from the step and the shard.
+        """Seed dropout from the step and the number of the micro-batch, counted over all processes.
 
         A resumed run therefore draws the same masks.
         """
@@ -143,7 +143,7 @@ class OptimizerStep:
         """Add the gradients of these terms, and their values to ``losses``."""
         total: Tensor | None = None
         for term in terms:
-            value = term.sum * (term.weight / term.denominator)
+            value = term.numerator * (term.weight / term.denominator)
             total = value if total is None else total + value
             detached = value.detach().float()
             losses[term.name] = losses[term.name] + detached if term.name in losses else detached

@@ -28,7 +28,7 @@ def test_loss_and_gradients_are_those_of_the_equations(tmp_path):
     (phase,) = model.phases(dataset, training)
     batch = phase.plan(1, 0, 0)
     terms = phase.terms(phase.encode(batch), batch, batch.ids)
-    ours = sum(t.sum * t.weight / t.denominator for t in terms)
+    ours = sum(t.numerator * t.weight / t.denominator for t in terms)
     mine = torch.autograd.grad(ours, list(model.parameters()))
     found = phase.pairs(batch, batch.ids)
     u = model.users.weight[found.user]
@@ -88,13 +88,13 @@ def test_a_step_draws_its_pairs_once_and_shares_are_parts_of_them(tmp_path, monk
     training = TrainingOptions(batch_size=9)
     (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, training)
     batch = phase.plan(1, 0, 1)
-    expected = [phase.sample(batch, batch.rows(part, 2)) for part in range(2)]
+    expected = [phase.sample(batch, batch.micro_batch(part, 2)) for part in range(2)]
     asked = []
     draw = phase.sample
     monkeypatch.setattr(phase, "sample", lambda *given: asked.append(given) or draw(*given))
     encoded = phase.encode(batch)
     for part, one in enumerate(expected):
-        rows = batch.rows(part, 2)
+        rows = batch.micro_batch(part, 2)
         phase.terms(encoded, batch, rows)
         found = phase.pairs(batch, rows)
         for name in ("user", "positive", "negative"):

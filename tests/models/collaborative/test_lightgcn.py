@@ -61,8 +61,10 @@ def test_loss_and_gradients_are_those_of_the_equations(tmp_path, layers):
     dataset, model, phase = build(tmp_path, layers=layers)
     batch = phase.plan(1, 0, 0)
     encoded = phase.encode(batch)
-    terms = [t for part in range(2) for t in phase.terms(encoded, batch, batch.rows(part, 2))]
-    ours = sum(t.sum * t.weight / t.denominator for t in terms)
+    terms = [
+        t for part in range(2) for t in phase.terms(encoded, batch, batch.micro_batch(part, 2))
+    ]
+    ours = sum(t.numerator * t.weight / t.denominator for t in terms)
     (mine,) = torch.autograd.grad(ours, list(model.parameters()))
     vectors, own = naive_vectors(dataset, model), model.nodes.weight
     found = phase.pairs(batch, batch.ids)

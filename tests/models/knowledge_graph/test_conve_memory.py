@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
-from hasten.objectives.completion import CompletionBatch
+from hasten.objectives.completion import CompletionMicroBatch
 from hasten.ops.losses.one_to_many_loss import one_to_many_loss
 
 
@@ -49,7 +49,7 @@ def activations(batch: int, recompute: bool) -> int:
     model = ConvE(ConvEOptions(), Sizes(entities=500, relations=20)).train()
     model.recompute = recompute
     entity, relation = torch.arange(batch) % 500, torch.arange(batch) % 40
-    asked = CompletionBatch(
+    asked = CompletionMicroBatch(
         entity, relation, torch.arange(batch), entity.flip(0).contiguous(), scale=1 / batch
     )
     for moments in model.moments:

@@ -38,8 +38,8 @@ def loss_of(phase, batch, parts=1):
     encoded = phase.encode(batch)
     terms = list(phase.regularizers(encoded, batch))
     for part in range(parts):
-        terms += phase.terms(encoded, batch, batch.rows(part, parts))
-    return sum(t.sum * t.weight / t.denominator for t in terms)
+        terms += phase.terms(encoded, batch, batch.micro_batch(part, parts))
+    return sum(t.numerator * t.weight / t.denominator for t in terms)
 
 
 def naive_loss(model, vectors, pairs, l2):

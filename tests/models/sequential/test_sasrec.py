@@ -130,9 +130,9 @@ def test_many_negatives_take_another_way_to_the_same_loss(monkeypatch):
     histories, model = _histories(), _model(loss="bce", negatives=5)
     phase = _phase(model, histories, 5)
     batch = phase.plan(0, 0, 0)
-    together = phase.terms((), batch, batch.ids)[0].sum
+    together = phase.terms((), batch, batch.ids)[0].numerator
     monkeypatch.setattr(sequential, "FEW_ROWS", 0)
-    apart = phase.terms((), batch, batch.ids)[0].sum
+    apart = phase.terms((), batch, batch.ids)[0].numerator
     assert apart.item() == pytest.approx(together.item(), rel=1e-9)
 
 
@@ -202,7 +202,7 @@ def test_recompute_keeps_far_fewer_activations():
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = phase.terms((), batch, batch.ids)[0].sum
+            loss = phase.terms((), batch, batch.ids)[0].numerator
         loss.backward()
         return sum(seen.values())
 

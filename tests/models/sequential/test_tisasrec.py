@@ -223,7 +223,7 @@ def test_squared_embeddings_beside_the_loss(options, weight):
     (term,) = terms
     tables = [p for name, p in model.named_parameters() if name.count(".") == 1]
     squares = sum(p.square().sum().item() for p in tables if p.shape[0] in (ITEMS, LENGTH, 13))
-    assert term.weight * term.sum.item() / term.denominator == pytest.approx(weight * squares)
+    assert term.weight * term.numerator.item() / term.denominator == pytest.approx(weight * squares)
 
 
 def test_dropout_falls_on_the_rows_of_the_interval_tables(monkeypatch):

@@ -94,7 +94,7 @@ def test_features_are_inputs_through_the_map_of_their_type(files, mode, kinds):
     for _, phase in models:
         batch = phase.plan(0, 0, 0)
         terms = phase.terms(phase.encode(batch), batch, batch.ids)
-        loss = sum(t.sum * t.weight / t.denominator for t in terms)
+        loss = sum(t.numerator * t.weight / t.denominator for t in terms)
         loss.backward()
         losses.append(loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)

@@ -53,8 +53,8 @@ class FewRows(Phase):
     def encode(self, batch: Batch):
         return (self.model.weight.index_select(0, self.read(batch)),)
 
-    def terms(self, encoded, batch: Batch, rows: torch.Tensor):
-        place = torch.searchsorted(self.read(batch), self.drawn(batch, rows))
+    def terms(self, encoded, batch: Batch, ids: torch.Tensor):
+        place = torch.searchsorted(self.read(batch), self.drawn(batch, ids))
         target = self.model.target * (math.nan if batch.index == self.poison else 1.0)
         loss = (encoded[0][place] - target).square().sum()
         return [Term("loss", loss, batch.denominators["rows"])]
@@ -190,7 +190,7 @@ def test_a_bad_gradient_of_rows_is_named():
 
     def bad(encoded, batch, rows):
         (term,) = terms(encoded, batch, rows)
-        return [Term("loss", term.sum + torch.sqrt(encoded[0] * 0).sum(), term.denominator)]
+        return [Term("loss", term.numerator + torch.sqrt(encoded[0] * 0).sum(), term.denominator)]
 
     step.phase.terms = bad
     found = first_nonfinite_tensor(step, step.phase.plan(0, 0, 1), model)

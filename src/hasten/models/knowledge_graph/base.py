@@ -34,7 +34,7 @@ from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.objectives.completion import (
-    CompletionBatch,
+    CompletionMicroBatch,
     CompletionPhase,
     KvsAllExamples,
     TripleExamples,
@@ -85,8 +85,9 @@ class TripleOptions(ModelOptions):
 class TripleModel(Model):
     """Embeddings of entities, relations and reciprocal relations, for any score function.
 
-    A subclass defines :meth:`scores`. It supports only ``loss="sampled"``, so restrict ``loss`` in
-    its options; for the losses over all entities see :class:`FactorizedTripleModel`.
+    A subclass defines :meth:`scores`. With it alone only ``loss="sampled"`` works: declare
+    ``loss: Literal["sampled"] = "sampled"`` in the subclass's options. For the losses over all
+    entities see :class:`FactorizedTripleModel`.
     """
 
     reads = "triples"
@@ -124,7 +125,7 @@ class TripleModel(Model):
             examples = TripleExamples(dataset, sampled)
         return [CompletionPhase(self, examples, training.batch_size)]
 
-    def completion_loss(self, batch: CompletionBatch) -> Tensor:
+    def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         """The sum of the loss ``model.loss`` over the queries."""
         assert batch.negatives is not None, "losses over all entities need a factorized score"
         assert batch.target is not None
@@ -136,8 +137,8 @@ class TripleModel(Model):
         """The sum over triples of binary cross-entropy: scores [B] of answers, [B, k] of others."""
         return softplus(-true).sum() + softplus(sampled).sum()
 
-    def example_losses(self, batch: CompletionBatch) -> Tensor:
-        """[B] the loss of each triple and direction, for ``hasten influence``."""
+    def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
+        """[B] the loss of each query of the batch, for ``hasten influence``."""
         assert batch.target is not None
         assert batch.negatives is not None
         ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
@@ -164,39 +165,42 @@ class FactorizedTripleModel(TripleModel):
         self.bias = nn.Parameter(torch.zeros(sizes.entities))
 
     @abstractmethod
-    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+    def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, D] float32: q(h, r) of entities' rows and int64 [B] relations or reciprocals."""
 
     def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
-        x_BD = self.vectors(self.entities.rows(entity), relation)
-        # a product, so that autocast computes it in low precision; the rest is float32
-        products = torch.bmm(self.entities.rows(answers), x_BD[:, :, None])[:, :, 0]
-        return products.to(wide(x_BD)) + self.bias[answers]
+        q_BD = self.vectors(self.entities.rows(entity), relation)
+        # bmm instead of multiply and sum: autocast runs matrix products in low precision; the bias
+        # is added in float32
+        products = torch.bmm(self.entities.rows(answers), q_BD[:, :, None])[:, :, 0]
+        return products.to(wide(q_BD)) + self.bias[answers]
 
-    def completion_loss(self, batch: CompletionBatch) -> Tensor:
+    def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         if batch.negatives is not None:
             return super().completion_loss(batch)
-        head_BD = self.entities.rows(batch.entity)
+        entity_BD = self.entities.rows(batch.entity)
         table = self.entities.block(0, self.sizes.entities)
-        x_BD = self.vectors(head_BD, batch.relation)
+        q_BD = self.vectors(entity_BD, batch.relation)
         if batch.target is not None:
-            return catalogue_cross_entropy(x_BD, [table], batch.target, self.bias)
-        assert batch.row is not None
-        assert batch.item is not None
+            return catalogue_cross_entropy(q_BD, [table], batch.target, self.bias)
+        assert batch.answer_query is not None
+        assert batch.answer is not None
         if self.options.loss == "1-n-softmax":
-            return catalogue_cross_entropy(x_BD, [table], batch.item, self.bias, of=batch.row)
-        smoothing, pairs = self.options.smoothing, (batch.row, batch.item)
-        return one_to_many_loss(x_BD, [table], *pairs, self.bias, smoothing, batch.scale)
+            return catalogue_cross_entropy(
+                q_BD, [table], batch.answer, self.bias, query_of_target=batch.answer_query
+            )
+        pairs, smoothing = (batch.answer_query, batch.answer), self.options.smoothing
+        return one_to_many_loss(q_BD, [table], *pairs, self.bias, smoothing, batch.scale)
 
-    def example_losses(self, batch: CompletionBatch) -> Tensor:
+    def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
         if batch.negatives is not None:
             return super().example_losses(batch)
-        x_BD = self.vectors(self.entities.rows(batch.entity), batch.relation)
-        scores = x_BD @ self.entities.block(0, self.sizes.entities).T + self.bias
+        q_BD = self.vectors(self.entities.rows(batch.entity), batch.relation)
+        scores = q_BD @ self.entities.block(0, self.sizes.entities).T + self.bias
         if batch.target is not None:
             return F.cross_entropy(scores, batch.target, reduction="none")
         labels = torch.zeros_like(scores)
-        labels[batch.row, batch.item] = 1
+        labels[batch.answer_query, batch.answer] = 1
         if self.options.loss == "1-n-softmax":
             return -(labels * F.log_softmax(scores, 1)).sum(1)
         smoothing = self.options.smoothing

@@ -48,8 +48,8 @@ class ComplEx(FactorizedTripleModel):
 
     options: ComplExOptions
 
-    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
-        h_re, h_im = head_BD.chunk(2, dim=1)
+    def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
+        h_re, h_im = entity_BD.chunk(2, dim=1)
         r_re, r_im = self.relations.rows(relation).chunk(2, dim=1)
         product = torch.cat([h_re * r_re - h_im * r_im, h_re * r_im + h_im * r_re], dim=1)
         return dropout(product, self.options.dropout, self.training)

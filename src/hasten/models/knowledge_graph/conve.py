@@ -138,12 +138,12 @@ class ConvE(FactorizedTripleModel):
         self.recompute = training.recompute
         return super().phases(dataset, training)
 
-    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+    def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, D] float32; in training, BatchNorm statistics are per group."""
         if not self.training:
-            return self._infer(head_BD, relation)
+            return self._infer(entity_BD, relation)
         sizes = self._groups(len(relation))
-        vectors, *stats = self.encode(head_BD, relation, sizes)
+        vectors, *stats = self.encode(entity_BD, relation, sizes)
         for size, *group in zip(sizes, *(each.detach() for each in stats), strict=True):
             self._add_moments(size, *group)
         return vectors
@@ -168,15 +168,15 @@ class ConvE(FactorizedTripleModel):
         ):
             moments.add(stats[0], stats[1], values)
 
-    def image(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+    def image(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, 2H, W] the head above the relation."""
         shape = (len(relation), self.height, self.columns)
         below = self.relations.rows(relation)
-        return torch.cat([head_BD.view(shape), below.view(shape)], dim=1)
+        return torch.cat([entity_BD.view(shape), below.view(shape)], dim=1)
 
-    def _encode(self, head_BD: Tensor, relation: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    def _encode(self, entity_BD: Tensor, relation: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
         """The vectors in training, and the BatchNorm moments of each group [G, 2, ...]."""
-        pairs = zip(torch.split(head_BD, sizes), torch.split(relation, sizes), strict=True)
+        pairs = zip(torch.split(entity_BD, sizes), torch.split(relation, sizes), strict=True)
         groups, images, features = zip(*(self._features(*pair) for pair in pairs), strict=True)
         hidden = rectified_linear(groups, self.hidden.weight, self.recompute)
         hidden = dropout(hidden.to(wide(hidden)), self.options.hidden_dropout, True)
@@ -188,10 +188,10 @@ class ConvE(FactorizedTripleModel):
             stats.append(torch.stack([mean, variance]))
         return torch.cat(vectors), torch.stack(images), torch.stack(features), torch.stack(stats)
 
-    def _features(self, head_BD: Tensor, relation: Tensor) -> tuple[Group, Tensor, Tensor]:
+    def _features(self, entity_BD: Tensor, relation: Tensor) -> tuple[Group, Tensor, Tensor]:
         """Patches and filters of a group in training, and the moments of its two batch norms."""
         options = self.options
-        image = self.image(head_BD, relation)
+        image = self.image(entity_BD, relation)
         image_mean = image.mean()
         image_var = (image - image_mean).square().mean()
         image = dropout(normalise(image, image_mean, image_var, EPS), options.input_dropout, True)
@@ -209,9 +209,9 @@ class ConvE(FactorizedTripleModel):
         gain, shift = self.feature_gain, self.feature_shift
         return folded_filters(self.filters, mean, variance, gain, shift, EPS)
 
-    def _infer(self, head_BD: Tensor, relation: Tensor) -> Tensor:
+    def _infer(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         """The vectors with running BatchNorm statistics, without dropout."""
-        image = self.image(head_BD, relation)
+        image = self.image(entity_BD, relation)
         moments = self.image_moments
         image = normalise(image, moments.mean, moments.variance, EPS)
         filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)

@@ -41,6 +41,6 @@ class DistMult(FactorizedTripleModel):
 
     options: DistMultOptions
 
-    def vectors(self, head_BD: Tensor, relation: Tensor) -> Tensor:
-        product = head_BD * self.relations.rows(relation)
+    def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
+        product = entity_BD * self.relations.rows(relation)
         return dropout(product, self.options.dropout, self.training)

@@ -14,7 +14,7 @@ from hasten.models.sequential.attention import AttentionOptions, residuals_of
 from hasten.models.sequential.base import QueryTokens, SequentialModel
 from hasten.models.sequential.self_attention import Attention, Block
 from hasten.models.supports import Supports
-from hasten.objectives.next_item import NextItemBatch
+from hasten.objectives.next_item import NextItemMicroBatch
 from hasten.ops.buckets import Bucket
 
 
@@ -60,7 +60,7 @@ class AttentionModel(SequentialModel):
         out: Tensor = self.final_norm(self.residuals.reduce(flow))
         return out
 
-    def encode(self, rows_TD: Tensor, batch: NextItemBatch | QueryTokens) -> Tensor:
+    def encode(self, rows_TD: Tensor, batch: NextItemMicroBatch | QueryTokens) -> Tensor:
         # the compiled function is for training: other batches would compile again
         hidden = self._compiled if self.training else self.hidden
         return hidden(rows_TD, batch.positions, batch.times, batch.buckets)

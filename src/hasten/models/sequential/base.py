@@ -23,8 +23,8 @@ from hasten.config import ModelOptions, OnlyWith, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
 from hasten.objectives.base import Phase
-from hasten.objectives.next_item import NextItemBatch, NextItemPhase
-from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, bucket_positions, make_buckets
+from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
+from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, flat_indices, make_buckets
 from hasten.ops.dtypes import wide
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
@@ -84,7 +84,7 @@ class QueryTokens:
             return None
         lengths = lengths[order]
         buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
-        real = bucket_positions(lengths, buckets)
+        real = flat_indices(lengths, buckets)
         ends = np.cumsum(lengths)
         positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
         source = np.repeat(history.offsets[order + 1], lengths) - 1 - positions
@@ -126,8 +126,8 @@ class SequentialModel(Model):
         self.items = EmbeddingTable(sizes.items, options.width)
 
     @abstractmethod
-    def encode(self, rows_TD: Tensor, batch: NextItemBatch | QueryTokens) -> Tensor:
-        """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
+    def encode(self, rows_TD: Tensor, batch: NextItemMicroBatch | QueryTokens) -> Tensor:
+        """[T, D] states of flat, bucketed tokens. rows_TD: their rows of the item table."""
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences."""
@@ -152,7 +152,7 @@ class SequentialModel(Model):
             return 1.0
         return gbce_beta(options.negatives, len(self.items), options.calibration)
 
-    def next_item_loss(self, batch: NextItemBatch) -> Tensor:
+    def next_item_loss(self, batch: NextItemMicroBatch) -> Tensor:
         """The sum of the loss over the targets."""
         items = self.items
         if batch.negatives is None:
@@ -169,8 +169,8 @@ class SequentialModel(Model):
         states = batch.at_targets(self.encode(rows_TD, batch))
         return sampled_loss(states, sampled.view(*ids.shape, -1), self._beta)
 
-    def example_losses(self, batch: NextItemBatch) -> Tensor:
-        """[T] the loss of each target, for ``hasten influence``."""
+    def example_losses(self, batch: NextItemMicroBatch) -> Tensor:
+        """[S] the loss of each target, for ``hasten influence``."""
         states = self.states(batch)
         if batch.negatives is None:
             scores = states @ self.items.block(0, len(self.items)).T
@@ -179,8 +179,8 @@ class SequentialModel(Model):
         scores = (states[:, None] * self.items.rows(ids)).sum(-1)
         return self._beta * F.softplus(-scores[:, 0]) + F.softplus(scores[:, 1:]).sum(1)
 
-    def states(self, batch: NextItemBatch) -> Tensor:
-        """[T, D] the states from which the batch's targets are predicted."""
+    def states(self, batch: NextItemMicroBatch) -> Tensor:
+        """[S, D] the states from which the batch's targets are predicted."""
         return batch.at_targets(self.encode(self.items.rows(batch.tokens), batch))
 
     def query_vectors(self, queries: RecommenderQueries) -> Tensor:

@@ -36,13 +36,14 @@ def catalogue_cross_entropy(
     targets: Tensor,
     bias: Tensor | None = None,
     chunk_bytes: int | None = None,
-    of: Tensor | None = None,
+    query_of_target: Tensor | None = None,
 ) -> Tensor:
     """Sum of cross-entropies of ``x`` [T, D] against the stacked blocks [N_i, D]: a scalar.
 
-    targets: int64 [T] rows of the stacked catalogue, or [P] with ``of``, int64 [P] ascending: which
-    row of x each target is of, a pair at most once; bias: [N] or None; chunk_bytes: logits held at
-    once (None: by device). One block is the whole table; several are its shards.
+    targets: int64 [T] rows of the stacked catalogue, one for each row of x; or [P], with
+    query_of_target: int64 [P] ascending, the row of x of each target, a pair at most once.
+    bias: [N] or None. chunk_bytes: of the logits held at once (None: by device). One block is the
+    whole table; several are its shards.
     """
     if chunk_bytes is None:
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
@@ -50,7 +51,7 @@ def catalogue_cross_entropy(
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        x, _Targets.build(targets, of, len(x)), bias, chunk_bytes, dtype, *blocks
+        x, _Targets.build(targets, query_of_target, len(x)), bias, chunk_bytes, dtype, *blocks
     )
     return result
 
@@ -60,40 +61,40 @@ def catalogue_cross_entropy_reference(
     blocks: Sequence[Tensor],
     targets: Tensor,
     bias: Tensor | None = None,
-    of: Tensor | None = None,
+    query_of_target: Tensor | None = None,
 ) -> Tensor:
     """The same, with all logits at once."""
     logits = x @ torch.cat(list(blocks)).T
     if bias is not None:
         logits = logits + bias
-    if of is not None:
-        logits = logits[of]
+    if query_of_target is not None:
+        logits = logits[query_of_target]
     return F.cross_entropy(logits.to(wide(logits)), targets, reduction="sum")
 
 
 @dataclass(frozen=True, eq=False)
 class _Targets:
-    """item, of: int64 [P]; counts: [T] targets of each row, None where each has one, in order."""
+    """item, query: int64 [P]. counts: [T] targets of each row; None if each has one, in order."""
 
     item: Tensor
-    of: Tensor
+    query: Tensor
     counts: Tensor | None
 
     @classmethod
-    def build(cls, targets: Tensor, of: Tensor | None, rows: int) -> _Targets:
-        if of is None:
+    def build(cls, targets: Tensor, query: Tensor | None, rows: int) -> _Targets:
+        if query is None:
             return cls(targets, torch.arange(rows, device=targets.device), None)
-        return cls(targets, of, torch.bincount(of, minlength=rows))
+        return cls(targets, query, torch.bincount(query, minlength=rows))
 
     def within(self, start: int, stop: int) -> slice:
-        """Those of the rows from ``start`` to before ``stop``."""
+        """The targets of the rows from ``start`` to before ``stop``."""
         if self.counts is None:
             return slice(start, stop)
-        edges = torch.tensor([start, stop], device=self.of.device)
-        return slice(*torch.searchsorted(self.of, edges).tolist())
+        edges = torch.tensor([start, stop], device=self.query.device)
+        return slice(*torch.searchsorted(self.query, edges).tolist())
 
     def times_(self, residual: Tensor, start: int) -> Tensor:
-        """The softmaxes of rows from ``start`` on, each once a target."""
+        """Multiply the softmaxes of the rows from ``start`` on by their numbers of targets."""
         if self.counts is not None:
             residual *= self.counts[start : start + len(residual), None]
         return residual
@@ -157,7 +158,7 @@ def _by_rows(
         chunk = low[start : start + rows]
         scores = logits[: len(chunk)]
         some = targets.within(start, start + len(chunk))
-        place = (targets.of[some] - start) * starts[-1] + targets.item[some]
+        place = (targets.query[some] - start) * starts[-1] + targets.item[some]
         for table, begin, end in zip(tables, starts, starts[1:], strict=False):
             product_into(scores[:, begin:end], chunk, table.T)
         if bias is not None:
@@ -214,13 +215,13 @@ def _by_columns(
         """Which targets are in a chunk, and where in its scores, for others some place."""
         local = targets.item - (starts[index] + begin)
         inside = (local >= 0) & (local < end - begin)
-        return inside, targets.of * (end - begin) + local.clamp(0, end - begin - 1)
+        return inside, targets.query * (end - begin) + local.clamp(0, end - begin - 1)
 
     for index, begin, end in chunks():
         scores = scores_of(index, begin, end)
         lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
         inside, place = placed(index, begin, end)
-        picked.index_add_(0, targets.of, torch.where(inside, scores.view(-1)[place], 0.0))
+        picked.index_add_(0, targets.query, torch.where(inside, scores.view(-1)[place], 0.0))
     grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
     grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
     grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
