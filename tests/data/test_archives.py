@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 
 import pytest
@@ -87,6 +88,32 @@ def test_caps(make, members, caps, says, tmp_path):
     with pytest.raises(DataError, match=says):
         unpack(archive, tmp_path / "out", caps)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["w", "w:gz", "w:xz"])
+@pytest.mark.parametrize("first", [True, False])
+def test_long_headers_of_tar_are_refused(kind, first, tmp_path):
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, kind, format=tarfile.PAX_FORMAT) as archive:
+        if not first:
+            archive.addfile(tarfile.TarInfo("a"))
+        info = tarfile.TarInfo("b")
+        info.pax_headers = {"comment": "x" * (50 << 20)}
+        archive.addfile(info)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"x\.tar: a header of 524\d+ bytes in a tar archive"):
+        _ = is_archive(path) and unpack(path, tmp_path / "out")
+    assert tracemalloc.get_traced_memory()[1] < 30 << 20
+    tracemalloc.stop()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_chain_of_headers_is_refused(tmp_path):
+    info = tarfile.TarInfo("pax")
+    info.type = tarfile.XHDTYPE
+    (tmp_path / "x.tar").write_bytes(info.tobuf(tarfile.USTAR_FORMAT) * 20_000)
+    with pytest.raises(DataError, match="damaged"):
+        unpack(tmp_path / "x.tar", tmp_path / "out")
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])

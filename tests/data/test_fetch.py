@@ -116,6 +116,46 @@ def test_a_damaged_cache_is_fetched_anew(server, cache):
     assert len(server.requests) == 2
 
 
+@pytest.fixture
+def archived(server, cache) -> Path:
+    """The content of a fetched archive."""
+    packed = zipped()
+    server.contents["/set.zip"] = packed
+    return fetch.fetch(url(server, "/set.zip"), sha256=hashlib.sha256(packed).hexdigest())
+
+
+def again(server, **options) -> Path:
+    digest = hashlib.sha256(server.contents["/set.zip"]).hexdigest()
+    return fetch.fetch(url(server, "/set.zip"), sha256=digest, **options)
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_changed_file_is_restored_from_the_download(offline, archived, server):
+    before = {p.name: p.read_bytes() for p in archived.rglob("*") if p.is_file()}
+    first, *_ = (p for p in archived.rglob("*") if p.is_file())
+    first.write_bytes(first.read_bytes() + b"edited")
+    (archived / "mine.txt").write_text("mine")
+    assert again(server, offline=offline) == archived
+    after = {p.name: p.read_bytes() for p in archived.rglob("*") if p.is_file()}
+    assert after == before | {"mine.txt": b"mine"}
+    assert server.requests == ["/set.zip"]
+
+
+def test_offline_deletes_nothing(archived, server, monkeypatch):
+    monkeypatch.setenv("HASTEN_OFFLINE", "1")
+    shutil.rmtree(archived.parent / "download")
+    before = sorted(archived.rglob("*"))
+    assert again(server) == archived  # whole without its download
+    (archived.parent / "content.json").write_text("[" * 100_000)
+    with pytest.raises(UsageError, match="is not whole, and offline is set"):
+        again(server)
+    assert sorted(archived.rglob("*")) == before
+    monkeypatch.delenv("HASTEN_OFFLINE")
+    assert again(server) == archived
+    assert (archived.parent / "download" / "set.zip").is_file()
+    assert server.requests == ["/set.zip"] * 2
+
+
 @pytest.mark.parametrize(
     ("path", "changes", "error", "says"),
     [

@@ -12,16 +12,17 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from hasten.errors import DataError
 
 _BLOCK = 1 << 20
 _DAMAGE = (
     *(zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error),
-    *(gzip.BadGzipFile, lzma.LZMAError),
+    *(gzip.BadGzipFile, lzma.LZMAError, RecursionError),
 )
 _BAD_NAME = re.compile(r"[\x00-\x1f\x7f\\:]")
 
@@ -35,13 +36,49 @@ class Caps:
     ratio: int = 100
 
 
+class _Headers:
+    """The bytes of a tar archive. A header, which is read in one piece, is of one block at most."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.tell, self.seek, self.close, self._read = file.tell, file.seek, file.close, file.read
+
+    def read(self, size: int) -> bytes:
+        if size > _BLOCK:
+            raise DataError(f"a header of {size} bytes in a tar archive, more than {_BLOCK}")
+        return self._read(size)
+
+
+class _Tar(tarfile.TarFile):
+    def __init__(self, name: Any, mode: Any, fileobj: Any, **options: Any) -> None:
+        limited: Any = _Headers(fileobj)
+        super().__init__(name, mode, limited, **options)
+
+
+@contextmanager
+def _open_tar(path: Path) -> Iterator[tarfile.TarFile]:
+    with path.open("rb") as file:
+        try:
+            with _Tar.open(fileobj=file) as opened:
+                yield opened
+        except DataError as error:
+            raise error if path.name in str(error) else DataError(f"{path}: {error}") from error
+
+
 def is_archive(path: Path) -> bool:
     """Whether the file is a .zip, .tar or compressed .tar (a plain .gz is none).
 
     For a damaged archive, the file name decides.
+
+    Raises:
+        DataError: a header of a tar archive that is too long.
     """
     try:
-        return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+        if zipfile.is_zipfile(path):
+            return True
+        with _open_tar(path):
+            return True
+    except tarfile.TarError:
+        return False
     except _DAMAGE:
         return ".tar" in path.name.lower() or path.name.lower().endswith((".tgz", ".zip"))
 
@@ -79,7 +116,7 @@ def _zip(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
 
 
 def _tar(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    with tarfile.open(archive, "r:*") as opened:
+    with _open_tar(archive) as opened:
         for info in opened:
             if info.isdir():
                 yield info.name, None

@@ -1,13 +1,15 @@
 """Downloads: https only, SHA-256 required, size limit, atomic, cached.
 
 The cache (``HASTEN_CACHE``, or ``~/.cache/hasten``) has a folder per download, named by the data
-set and its SHA-256: ``download/`` with the original file, ``content/`` with the unpacked files.
+set and its SHA-256: ``download/`` with the original file, ``content/`` with the unpacked files,
+and ``content.json`` with their digests.
 """
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
+import json
 import os
 import re
 import shutil
@@ -32,6 +34,7 @@ Report = Callable[[int, int | None], None]
 DEFAULT_CAP = 4 << 30
 _BLOCK = 1 << 20
 _TIMEOUT = 60.0
+_RECORD = "content.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -82,6 +85,8 @@ def fetch(
 ) -> Path:
     """The folder with the content of a registered set or an address, downloaded if need be.
 
+    Files that are missing or changed are restored: the content from the download, if that is whole.
+
     sha256: required for an address. cap: bytes at most. offline: only what is in the cache
     (None: where HASTEN_OFFLINE is set to anything but 0).
 
@@ -96,16 +101,19 @@ def fetch(
     if isinstance(entry, RemoteFolder) and sha256 is None:
         wanted = {file: (f"{url}/{file}", kind) for file, kind in entry.files.items()}
     final = _folder(name, digest, cache)
-    if final.is_dir():
-        kept = {file: final / "download" / file for file in wanted}
-        whole = (final / "content").is_dir() and all(path.is_file() for path in kept.values())
-        if whole and all(_digest(kept[f], d) == d for f, (_, d) in wanted.items()):
-            return final / "content"
-        shutil.rmtree(final)  # damaged: download it again
     if offline is None:
         offline = os.environ.get("HASTEN_OFFLINE", "0") not in ("", "0")
-    if offline:
-        raise UsageError(f"{name} is not in the cache {cache_folder(cache)}, and offline is set")
+    downloads = final / "download"
+    kept = [
+        file
+        for file, (_, kind) in wanted.items()
+        if (downloads / file).is_file() and _digest(downloads / file, kind) == kind
+    ]
+    if _is_whole(final) and (offline or len(kept) == len(wanted)):
+        return final / "content"
+    if offline and len(kept) < len(wanted):
+        where = f"{final} is not whole" if final.is_dir() else f"{name} is not in the cache"
+        raise UsageError(f"{where}, and offline is set (--offline or HASTEN_OFFLINE)")
     if isinstance(entry, Fetched) and sha256 is None:
         cap = min(cap, entry.bytes)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -114,13 +122,20 @@ def fetch(
         (aside / "download").mkdir()
         for file, (address, kind) in wanted.items():
             target = aside / "download" / file
-            _download(address, target, kind, cap, report)
+            if file in kept:
+                os.link(downloads / file, target)
+            else:
+                _download(address, target, kind, cap, report)
             if len(wanted) == 1 and archives.is_archive(target):
                 archives.unpack(target, aside / "content")
             else:
                 (aside / "content").mkdir(exist_ok=True)
                 os.link(target, aside / "content" / target.name)
-        _rename(aside, final)
+        record = {
+            name: str(file_digest(path)["sha256"]) for name, path in _files(aside / "content")
+        }
+        (aside / _RECORD).write_text(json.dumps(record), "utf-8")
+        _publish(aside, final)
     except OSError as error:
         raise HastenError(f"{name}: cannot write to {final.parent}: {error}") from error
     finally:
@@ -253,12 +268,28 @@ def _stream(
         raise HastenError(f"{url}: the download broke off after {done} of {length} bytes")
 
 
-def _rename(aside: Path, final: Path) -> None:
-    """Rename the finished folder; another process may have been faster."""
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    """The files below a folder by their relative names, sorted."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [(path.relative_to(folder).as_posix(), path) for path in found]
+
+
+def _is_whole(final: Path) -> bool:
+    """Whether the content is what was unpacked."""
+    try:
+        record = dict(json.loads((final / _RECORD).read_text("utf-8")))
+        content = {name: final / "content" / name for name in record}
+        return all(file_digest(path)["sha256"] == record[n] for n, path in content.items())
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def _publish(aside: Path, final: Path) -> None:
+    """Rename the finished folder; if there is one already, replace its files one by one."""
     try:
         aside.rename(final)
     except OSError:
-        if not (final / "content").is_dir():
-            raise
-        return
+        for name, path in _files(aside):
+            (final / name).parent.mkdir(parents=True, exist_ok=True)
+            path.replace(final / name)
     fsync_path(final.parent)
