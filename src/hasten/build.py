@@ -123,8 +123,8 @@ def evaluate_task(
         config.evaluation.metrics,
         device=processes.device,
         stop=stop,
-        part=processes.rank,
-        parts=processes.world,
+        rank=processes.rank,
+        world_size=processes.world,
         merge=lambda ranks: merged_ranks(processes, ranks),
     )
     # results of different machines can differ in the last bits: rank 0 decides

@@ -145,9 +145,9 @@ def test_saves_and_reloads_to_the_same_scores(case, tmp_path):
     task = ranking_task(dataset, TEST, result.loaded.config.evaluation, 0)
     queries = task.queries
     with torch.inference_mode():
-        first = result.loaded.model.scorer(queries).block(0, task.items)
-        again = api.load(tmp_path / "run").model.scorer(queries).block(0, task.items)
-    assert first.shape == (len(queries), task.items)
+        first = result.loaded.model.scorer(queries).block(0, task.item_count)
+        again = api.load(tmp_path / "run").model.scorer(queries).block(0, task.item_count)
+    assert first.shape == (len(queries), task.item_count)
     assert torch.isfinite(first).all()
     assert torch.equal(first, again)
 

@@ -33,7 +33,7 @@ from hasten.distributed.replicas import (
 )
 from hasten.distributed.summed_buffer import SummedBuffer
 from hasten.errors import ConfigurationError, HastenError
-from hasten.ops.ranking.rank_all import Ranks
+from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.checkpoint import Checkpoint
 from hasten.training.optimizers import row_adam
 from hasten.training.precision import Precision
@@ -149,7 +149,7 @@ def collectives(processes: Processes) -> dict[str, Any]:
     same = nn.Linear(3, 2)
     for parameter in same.parameters():
         nn.init.ones_(parameter)
-    ranks = Ranks(torch.tensor([rank, 0]), torch.tensor([1, 1]))
+    ranks = RankCounts(torch.tensor([rank, 0]), torch.tensor([1, 1]))
     merged = merged_ranks(processes, ranks)
     assert merged is not None
     return {
@@ -166,7 +166,7 @@ def collectives(processes: Processes) -> dict[str, Any]:
         "same_checksums": message(lambda: require_same_checksums(processes, same, "now")),
         "other_data": message(lambda: require_same_data(processes, dataset(50 + rank))),
         "same_data": message(lambda: require_same_data(processes, dataset())),
-        "merged": [merged.greater.tolist(), merged.equal.tolist()],
+        "merged": [merged.higher.tolist(), merged.tied.tolist()],
         "stopped": merged_ranks(processes, None if rank == 1 else ranks) is None,
     }
 

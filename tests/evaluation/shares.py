@@ -7,7 +7,7 @@ import torch
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.ranker import evaluate, metric_values
 from hasten.models.interface import Model
-from hasten.ops.ranking.rank_all import Ranks
+from hasten.ops.ranking.rank_all import RankCounts
 
 
 def metrics_of_shares(
@@ -16,11 +16,11 @@ def metrics_of_shares(
     """Rank every share on its own, add the counts and compute the metrics."""
     shares = []
     for part in range(parts):
-        ranks = evaluate(model, task, (), device=device, part=part, parts=parts).ranks
+        ranks = evaluate(model, task, (), device=device, rank=part, world_size=parts).ranks
         assert ranks is not None
         shares.append(ranks)
-    merged = Ranks(
-        torch.stack([share.greater for share in shares]).sum(0),
-        torch.stack([share.equal for share in shares]).sum(0),
+    merged = RankCounts(
+        torch.stack([share.higher for share in shares]).sum(0),
+        torch.stack([share.tied for share in shares]).sum(0),
     )
     return {name: found.mean() for name, found in metric_values(task, merged, names).items()}

@@ -59,7 +59,7 @@ def ours(names: list[str], scores: np.ndarray, relevant: np.ndarray) -> dict[str
     offsets = np.concatenate([[0], np.cumsum(relevant.sum(1))]).astype(np.int64)
     targets = CSR(offsets, np.nonzero(relevant)[1].astype(np.int64))
     ranks = rank_all(Matrix(torch.from_numpy(scores)), *scores.shape, targets)
-    found = metrics_per_query(names, offsets, ranks.greater.numpy(), ranks.equal.numpy())
+    found = metrics_per_query(names, offsets, ranks.higher.numpy(), ranks.tied.numpy())
     return {name: metric.mean() for name, metric in found.items()}
 
 

@@ -47,7 +47,7 @@ def test_validation_knows_train_and_test_knows_train_and_valid(small: Dataset) -
     assert test.targets.items.tolist() == [4, 5, 7]
     assert test.excluded is None
     assert test.candidates is None
-    assert test.items == 200
+    assert test.item_count == 200
 
 
 def test_users_without_a_history_are_left_out_and_counted(small: Dataset) -> None:

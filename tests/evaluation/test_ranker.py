@@ -64,7 +64,7 @@ def rank_by_hand(model: Mean, task: RankingTask) -> list[float]:
         scores = (model.vectors(task.queries) @ model.items.weight.T).numpy()
     ranks = []
     for row, target in enumerate(task.targets.items):
-        rivals = np.ones(task.items, bool)
+        rivals = np.ones(task.item_count, bool)
         if task.excluded is not None:
             rivals[task.excluded.row(row)] = False
         rivals[target] = False

@@ -16,7 +16,7 @@ from hasten.ops.graph.best_paths import PathGraph, WeighedPath
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.typed_edges import TypedEdges
-from hasten.ops.ranking.rank_all import Ranks
+from hasten.ops.ranking.rank_all import RankCounts
 from hasten.ops.ranking.scorer import Scorer
 
 
@@ -164,7 +164,7 @@ def translation_loss_reference(
 @torch.no_grad()
 def rank_all_reference(
     scorer: Scorer, queries: int, count: int, targets: CSR, excluded: CSR | None = None
-) -> Ranks:
+) -> RankCounts:
     """:func:`rank_all` as its definition reads: one pair and one candidate after the other."""
     scores = scorer.block(0, count).to(torch.float32).tolist()
     greater, equal = [], []
@@ -177,7 +177,9 @@ def rank_all_reference(
             rivals = [scores[row][j] for j in range(count) if j != target and j not in out]
             greater.append(sum(not rival <= own for rival in rivals))
             equal.append(sum(rival == own for rival in rivals))
-    return Ranks(torch.tensor(greater, dtype=torch.int64), torch.tensor(equal, dtype=torch.int64))
+    return RankCounts(
+        torch.tensor(greater, dtype=torch.int64), torch.tensor(equal, dtype=torch.int64)
+    )
 
 
 @torch.no_grad()

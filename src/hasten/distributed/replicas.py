@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hasten.data.store import fingerprint
 from hasten.distributed.processes import Processes
 from hasten.errors import DataError, ProcessesError
-from hasten.ops.ranking.rank_all import Ranks
+from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.exact_json import from_exact_json, to_exact_json
 
@@ -132,13 +132,13 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def merged_ranks(processes: Processes, ranks: Ranks | None) -> Ranks | None:
+def merged_ranks(processes: Processes, ranks: RankCounts | None) -> RankCounts | None:
     """The counts of all shares of an evaluation; None if one of them was stopped."""
     if not processes.joined:
         return ranks
     stopped = torch.tensor([float(ranks is None)])
     if processes.sum_(stopped, "the end of an evaluation").item() > 0 or ranks is None:
         return None
-    for counts in (ranks.greater, ranks.equal):
+    for counts in (ranks.higher, ranks.tied):
         processes.sum_(counts, "the ranks of an evaluation")
     return ranks

@@ -56,7 +56,8 @@ class CompletionProtocol:
 class CompletionTask:
     """Queries, their targets and excluded answers, as in RankingTask.
 
-    force_last: bool [T], targets that are ranked last. triple: int64 [T], the triple of the part.
+    force_last: bool [S], targets that count as misses: an entity or relation of their triple is
+    unseen in training. triple: int64 [S], the triple of the part.
     range_start, range_stop: int64 [Q], the range of candidates of each query; None: all entities.
     """
 
@@ -71,19 +72,19 @@ class CompletionTask:
     range_stop: Int64 | None = None
 
     @property
-    def items(self) -> int:
+    def item_count(self) -> int:
         """The number of entities."""
         return self.protocol.items
 
     @property
     def offsets(self) -> Int64:
-        """[T + 1] every target has the same weight in the mean."""
+        """[S + 1] one target per group, so that every target has the same weight in the mean."""
         return np.arange(len(self.targets.items) + 1, dtype=np.int64)
 
     @property
     def competitors(self) -> Int64:
-        """[T] the number of other candidates of each target; ``excluded`` holds all targets."""
-        among: Int64 | int = self.items
+        """[S] the number of other candidates of each target; ``excluded`` holds all targets."""
+        among: Int64 | int = self.item_count
         if self.range_start is not None and self.range_stop is not None:
             among = self.range_stop - self.range_start
         return np.repeat(among - self.excluded.lengths, self.targets.lengths)

@@ -18,7 +18,7 @@ from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.ranker import metric_values
-from hasten.ops.ranking.rank_all import Ranks
+from hasten.ops.ranking.rank_all import RankCounts
 
 By = Literal["relation", "direction"]
 BY: tuple[By, ...] = ("relation", "direction")
@@ -34,7 +34,7 @@ def check_grouping(by: str, dataset: AnyDataset) -> None:
 
 
 def grouped_metrics(
-    task: AnyTask, ranks: Ranks, metrics: Sequence[str], graph: KnowledgeGraph, by: By
+    task: AnyTask, ranks: RankCounts, metrics: Sequence[str], graph: KnowledgeGraph, by: By
 ) -> pa.Table:
     """A table with a row for each group that has targets, the most frequent relation first.
 

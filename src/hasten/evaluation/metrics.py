@@ -1,10 +1,10 @@
 """Ranking metrics from the counts of :func:`hasten.ops.ranking.rank_all.rank_all`.
 
-The rank of a target is realistic: ``1 + greater + equal / 2``, the mean over all orders of tied
+The rank of a target is realistic: ``1 + higher + tied / 2``, the mean over all orders of tied
 scores (Berrendorf et al. 2020, "On the ambiguity of rank-based evaluation"). It can be fractional;
 a target is within a cut-off k if its rank is at most k. A model with constant scores thus performs
-like a random one. Ranks can also be optimistic (``1 + greater``) or pessimistic (``1 + greater +
-equal``).
+like a random one. Ranks can also be optimistic (``1 + higher``) or pessimistic (``1 + higher +
+tied``).
 
 For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 
@@ -59,7 +59,7 @@ _CUT_OFF = {
 }
 _PER_TARGET = ("hits", "mr")
 Ties = Literal["realistic", "optimistic", "pessimistic"]
-_SHARE_OF_EQUAL = {"realistic": 0.5, "optimistic": 0.0, "pessimistic": 1.0}
+_SHARE_OF_TIED = {"realistic": 0.5, "optimistic": 0.0, "pessimistic": 1.0}
 
 
 @dataclass(frozen=True)
@@ -122,26 +122,26 @@ def higher_is_better(name: str) -> bool:
     return parse_metric(name).kind != "mr"
 
 
-def ranks_of(greater: Int64, equal: Int64, ties: Ties = "realistic") -> Float64:
+def ranks_of(higher: Int64, tied: Int64, ties: Ties = "realistic") -> Float64:
     """float64 ranks: mean, best or worst over all orders of tied scores."""
-    return 1.0 + greater + equal * _SHARE_OF_EQUAL[ties]
+    return 1.0 + higher + tied * _SHARE_OF_TIED[ties]
 
 
 def metrics_per_query(
     names: Sequence[str],
     offsets: Int64,
-    greater: Int64,
-    equal: Int64,
+    higher: Int64,
+    tied: Int64,
     competitors: Int64 | None = None,
     ties: Ties = "realistic",
 ) -> dict[str, PerQuery]:
     """Compute the metrics of each query.
 
-    offsets: int64 [Q + 1], the targets of each query; greater, equal: int64 [T], counts among all
-    candidates, including other targets of the query; competitors: int64 [T], the number of other
+    offsets: int64 [Q + 1], the targets of each query; higher, tied: int64 [S], counts among all
+    candidates, including other targets of the query; competitors: int64 [S], the number of other
     candidates, needed for amri.
     """
-    ranked = _Ranked.build(offsets, ranks_of(greater, equal, ties), competitors)
+    ranked = _Ranked.build(offsets, ranks_of(higher, tied, ties), competitors)
     return {str(metric): ranked.measure(metric) for metric in map(parse_metric, names)}
 
 
@@ -149,8 +149,8 @@ def metrics_per_query(
 class _Ranked:
     """The ranks of the targets, ascending within each query.
 
-    rank: float64 [T]; query: int64 [T]; position: int64 [T], 1 for the best target of a query;
-    competitors: int64 [T]; targets: int64 [Q], numbers of targets.
+    rank: float64 [S]; query: int64 [S]; position: int64 [S], 1 for the best target of a query;
+    competitors: int64 [S]; targets: int64 [Q], numbers of targets.
     """
 
     rank: Float64
@@ -185,7 +185,7 @@ class _Ranked:
         return PerQuery(self.sum(better), self.sum(self.competitors).astype(np.int64))
 
     def within(self, k: float) -> NDArray[np.bool_]:
-        """[T] whether targets are within k, at most k for each query."""
+        """[S] whether targets are within k, at most k for each query."""
         return (self.rank <= k) & (self.position <= k)
 
     def sum(self, per_target: NDArray[Any]) -> Float64:

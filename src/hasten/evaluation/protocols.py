@@ -96,7 +96,7 @@ class RankingTask:
     force_last: None = None
 
     @property
-    def items(self) -> int:
+    def item_count(self) -> int:
         """The number of items."""
         return self.protocol.items
 
@@ -107,15 +107,15 @@ class RankingTask:
 
     @property
     def competitors(self) -> Int64:
-        """[T] the number of other candidates of each target."""
+        """[S] the number of other candidates of each target."""
         if self.candidates is not None:
             return np.full(len(self.targets.items), self.candidates.shape[1] - 1, np.int64)
         if self.excluded is None:
-            return np.full(len(self.targets.items), self.items - 1, np.int64)
+            return np.full(len(self.targets.items), self.item_count - 1, np.int64)
         excluded = self.excluded.distinct()
-        rows, width = self.targets.rows, self.items
+        rows, width = self.targets.rows, self.item_count
         taken = np.isin(rows * width + self.targets.items, excluded.rows * width + excluded.items)
-        return np.asarray(self.items - excluded.lengths[rows] - ~taken, np.int64)
+        return np.asarray(self.item_count - excluded.lengths[rows] - ~taken, np.int64)
 
 
 AnyTask = RankingTask | CompletionTask

@@ -21,7 +21,7 @@ from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.query_tiles import TILE_ROWS, Tile, make_tiles
 from hasten.models.interface import Model
-from hasten.ops.ranking.rank_all import Ranks, rank_all, rank_among
+from hasten.ops.ranking.rank_all import RankCounts, rank_all, rank_among
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Evaluation:
     protocol: str
     queries: int
     seconds: float
-    ranks: Ranks | None = None
+    ranks: RankCounts | None = None
     diagnostics: EmbeddingDiagnostics | None = None
 
 
@@ -47,24 +47,24 @@ def evaluate(
     *,
     device: torch.device,
     stop: Callable[[], bool] | None = None,
-    part: int = 0,
-    parts: int = 1,
-    merge: Callable[[Ranks | None], Ranks | None] | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    merge: Callable[[RankCounts | None], RankCounts | None] | None = None,
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
-    device: the device of the model. stop: called before each tile; True stops the evaluation.
-    part, parts: this process ranks every ``parts``-th tile and counts 0 for other targets; merge:
-    sums the counts over all processes.
+    device: the device of the model. stop: called before each tile (a fixed group of 256 queries);
+    True stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
+    counts 0 for other targets; merge: sums the counts over all processes.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
         parse_metric(name)
     begin = time.perf_counter()
-    tiles = make_tiles(task.queries.lengths)[part::parts]
+    tiles = make_tiles(task.queries.lengths)[rank::world_size]
     with scoring(model):
         ranks = _rank(model, task, tiles, device, stop)
-        diagnosed = model.diagnosed_embeddings() if ranks else None
+        diagnosed = model.diagnosed_embeddings() if ranks is not None else None
         diagnostics = None if diagnosed is None else diagnose_nodes(*diagnosed)
     if merge is not None:
         ranks = merge(ranks)
@@ -82,29 +82,30 @@ def _rank(
     tiles: Sequence[Tile],
     device: torch.device,
     stop: Callable[[], bool] | None,
-) -> Ranks | None:
-    """For each target [T], how many candidates score higher and how many tie; None if stopped."""
-    greater = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
-    equal = torch.zeros_like(greater)
+) -> RankCounts | None:
+    """The counts of S targets; None if stopped."""
+    higher = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
+    tied = torch.zeros_like(higher)
     for tile in tiles:
         if stop is not None and stop():
             return None
         ranks = _rank_tile(model, task, tile)
         positions, _ = ragged_positions(task.targets.offsets, tile.rows)
         target_indices = torch.from_numpy(positions).to(device)
-        greater[target_indices] = ranks.greater[: len(positions)]
-        equal[target_indices] = ranks.equal[: len(positions)]
-    return Ranks(greater, equal)
+        higher[target_indices] = ranks.higher[: len(positions)]
+        tied[target_indices] = ranks.tied[: len(positions)]
+    return RankCounts(higher, tied)
 
 
-def metric_values(task: AnyTask, ranks: Ranks, metrics: Sequence[str]) -> dict[str, PerQuery]:
+def metric_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
     """The metrics before averaging: of each query, or of each target in link prediction."""
-    greater, equal = ranks.greater.cpu().numpy(), ranks.equal.cpu().numpy()
+    higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
     competitors = task.competitors
-    if task.force_last is not None:  # these targets rank after all their competitors
-        greater = np.where(task.force_last, competitors, greater)
-        equal = np.where(task.force_last, 0, equal)
-    return metrics_per_query(metrics, task.offsets, greater, equal, competitors, task.protocol.ties)
+    # targets with an entity or relation unseen in training count as misses: ranked last
+    if task.force_last is not None:
+        higher = np.where(task.force_last, competitors, higher)
+        tied = np.where(task.force_last, 0, tied)
+    return metrics_per_query(metrics, task.offsets, higher, tied, competitors, task.protocol.ties)
 
 
 @contextmanager
@@ -123,15 +124,15 @@ def scoring(model: Model) -> Iterator[None]:
             part.training = True
 
 
-def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> Ranks:
-    """Rank counts of the targets of a tile; those of padding queries come last, to be dropped."""
+def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> RankCounts:
+    """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
     rows = tile.padded_rows
     scorer = model.scorer(task.queries.take(rows))
     if task.candidates is not None:  # column 0 is the target
-        return rank_among(scorer, task.items, task.candidates[rows])
+        return rank_among(scorer, task.item_count, task.candidates[rows])
     if isinstance(task, CompletionTask) and task.range_start is not None:
         assert task.range_stop is not None
         scorer = RangeScorer(scorer, task.range_start[rows], task.range_stop[rows])
     excluded = None if task.excluded is None else task.excluded.take(rows)
     targets = task.targets.take(rows)
-    return rank_all(scorer, TILE_ROWS, task.items, targets, excluded)
+    return rank_all(scorer, TILE_ROWS, task.item_count, targets, excluded)

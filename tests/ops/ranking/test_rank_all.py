@@ -72,8 +72,8 @@ def test_matches_the_definition(problem: tuple[Tensor, CSR, CSR | None, int | No
     queries, count = scores.shape
     found = rank_all(Matrix(scores), queries, count, targets, excluded, columns=columns)
     wanted = rank_all_reference(Matrix(scores), queries, count, targets, excluded)
-    assert found.greater.tolist() == wanted.greater.tolist()
-    assert found.equal.tolist() == wanted.equal.tolist()
+    assert found.higher.tolist() == wanted.higher.tolist()
+    assert found.tied.tolist() == wanted.tied.tolist()
 
 
 def test_against_dense_numpy_on_tied_scores() -> None:
@@ -92,23 +92,23 @@ def test_against_dense_numpy_on_tied_scores() -> None:
         keep[hidden[row]] = False
         keep[target[row]] = False
         own = scores[row, target[row]]
-        assert found.greater[row] == (scores[row, keep] > own).sum()
-        assert found.equal[row] == (scores[row, keep] == own).sum()
+        assert found.higher[row] == (scores[row, keep] > own).sum()
+        assert found.tied[row] == (scores[row, keep] == own).sum()
 
 
 def test_a_nan_target_ranks_last_and_a_nan_rival_counts_as_higher() -> None:
     scores = torch.tensor([[torch.nan, 1.0, -torch.inf], [2.0, torch.nan, 1.0]])
     found = rank_all(Matrix(scores), 2, 3, csr([[0], [0]]))
-    assert found.greater.tolist() == [2, 1]
-    assert found.equal.tolist() == [0, 0]
+    assert found.higher.tolist() == [2, 1]
+    assert found.tied.tolist() == [0, 0]
     diverged = rank_all(Matrix(torch.full((1, 5), torch.nan)), 1, 5, csr([[3]]))
-    assert (diverged.greater.item(), diverged.equal.item()) == (4, 0)
+    assert (diverged.higher.item(), diverged.tied.item()) == (4, 0)
 
 
 def test_an_excluded_target_is_ranked_but_competes_with_no_other() -> None:
     scores = torch.tensor([[3.0, 2.0, 1.0]])
     found = rank_all(Matrix(scores), 1, 3, csr([[0, 2]]), csr([[0]]))
-    assert found.greater.tolist() == [0, 1]
+    assert found.higher.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("columns", [None, 512, 1000])
@@ -119,7 +119,7 @@ def test_identical_catalogue_rows_tie_wherever_they_stand(columns: int | None) -
     table[copies] = table[0].clone()
     scorer = FactorScorer(torch.randn(256, 64), Catalogue(Rows(table), torch.zeros(count)))
     found = rank_all(scorer, 256, count, csr([[2500]] * 256), columns=columns)
-    assert found.equal.tolist() == [len(copies) - 1] * 256
+    assert found.tied.tolist() == [len(copies) - 1] * 256
 
 
 def test_scores_are_computed_once_or_twice_where_targets_are(
@@ -139,7 +139,7 @@ def test_scores_are_computed_once_or_twice_where_targets_are(
 def test_no_targets_give_no_ranks() -> None:
     for columns in (None, 2):
         found = rank_all(Matrix(torch.randn(3, 5)), 3, 5, csr([[], [], []]), columns=columns)
-        assert found.greater.tolist() == found.equal.tolist() == []
+        assert found.higher.tolist() == found.tied.tolist() == []
 
 
 @pytest.mark.parametrize("columns", [None, 3])
@@ -147,7 +147,7 @@ def test_rank_among_counts_only_the_candidates(columns: int | None) -> None:
     scores = torch.tensor([[5.0, 4.0, 4.0, 9.0, 1.0, torch.nan], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]])
     candidates = np.array([[1, 0, 2, 2, 4, 5], [5, 0, 1, 2, 3, 4]])
     found = rank_among(Matrix(scores), 6, candidates, columns=columns)
-    assert found.greater.tolist() == [2, 0]
-    assert found.equal.tolist() == [2, 0]
+    assert found.higher.tolist() == [2, 0]
+    assert found.tied.tolist() == [2, 0]
     lost = rank_among(Matrix(scores), 6, np.array([[5, 0, 1], [0, 1, 2]]), columns=columns)
-    assert lost.greater.tolist() == [2, 2]
+    assert lost.higher.tolist() == [2, 2]

@@ -33,14 +33,14 @@ _CHUNK = 2**18
 
 
 @dataclass(frozen=True, eq=False)
-class Ranks:
-    """How many admissible candidates score higher than a target, and how many the same.
+class RankCounts:
+    """How many admissible candidates score higher than each of S targets, and how many the same.
 
-    greater, equal: int64 [T], in the order of the targets.
+    higher, tied: int64 [S], in the order of the targets.
     """
 
-    greater: Tensor
-    equal: Tensor
+    higher: Tensor
+    tied: Tensor
 
 
 @torch.no_grad()
@@ -52,13 +52,13 @@ def rank_all(
     excluded: CSR | None = None,
     *,
     columns: int | None = None,
-) -> Ranks:
-    """Count the competitors above and level with each (query, target) pair.
+) -> RankCounts:
+    """Count the competitors that score higher than each (query, target) pair, and those that tie.
 
     scorer: scores of ``queries`` queries against catalogue rows 0..count-1.
-    targets, excluded: one row a query. Excluded items compete with no target; a target that is
-    excluded too is ranked all the same. Other targets of a query compete like any candidate.
-    columns: the width of a block; None: the whole catalogue where ``column_blocks.WHOLE`` allows.
+    targets, excluded: one row per query. Excluded items compete with no target; an excluded target
+    is still ranked. Other targets of a query compete like any candidate.
+    columns: the width of a block; None: the whole catalogue if ``column_blocks.WHOLE`` allows.
     """
     assert len(targets) == queries
     assert excluded is None or len(excluded) == queries
@@ -85,16 +85,16 @@ def rank_all(
     listed = ~torch.from_numpy(target_hidden).to(device)
     competitors -= listed.to(torch.int64)
     at_most -= (listed & ~own.isnan()).to(torch.int64)
-    return Ranks(greater=competitors - at_most, equal=at_most - below)
+    return RankCounts(higher=competitors - at_most, tied=at_most - below)
 
 
 @torch.no_grad()
 def rank_among(
     scorer: Scorer, count: int, candidates: Int64, *, columns: int | None = None
-) -> Ranks:
+) -> RankCounts:
     """Rank each query's first candidate among its others.
 
-    candidates: int64 [Q, 1 + C]; an item that is listed twice competes twice. NaN as above.
+    candidates: int64 [Q, 1 + C]; an item listed twice competes twice. NaN as in :func:`rank_all`.
     """
     queries, width = candidates.shape
     blocks = ColumnBlocks.choose(queries, count, columns)
@@ -104,13 +104,13 @@ def rank_among(
     scores = scores.view(queries, width)
     own, others = scores[:, :1], scores[:, 1:]
     at_most, below = (others <= own).sum(1), (others < own).sum(1)
-    return Ranks(greater=(width - 1) - at_most, equal=at_most - below)
+    return RankCounts(higher=(width - 1) - at_most, tied=at_most - below)
 
 
 def _hidden(
     targets: CSR, excluded: CSR | None, blocks: ColumnBlocks
 ) -> tuple[Positions | None, NDArray[np.bool_]]:
-    """Where candidates are taken out, and which of the targets are among them [T]."""
+    """Positions of the excluded candidates, and which of the targets are excluded [S]."""
     if excluded is None or not len(excluded.items):
         return None, np.zeros(len(targets.items), np.bool_)
     excluded = excluded.distinct()
@@ -124,7 +124,7 @@ def _hidden(
 def _count(scores: Tensor, row: Tensor | None, own: Tensor, at_most: Tensor, below: Tensor) -> None:
     """Add, for every pair, the scores of its row that are at most, and below, its own.
 
-    row: int64 [T], the row of each pair; None: one pair a row. The comparisons are written as
+    row: int64 [S], the row of each pair; None: one pair a row. The comparisons are written as
     0 and 1 in float32, whose sums are exact up to 2^24 and several times faster than of booleans.
     """
     pairs, width = len(own), scores.shape[1]
