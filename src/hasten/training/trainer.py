@@ -199,12 +199,12 @@ class Trainer:
     def apply_flags(self, stepper: OptimizerStep, sync: bool) -> tuple[bool, bool]:
         """Return (time limit reached, save now); identical on all ranks."""
         # without a process group: own flags, now; with one: the sum, at sync steps only
-        summed: Sequence[float] = ControlFlags()
+        flags_in_effect: Sequence[float] = ControlFlags()
         if stepper.summed_control_flags is None:
-            summed = self.control.collect()
+            flags_in_effect = self.control.collect()
         elif sync:  # reading them synchronizes with the device
-            summed = stepper.summed_control_flags.tolist()
-        flags = self.control.apply(summed)
+            flags_in_effect = stepper.summed_control_flags.tolist()
+        flags = self.control.apply(flags_in_effect)
         every = self.config.checkpoint.every_steps
         save_due = every is not None and self.state.position.step % every == 0
         return flags.time_out > 0, flags.save > 0 or save_due
@@ -212,38 +212,38 @@ class Trainer:
     def finish_epoch(self) -> None:
         """Log the epoch; when due, evaluate, update the best checkpoint and save."""
         state, position, totals = self.state, self.state.position, self.state.totals
-        early_stopping, epoch = state.early_stopping, position.epoch + 1
-        require_same_checksums(self.processes, self.model, f"after epoch {epoch}")
+        early_stopping, finished = state.early_stopping, position.epoch + 1
+        require_same_checksums(self.processes, self.model, f"after epoch {finished}")
         self.save_if_stopped()
         losses = self.mean_losses()
-        is_last, is_best = epoch >= self.epochs, False
+        is_last, is_best = finished >= self.epochs, False
         evaluation: Evaluation | None = None
-        if self.evaluate is not None and (is_last or epoch % self.config.evaluation.every == 0):
-            self.processes.activity = f"the evaluation after epoch {epoch}"
+        if self.evaluate is not None and (is_last or finished % self.config.evaluation.every == 0):
+            self.processes.activity = f"the evaluation after epoch {finished}"
             with nullcontext() if state.average is None else state.average.applied():
                 evaluation = self.evaluate()
             self.save_if_stopped()
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
-            is_best = early_stopping.update(evaluation.values[early_stopping.metric], epoch)
-        position.epoch, position.phase, position.index, position.step_of_epoch = epoch, 0, 0, 0
-        # mean number of examples per epoch: the total divided by the finished epochs
-        rate = totals.examples // epoch / max(totals.epoch_seconds, 1e-9)
+            is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
+        position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
+        # only the total of the run is kept: estimate this epoch's examples by the mean over epochs
+        rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
         seconds = totals.epoch_seconds
         report = EpochReport(
-            epoch, position.step, losses, state.lr, seconds, rate, evaluation, is_best
+            finished, position.step, losses, state.lr, seconds, rate, evaluation, is_best
         )
         report.write(self.journal, self.progress, early_stopping.metric)
         totals.losses, totals.epoch_seconds = {}, 0.0
         if is_best:
             self.write(self.folder.best)
-        if is_last or epoch % self.config.checkpoint.every == 0:
+        if is_last or finished % self.config.checkpoint.every == 0:
             self.save()
 
     def save_if_stopped(self) -> None:
         """If a stop was agreed, save a checkpoint and raise.
 
-        An evaluation that was due or cut short runs on resume.
+        On resume, an evaluation that was due or cut short runs first.
         """
         self.control.synchronize_stop()
         if self.control.stop is not None:
