@@ -71,7 +71,7 @@ BUILT_IN = (
     _built_in("sequential", "TiSASRec", "self-attention that knows times"),
     _built_in("collaborative", "KGAT", "recommendation with facts about the items"),
     _built_in("collaborative", "BPRMF", "matrix factorisation by pairwise ranking"),
-    _built_in("collaborative", "LightGCN", "means over neighbours"),
+    _built_in("collaborative", "LightGCN", "means over neighbors"),
     _built_in("multimodal", "MMGCN", "graph networks over features of items"),
     _built_in("multimodal", "DRAGON", "features, graphs of users and items"),
     _built_in("knowledge_graph", "ConvE", "2-D convolutions over knowledge graphs"),

@@ -205,11 +205,11 @@ def test_times_beside_sequences_are_found_only_when_names_agree(tmp_path):
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ("", "no file of events is recognised: nothing"),
+        ("", "no file of events is recognized: nothing"),
         ("a.csv b.csv", "more than one file may hold the events: a.csv, b.csv"),
         ("test.csv list.csv", "test.csv is there, but no training part. Add it, or have this"),
         ("train.csv train.tsv test.csv", "more than one file for one part: train.csv, train.tsv"),
-        ("notes.txt! more.txt!", "no file of events is recognised: more.txt, notes.txt"),
+        ("notes.txt! more.txt!", "no file of events is recognized: more.txt, notes.txt"),
     ],
 )
 def test_folders_that_do_not_say_which_file_are_refused(files, says, tmp_path):

@@ -87,8 +87,8 @@ def test_what_cannot_be_is_a_failure_in_words(made):
     folder, assets = made
     for partition, chosen, says in (
         ("absent", ["typed_graph"], "no such file"),
-        ("whole", ["hgt_embeddings"], "materialise typed_graph of this partition first"),
-        ("whole", ["hgt_validation"], "materialise hgt_embeddings of this partition first"),
+        ("whole", ["hgt_embeddings"], "materialize typed_graph of this partition first"),
+        ("whole", ["hgt_validation"], "materialize hgt_embeddings of this partition first"),
     ):
         with pytest.raises(dg.Failure, match=says):
             materialised(assets, partition, selection=chosen)

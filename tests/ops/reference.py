@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hasten.arrays import Int64
 from hasten.ops.dense.normalized_rows import LEAST
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.best_paths import PathGraph, WeighedPath
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import SparseGraph
@@ -72,7 +72,7 @@ def convolution_reference(
 
 def normalized_rows_reference(*tables: Sequence[Tensor]) -> Tensor:
     """The same by ``cat`` and ``normalize``."""
-    whole = [torch.cat([part.to(wide(part)) for part in parts]) for parts in tables]
+    whole = [torch.cat([part.to(accumulation_dtype(part)) for part in parts]) for parts in tables]
     return torch.cat([F.normalize(table, dim=1, eps=LEAST) for table in whole], dim=1)
 
 

@@ -121,15 +121,15 @@ def check_training() -> Check:
         torch.manual_seed(0)
         model = model_class(options, Sizes.of(dataset))
     (phase,) = model.phases(dataset, config.training)
-    optimiser = torch.optim.Adam(phase.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(phase.parameters(), lr=0.01)
     losses = []
     for step in range(_STEPS):
         batch = phase.plan(0, step, 0)
         (term,) = phase.terms((), batch, batch.ids)
         loss = term.numerator / term.denominator
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     learns = bool(np.isfinite(losses).all()) and losses[-1] < losses[0] / 2
     detail = f"{_STEPS} steps of a tiny SASRec: loss {losses[0]:.2f} to {losses[-1]:.2f}"

@@ -29,7 +29,7 @@ from hasten.models.knowledge_graph.patch_convolution import (
     patches_of,
     rectified_products,
 )
-from hasten.ops.dense.group_moments import normalise
+from hasten.ops.dense.group_moments import normalize
 
 #: channels per block: their gradients, 2 MB, stay in a CPU's cache
 _BLOCK = 8
@@ -64,12 +64,12 @@ class ConvEEncoder:
         model = self.model
         image = model.image(model.entities.rows(entity), relation)
         moments = model.image_moments
-        image = normalise(image, moments.mean, moments.variance, EPS)
+        image = normalize(image, moments.mean, moments.variance, EPS)
         patches = patches_of(image, model.options.kernel)
         features = rectified_products(patches, self.folded(), None)
         hidden = self.arithmetic.product(features, model.hidden.weight.T)
         moments = model.hidden_moments
-        normal = normalise(hidden, moments.mean, moments.variance, EPS)
+        normal = normalize(hidden, moments.mean, moments.variance, EPS)
         vectors = torch.relu(normal * model.hidden_gain + model.hidden_shift)
         return vectors, _State(patches, features, normal, vectors > 0)
 

@@ -105,7 +105,7 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
         expected = _recorded(place / "graph.json", "typed_graph")["fingerprint"]
         if _as_failure(lambda: fingerprint(_read(source))) != expected:
             raise dg.Failure(
-                f"the data of {name!r} have changed since typed_graph read them: materialise it "
+                f"the data of {name!r} have changed since typed_graph read them: materialize it "
                 "again"
             )
         run = place / "runs" / context.run_id
@@ -248,7 +248,7 @@ def _as_failure(attempt: Callable[[], Found]) -> Found:
 
 def _recorded(path: Path, asset: str) -> dict[str, Any]:
     if not path.is_file():
-        raise dg.Failure(f"{path} is missing: materialise {asset} of this partition first")
+        raise dg.Failure(f"{path} is missing: materialize {asset} of this partition first")
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 

@@ -37,7 +37,7 @@ def generate_hgt_embeddings_batched(
 
     An epoch is one optimizer step, as in the guide: ``edge_sample_size`` links of every relation
     are scored (at most a fifth of them), in ``accumulation_steps`` micro-batches, each with the
-    neighbourhoods of its own links. node_batch_size: nodes that inference computes at a time.
+    neighborhoods of its own links. node_batch_size: nodes that inference computes at a time.
     device: None: CUDA, MPS or the CPU, and the CPU where that fails (said on stderr).
     run: the run folder, kept; None: a temporary one. settings: more configuration keys.
 

@@ -29,7 +29,7 @@ from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.contrastive import Contrast, Similar
 from hasten.objectives.link_sampling import LinkLoss, LinkSampler, LinkSampling
 from hasten.objectives.permutations import LastValueCache
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.ops.random import Stream, key
 
@@ -125,7 +125,7 @@ class LinkPhase(Phase):
         return (self.model.encode_all(wanted, self._scored(batch), self._seed(batch)),)
 
     def _seed(self, batch: Batch) -> int:
-        return key(batch.seed, Stream.NEIGHBOURS, batch.epoch, batch.index)
+        return key(batch.seed, Stream.NEIGHBORS, batch.epoch, batch.index)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         own = ids.numpy()
@@ -140,7 +140,7 @@ class LinkPhase(Phase):
         terms = [Term("link", loss, batch.denominators["examples"])]
         if self.contrast is not None:
             anchors = own[own >= self.links] - self.links
-            loss = vectors.new_zeros((), dtype=wide(vectors))
+            loss = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
             if len(anchors):
                 nodes = self.contrast.nodes(batch, anchors)
                 rows_of = (_rows(vectors, wanted, each).to(loss.dtype) for each in nodes)
@@ -151,7 +151,7 @@ class LinkPhase(Phase):
 
     def link_loss(self, batch: Batch, vectors: Tensor, wanted: Int64, links: Int64) -> Tensor:
         """The sum over these links (sorted by relation)."""
-        total = vectors.new_zeros((), dtype=wide(vectors))
+        total = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
         kinds, begin = np.unique(self.graph.kind[links], return_index=True)
         groups = []
         for kind, part in zip(kinds.tolist(), np.split(links, begin[1:]), strict=True):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def wide(tensor: Tensor) -> torch.dtype:
+def accumulation_dtype(tensor: Tensor) -> torch.dtype:
     """float64 stays float64; everything else is accumulated in float32."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 

@@ -45,7 +45,7 @@ class FixedTable:
 
 
 class EmbeddingTable(nn.Module):
-    """A whole table as one parameter ``weight`` [N, D], Xavier-normal initialised."""
+    """A whole table as one parameter ``weight`` [N, D], Xavier-normal initialized."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import torch
 from hasten.models.collaborative import aggregate as module
 from hasten.models.collaborative.aggregate import aggregate, mix
 from hasten.ops.graph.spmm import SparseGraph, spmm
-from hasten.ops.graph.spmm_rows import RowEntries, spmm_rows, with_neighbours
+from hasten.ops.graph.spmm_rows import RowEntries, spmm_rows, with_neighbors
 from hasten.ops.random import seed_device
 from tests.ops.graph.test_spmm import graph
 from tests.ops.reference import spmm_reference
@@ -100,7 +100,7 @@ def test_rows_among_others_are_the_rows_of_the_whole():
     made = square()
     weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
     x = torch.randn(9, 5, dtype=torch.float64)
-    among = with_neighbours(made, PICKED)
+    among = with_neighbors(made, PICKED)
     dense = spmm_reference(made, torch.ones(len(made)), torch.eye(9))
     expected = dense[PICKED].any(0)
     expected[PICKED] = True
@@ -139,7 +139,7 @@ def test_rows_spread_the_gradient_of_the_whole(way, share, restricted):
     made = graph(rows=200, columns=200, entries=3000)
     weights = made.weigh(torch.rand(len(made), dtype=torch.float64))
     rows = torch.randperm(200)[: int(200 * share)]
-    among = with_neighbours(made, rows) if restricted else None
+    among = with_neighbors(made, rows) if restricted else None
     x = torch.randn(200, 5, dtype=torch.float64, requires_grad=True)
     probe = torch.randn(len(rows), 5, dtype=torch.float64)
     (expected,) = torch.autograd.grad((spmm(made, weights, x)[rows] * probe).sum(), x)

@@ -31,7 +31,7 @@ class Stream(IntEnum):
     SAMPLE = 7
     POSITIVES = 8
     INFLUENCE = 9
-    NEIGHBOURS = 10
+    NEIGHBORS = 10
 
 
 def key(*parts: int) -> int:

@@ -52,10 +52,10 @@ def make_gallery(
 
 
 def _features(kind: Int64, kinds: int, width: int, part: int, seed: int) -> NDArray[np.float32]:
-    """A centre a kind, and noise an item."""
-    centres = uniform(kinds * width, part, seed).reshape(kinds, width) - 0.5
+    """A center a kind, and noise an item."""
+    centers = uniform(kinds * width, part, seed).reshape(kinds, width) - 0.5
     noise = uniform(len(kind) * width, part + 1, seed).reshape(len(kind), width) - 0.5
-    return np.asarray(centres[kind] + _NOISE * noise, np.float32)
+    return np.asarray(centers[kind] + _NOISE * noise, np.float32)
 
 
 def _looked_at(

@@ -26,9 +26,9 @@ _AUTHORS_EACH = 8
 _GENRES = ("Crime", "Travel", "Fantasy", "History", "Poetry", "Science", "Romance", "Cooking")
 _SUBJECTS = 40
 _COUNTRIES = ("Iceland", "Portugal", "Kenya", "Japan", "Canada", "Chile")
-#: how often a reader takes a book by a favourite author, and else one of the favourite genre
+#: how often a reader takes a book by a favorite author, and else one of the favorite genre
 _BY_AUTHOR, _OF_GENRE = 0.75, 0.2
-_FAVOURITES = 3
+_FAVORITES = 3
 
 
 def make_library(
@@ -63,21 +63,21 @@ def _read(
     """Reader and book of every event, each pair once, readers one after the other."""
     authors = len(genre_of_author)
     genre = integers(len(_GENRES), users, 32, seed)
-    # favourites are of the reader's genre: the authors in the order of their genres
+    # favorites are of the reader's genre: the authors in the order of their genres
     by_genre = np.argsort(genre_of_author, kind="stable")
     starts = np.searchsorted(genre_of_author[by_genre], np.arange(len(_GENRES) + 1))
     sizes = np.maximum(np.diff(starts), 1)
-    drawn = integers(1 << 30, users * _FAVOURITES, 33, seed).reshape(users, _FAVOURITES)
-    favourite = by_genre[np.minimum(starts[genre][:, None] + drawn % sizes[genre][:, None],
+    drawn = integers(1 << 30, users * _FAVORITES, 33, seed).reshape(users, _FAVORITES)
+    favorite = by_genre[np.minimum(starts[genre][:, None] + drawn % sizes[genre][:, None],
                                     authors - 1)]  # fmt: skip
     tries = 6 * (events // users + 1)
     kind = uniform(users * tries, 34, seed)
     which = integers(1 << 30, users * tries, 35, seed)
     user = np.repeat(np.arange(users), tries)
-    liked = favourite[user, which % _FAVOURITES]
+    liked = favorite[user, which % _FAVORITES]
     first = np.searchsorted(author, liked)
     count = np.searchsorted(author, liked, "right") - first
-    by_author = first + (which // _FAVOURITES) % count
+    by_author = first + (which // _FAVORITES) % count
     of_genre_author = by_genre[np.minimum(
         starts[genre[user]] + which % sizes[genre[user]], authors - 1)]  # fmt: skip
     of_genre = np.searchsorted(author, of_genre_author) + (which // 64) % _AUTHORS_EACH

@@ -162,7 +162,7 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
         )
     listed = ", ".join(p.name for p in readable or candidates or files) or "nothing"
     what = (
-        "more than one file may hold the events" if readable else "no file of events is recognised"
+        "more than one file may hold the events" if readable else "no file of events is recognized"
     )
     raise DataError(
         f"{folder}: {what}: {listed}. Name one file, or data.train, data.valid and data.test"

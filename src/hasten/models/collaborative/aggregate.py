@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dense.dropout import dropout, keep_bytes, kept_scale, mask_of
-from hasten.ops.dtypes import autocast_dtype, wide
+from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.graph.spmm_rows import places
 
@@ -137,7 +137,9 @@ class _Aggregate(torch.autograd.Function):
         parts, rest = rest[: len(kinds)], rest[len(kinds) :]
         masks, matrices = rest[: ctx.masks], rest[ctx.masks :]
         low_matrices = [matrix.to(ctx.dtype) for matrix in matrices]
-        grads = [torch.zeros(m.shape, dtype=wide(low), device=low.device) for m in matrices]
+        grads = [
+            torch.zeros(m.shape, dtype=accumulation_dtype(low), device=low.device) for m in matrices
+        ]
         grad_own = torch.empty_like(low)
         # the last row is zero, for nodes whose layer is not needed
         below = 0 if rows is None else 1
@@ -152,7 +154,7 @@ class _Aggregate(torch.autograd.Function):
                 # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
                 grads[2 * number] += g.T @ _input(kind, own, neighbors)
-                grads[2 * number + 1] += g.sum(0, dtype=wide(g))
+                grads[2 * number + 1] += g.sum(0, dtype=accumulation_dtype(g))
                 if kind == "sum":
                     torch.mm(g, low_matrices[2 * number], out=to_own)
                     if len(kinds) == 1:

@@ -42,11 +42,11 @@ from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
-from hasten.ops.graph.spmm_rows import spmm_rows, with_neighbours
+from hasten.ops.graph.spmm_rows import spmm_rows, with_neighbors
 from hasten.ops.random import seed_device
 from hasten.ops.table import EmbeddingTable
 
@@ -64,7 +64,7 @@ class KGATOptions(ModelOptions):
         (64, 32, 16), min_length=1, description="widths of the layers [64, 32, 16]"
     )
     aggregator: Aggregator = Field(
-        "bi-interaction", description="how a node and its neighbours are mixed [bi-interaction]"
+        "bi-interaction", description="how a node and its neighbors are mixed [bi-interaction]"
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="of messages [0.1]")
     slope: float = Field(0.2, ge=0, description="of the leaky ReLU below 0 [0.2]")
@@ -133,7 +133,7 @@ class KGAT(NodeVectorModel):
         graph = SparseGraph.build(found.head, found.tail, found.nodes, found.nodes)
         self.graph = graph.to(device)
         self.edges = RelationEdges.build(found.head, found.relation, found.tail).to(device)
-        self.set_attention(torch.from_numpy(found.normalised()))
+        self.set_attention(torch.from_numpy(found.normalized()))
         parameters = [self.nodes.weight, *self.layers.parameters()]
         pairs = self.pairwise_phase(parameters, dataset, training)
         translation = TranslationPhase(
@@ -221,7 +221,7 @@ class KGAT(NodeVectorModel):
             else:
                 own, x = function(layer, x, wanted, needed)
             found.append(own)
-        first, *rest = (rows.to(wide(rows)) for rows in (*found, x))
+        first, *rest = (rows.to(accumulation_dtype(rows)) for rows in (*found, x))
         return torch.cat([first, *map(F.normalize, rest)], dim=1)
 
     def _needed(self, wanted: Tensor) -> Tensor | None:
@@ -229,7 +229,7 @@ class KGAT(NodeVectorModel):
         assert self.graph is not None
         if len(self.layers) == 1 or len(wanted) > _MOST * len(self.nodes):
             return None
-        found = with_neighbours(self.graph, wanted)
+        found = with_neighbors(self.graph, wanted)
         return None if len(found) > _MOST * len(self.nodes) else found
 
     def _whole(
@@ -255,8 +255,8 @@ class KGAT(NodeVectorModel):
         """The wanted rows of x, and a layer for these nodes. x: the rows of the needed nodes."""
         assert self.graph is not None
         among = None if needed is None else needed.to(x.device)
-        own, neighbours = spmm_rows(self.graph, self.weights, x, wanted, among=among)
-        return own, mix(own, neighbours, layer.matrices, *self._mixing)
+        own, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=among)
+        return own, mix(own, neighbors, layer.matrices, *self._mixing)
 
     @property
     def _mixing(self) -> tuple[Aggregator, float, float]:

@@ -35,7 +35,7 @@ class LightGCNOptions(ModelOptions):
 
     name: Literal["lightgcn"] = "lightgcn"
     width: int = Field(64, ge=1, description="D, the width of users and items [64]")
-    layers: int = Field(3, ge=1, description="K, how far neighbours are summed [3]")
+    layers: int = Field(3, ge=1, description="K, how far neighbors are summed [3]")
     l2: float = Field(1e-4, ge=0, description="weight of layer 0's squared norms / 2 [1e-4]")
     sampling: Sampling = Field(
         "users", description="pairs: users alike, or every interaction once an epoch"
@@ -46,7 +46,7 @@ class LightGCN(NodeVectorModel):
     """Nodes [N + U, D], the items first. :meth:`phases` builds the graph from the data."""
 
     name = "lightgcn"
-    summary = "means of embeddings over neighbours (He et al. 2020)"
+    summary = "means of embeddings over neighbors (He et al. 2020)"
     Options = LightGCNOptions
 
     options: LightGCNOptions

@@ -40,7 +40,7 @@ from hasten.objectives.completion import (
     TripleExamples,
 )
 from hasten.ops.dense.group_moments import GroupMoments
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.one_to_many_loss import one_to_many_loss
 from hasten.ops.ranking.scorer import Scorer
@@ -173,7 +173,7 @@ class FactorizedTripleModel(TripleModel):
         # bmm instead of multiply and sum: autocast runs matrix products in low precision; the bias
         # is added in float32
         products = torch.bmm(self.entities.rows(answers), q_BD[:, :, None])[:, :, 0]
-        return products.to(wide(q_BD)) + self.bias[answers]
+        return products.to(accumulation_dtype(q_BD)) + self.bias[answers]
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         if batch.negatives is not None:

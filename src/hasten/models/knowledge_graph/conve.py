@@ -35,8 +35,8 @@ from hasten.models.knowledge_graph.rectified_linear import Group, rectified_line
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.dense.dropout import dropout
-from hasten.ops.dense.group_moments import GroupMoments, normalise
-from hasten.ops.dtypes import wide
+from hasten.ops.dense.group_moments import GroupMoments, normalize
+from hasten.ops.dtypes import accumulation_dtype
 
 EPS = 1e-5
 
@@ -179,11 +179,11 @@ class ConvE(FactorizedTripleModel):
         pairs = zip(torch.split(entity_BD, sizes), torch.split(relation, sizes), strict=True)
         groups, images, features = zip(*(self._features(*pair) for pair in pairs), strict=True)
         hidden = rectified_linear(groups, self.hidden.weight, self.recompute)
-        hidden = dropout(hidden.to(wide(hidden)), self.options.hidden_dropout, True)
+        hidden = dropout(hidden.to(accumulation_dtype(hidden)), self.options.hidden_dropout, True)
         vectors, stats = [], []
         for part in torch.split(hidden, sizes):
             variance, mean = torch.var_mean(part, 0, correction=0)
-            part = normalise(part, mean, variance, EPS)  # noqa: PLW2901
+            part = normalize(part, mean, variance, EPS)  # noqa: PLW2901
             vectors.append(torch.relu(part * self.hidden_gain + self.hidden_shift))
             stats.append(torch.stack([mean, variance]))
         return torch.cat(vectors), torch.stack(images), torch.stack(features), torch.stack(stats)
@@ -194,7 +194,7 @@ class ConvE(FactorizedTripleModel):
         image = self.image(entity_BD, relation)
         image_mean = image.mean()
         image_var = (image - image_mean).square().mean()
-        image = dropout(normalise(image, image_mean, image_var, EPS), options.input_dropout, True)
+        image = dropout(normalize(image, image_mean, image_var, EPS), options.input_dropout, True)
         patches = patches_of(image, options.kernel)
         mean, var = channel_moments(tap_moments(patches), self.filters)
         keep = None
@@ -213,13 +213,13 @@ class ConvE(FactorizedTripleModel):
         """The vectors with running BatchNorm statistics, without dropout."""
         image = self.image(entity_BD, relation)
         moments = self.image_moments
-        image = normalise(image, moments.mean, moments.variance, EPS)
+        image = normalize(image, moments.mean, moments.variance, EPS)
         filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
         group = Group(patches_of(image, self.options.kernel), filters, None)
         hidden = rectified_linear([group], self.hidden.weight, recompute=True)
-        hidden = hidden.to(wide(hidden))
+        hidden = hidden.to(accumulation_dtype(hidden))
         moments = self.hidden_moments
-        hidden = normalise(hidden, moments.mean, moments.variance, EPS)
+        hidden = normalize(hidden, moments.mean, moments.variance, EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:

@@ -45,9 +45,9 @@ def tap_moments(patches: Tensor) -> Tensor:
 
 def channel_moments(moments: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance [C] of the outputs of filters [C, K], from the tap moments."""
-    centre = moments[-1, :-1]
-    covariance = moments[:-1, :-1] - torch.outer(centre, centre)
-    return filters @ centre, ((filters @ covariance) * filters).sum(1)
+    center = moments[-1, :-1]
+    covariance = moments[:-1, :-1] - torch.outer(center, center)
+    return filters @ center, ((filters @ covariance) * filters).sum(1)
 
 
 def folded_filters(

@@ -34,7 +34,7 @@ from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.normalized_rows import normalized_rows
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import spmm_rows
 
@@ -49,7 +49,7 @@ class DRAGONOptions(ModelOptions):
     name: Literal["dragon"] = "dragon"
     width: int = Field(64, ge=1, description="D, the width of a modality [64]")
     hidden: int = Field(256, ge=1, description="the width within the network of features [256]")
-    layers: int = Field(2, ge=1, description="how far neighbours in the pairs reach [2]")
+    layers: int = Field(2, ge=1, description="how far neighbors in the pairs reach [2]")
     mm_layers: int = Field(1, ge=0, description="how far items that are alike reach [1]")
     neighbours: int = Field(10, ge=1, description="items that are alike, itself included [10]")
     companions: int = Field(40, ge=0, description="users with items in common [40]")
@@ -156,7 +156,7 @@ class DRAGON(MultimodalModel):
             _joined(self._user_graph if options.companions else None, of_users, users),
             _joined(self._item_graph if options.mm_layers else None, of_items, items),
         )
-        return found[0].to(wide(found[0])), found[1].to(wide(found[1]))
+        return found[0].to(accumulation_dtype(found[0])), found[1].to(accumulation_dtype(found[1]))
 
     def _modalities(self) -> Tensor:
         """[N + U, M D] the modalities side by side, each with l2-normalized rows."""

@@ -41,7 +41,7 @@ from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap, linear
 from hasten.ops.dense.normalized_rows import normalized_rows
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import RowEntries, row_sums
 
@@ -53,7 +53,7 @@ class MMGCNOptions(ModelOptions):
 
     name: Literal["mmgcn"] = "mmgcn"
     width: int = Field(64, ge=1, description="D, the width of users, items and layers [64]")
-    layers: int = Field(3, ge=1, description="how far neighbours reach [3]")
+    layers: int = Field(3, ge=1, description="how far neighbors reach [3]")
     ids: Literal["trainable", "frozen"] = Field(
         "trainable",
         description="embeddings of ids and users: trained, as in the paper, or left as they were "
@@ -197,7 +197,7 @@ class MMGCN(MultimodalModel):
                 found = checkpoint(self._channel, channel, last, use_reentrant=False)
             else:
                 found = self._channel(channel, last)
-            found = found.to(wide(found))
+            found = found.to(accumulation_dtype(found))
             total = found if total is None else total + found
         assert total is not None
         return total / len(self.channels)

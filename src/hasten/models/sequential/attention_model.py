@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hasten.models.sequential.attention import AttentionOptions, residuals_of
+from hasten.models.sequential.attention_options import AttentionOptions, residuals_of
 from hasten.models.sequential.base import QueryTokens, SequentialModel
 from hasten.models.sequential.self_attention import Attention, Block
 from hasten.models.supports import Supports

@@ -25,7 +25,7 @@ from hasten.models.interface import Model, Sizes
 from hasten.objectives.base import Phase
 from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
 from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, flat_indices, make_buckets
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
 from hasten.ops.ranking.scorer import Scorer
@@ -189,7 +189,7 @@ class SequentialModel(Model):
         tokens = QueryTokens.of(queries.history, self.options.max_length, self.device)
         if tokens is not None:
             states = self.encode(self.items.rows(tokens.tokens), tokens)[tokens.last]
-            vectors = vectors.to(wide(states))
+            vectors = vectors.to(accumulation_dtype(states))
             vectors[tokens.query] = states.to(vectors.dtype)
         return vectors
 

@@ -18,8 +18,8 @@ from typing import Literal
 from torch import Tensor
 
 from hasten.models.interface import Sizes
-from hasten.models.sequential.attention import AttentionOptions
 from hasten.models.sequential.attention_model import AttentionModel
+from hasten.models.sequential.attention_options import AttentionOptions
 from hasten.ops.attention.causal_attention import causal_attention
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import dropout

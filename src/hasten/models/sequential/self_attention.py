@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.models.sequential.attention import AttentionOptions
+from hasten.models.sequential.attention_options import AttentionOptions
 from hasten.models.sequential.base import initialize_linear
 from hasten.models.sequential.residual import Residuals, connect
 from hasten.ops.dense.dropout import dropout

@@ -28,8 +28,8 @@ from hasten.config import TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.errors import DataError
 from hasten.models.interface import Sizes
-from hasten.models.sequential.attention import AttentionOptions
 from hasten.models.sequential.attention_model import AttentionModel
+from hasten.models.sequential.attention_options import AttentionOptions
 from hasten.models.sequential.personal_times import personal_times
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.next_item import NextItemPhase

@@ -30,7 +30,7 @@ class HGTOptions(ModelOptions):
         "distmult", description="scores of links, with the relation or without it [dot]"
     )
     mode: Mode = Field(
-        "full", description="messages: a pass over the graph a step, or neighbourhoods of links "
+        "full", description="messages: a pass over the graph a step, or neighborhoods of links "
         "(edges) or of links of drawn nodes (neighbors)"
     )  # fmt: skip
     scored_share: Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -52,10 +52,10 @@ class HGTOptions(ModelOptions):
         None, description="type whose similar nodes are drawn together; none: disease, if there is"
     )
     contrastive_relations: tuple[str, ...] | None = Field(
-        None, description="relations whose neighbours tell similarity; none: all"
+        None, description="relations whose neighbors tell similarity; none: all"
     )
     similarity_threshold: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1, description="nodes are similar above this Jaccard similarity of neighbours [0.1]"
+        0.1, description="nodes are similar above this Jaccard similarity of neighbors [0.1]"
     )
     contrastive_batch: int = Field(512, ge=1, description="nodes of the contrast a step")
     temperature: float = Field(0.2, gt=0, description="of the contrast")

@@ -46,7 +46,7 @@ def similar_nodes(
     if not len(found.items):
         raise ConfigurationError(
             f"no two nodes of type {types.names[number]!r} share more than {threshold:g} of their "
-            "neighbours: lower model.similarity_threshold, choose model.contrastive_type or "
+            "neighbors: lower model.similarity_threshold, choose model.contrastive_type or "
             "model.contrastive_relations, or switch the contrast off "
             "(--set model.contrastive_weight=0)"
         )

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_mask
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 
 #: queries taken together: fewer waste less on masked keys, more make larger products
 CHUNK = 64
@@ -151,7 +151,7 @@ class _BucketedAttention(torch.autograd.Function):
         out = torch.empty_like(query)
         pieces = _pieces(buckets, heads, width)
         sizes = [math.prod(piece.cells) for piece in pieces]
-        masks = keep_mask(torch.Size([sum(sizes)]), drop).to(wide(query))
+        masks = keep_mask(torch.Size([sum(sizes)]), drop).to(accumulation_dtype(query))
         kept = []
         with torch.autocast("cpu", enabled=False):
             for piece, mask in zip(pieces, torch.split(masks, sizes), strict=True):

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops.dtypes import autocast_dtype, wide
+from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 from hasten.ops.graph.typed_edges import Relation, TypedEdges
 
 Path = Literal["bag", "gather"]
@@ -74,12 +74,12 @@ class _EdgeAttention(torch.autograd.Function):
     ) -> Tensor:
         q, k, v, a, m = (t.detach().to(kind) for t in (query, key, value, attention, message))
         heads = a.shape[1]
-        logits = q.new_empty(heads, len(edges), dtype=wide(q))
+        logits = q.new_empty(heads, len(edges), dtype=accumulation_dtype(q))
         for each in edges.relations:
             left, right = _sides(each, q, k, a)
             _dots(each, left, right, logits[:, each.first : each.last])
         alpha = _softmax_(logits, edges, keep)
-        out = torch.zeros_like(q, dtype=wide(q))
+        out = torch.zeros_like(q, dtype=accumulation_dtype(q))
         for each in edges.relations:
             weights = alpha[:, each.first : each.last]
             table = v.index_select(0, each.sources)
@@ -98,7 +98,7 @@ class _EdgeAttention(torch.autograd.Function):
         q, k, v, a, m, alpha, out = ctx.saved_tensors
         edges, path = ctx.edges, ctx.path
         heads, width = a.shape[1:3]
-        full = wide(q)
+        full = accumulation_dtype(q)
         grad = grad.contiguous()
         # the sum of alpha · d alpha over the edges into a node [H, M]
         inner = (grad.to(full) * out).view(-1, heads, width).sum(-1).T.contiguous()

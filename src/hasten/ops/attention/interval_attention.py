@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_mask
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 
 #: queries taken together: they see only the keys up to their end
 CHUNK = 64
@@ -170,9 +170,11 @@ def _masks(heads: Sequence[_Head], drop: float, like: Tensor) -> Iterator[Tensor
         return
     sizes = [shape.numel() for shape in shapes]
     if like.device.type == "cpu":
-        flat = keep_mask(torch.Size([sum(sizes)]), drop).to(wide(like))
+        flat = keep_mask(torch.Size([sum(sizes)]), drop).to(accumulation_dtype(like))
     else:
-        flat = F.dropout(torch.ones(sum(sizes), device=like.device, dtype=wide(like)), drop)
+        flat = F.dropout(
+            torch.ones(sum(sizes), device=like.device, dtype=accumulation_dtype(like)), drop
+        )
     for mask, shape in zip(torch.split(flat, sizes), shapes, strict=True):
         yield mask.view(shape)
 
@@ -222,7 +224,7 @@ class _IntervalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, key_table, value_table, *kept = ctx.saved_tensors
-        dtype, total = query.dtype, wide(query)
+        dtype, total = query.dtype, accumulation_dtype(query)
         grad_query, grad_key, grad_value = (torch.empty_like(query) for _ in range(3))
         grad_key_table = torch.zeros_like(key_table, dtype=total)
         grad_value_table = torch.zeros_like(value_table, dtype=total)
@@ -259,7 +261,7 @@ class _IntervalAttention(torch.autograd.Function):
 
 def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
     """x_i · (keys_j + table[pairs_ij]), wide: [rows, chunk, keys seen]."""
-    found = torch.gather(torch.matmul(x, table.T).to(wide(x)), 2, pairs)
+    found = torch.gather(torch.matmul(x, table.T).to(accumulation_dtype(x)), 2, pairs)
     if found.dtype == x.dtype:
         return found.baddbmm_(x, keys.transpose(1, 2))
     return found.add_(torch.bmm(x, keys.transpose(1, 2)))

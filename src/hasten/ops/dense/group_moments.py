@@ -50,6 +50,6 @@ class GroupMoments(nn.Module):
             running.copy_(torch.where(good, running.lerp(moment, self.momentum), running))
 
 
-def normalise(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
+def normalize(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
     """[B, C] or [B, ...] to mean 0 and variance 1 by the given moments (channels last)."""
     return (x - mean) * torch.rsqrt(variance + eps)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 
 #: what a shorter row is divided by
 LEAST = 1e-12
@@ -38,7 +38,7 @@ class _NormalizedRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, heights: list[int], *parts: Tensor) -> Tensor:
         width, total, count = parts[0].shape[1], sum(heights), len(parts) // len(heights)
-        out = parts[0].new_empty(total, count, width, dtype=wide(parts[0]))
+        out = parts[0].new_empty(total, count, width, dtype=accumulation_dtype(parts[0]))
         lengths = out.new_empty(total, count, 1)
         places = zip(parts, _places(out, heights), _places(lengths, heights), strict=True)
         for part, into, length in places:

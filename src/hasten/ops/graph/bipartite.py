@@ -63,7 +63,7 @@ class Bipartite:
     to_items: Weighted
 
     @classmethod
-    def build(cls, pairs: CSR, items: int, normalised: Literal["mean", "symmetric"]) -> Bipartite:
+    def build(cls, pairs: CSR, items: int, normalized: Literal["mean", "symmetric"]) -> Bipartite:
         """From each user's distinct items."""
         users = len(pairs)
         user, item = pairs.rows, pairs.items
@@ -71,7 +71,7 @@ class Bipartite:
         by_item = (item[order], user[order])
         degree_u = np.maximum(np.bincount(user, minlength=users), 1).astype(np.float64)
         degree_i = np.maximum(np.bincount(item, minlength=items), 1).astype(np.float64)
-        if normalised == "mean":
+        if normalized == "mean":
             for_users, for_items = 1 / degree_u[user], 1 / degree_i[by_item[0]]
         else:
             both = 1 / np.sqrt(degree_u[user] * degree_i[item])

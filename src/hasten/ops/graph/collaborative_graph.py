@@ -57,7 +57,7 @@ class CollaborativeGraph:
         new[1:] = (self.head[1:] != self.head[:-1]) | (self.relation[1:] != self.relation[:-1])
         return np.asarray(np.cumsum(new) - 1, np.int64)
 
-    def normalised(self) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    def normalized(self) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
         """float32 [n]: one over the head's edges of that relation, the weights to begin with."""
         question = self.questions
         return (1.0 / np.bincount(question))[question].astype(np.float32)

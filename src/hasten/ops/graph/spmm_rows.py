@@ -34,7 +34,7 @@ def spmm_rows(
     """[S, D] the given rows of ``x``, and the same rows of :func:`spmm`; others cost nothing.
 
     x: [M, D], as many rows as columns of the graph, or [R, D], those of ``among``; rows: int64 [S]
-    on the host, distinct; among: int64 [R] ascending, with the rows and all their neighbours in it.
+    on the host, distinct; among: int64 [R] ascending, with the rows and all their neighbors in it.
     Both together, because their gradients are added up in one table.
     """
     return row_sums(RowEntries.of(graph, weights, rows, among), x, path)
@@ -48,7 +48,7 @@ def row_sums(entries: RowEntries, x: Tensor, path: Path | None = None) -> tuple[
     return found
 
 
-def with_neighbours(graph: SparseGraph, rows: Tensor) -> Tensor:
+def with_neighbors(graph: SparseGraph, rows: Tensor) -> Tensor:
     """int64 [R] ascending, on the host: these rows and the columns of their entries.
 
     rows: int64 [S] on the host. The graph is square.

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 
 #: logits held at once: in the second-level cache's reach on CPUs, a useful GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
@@ -69,7 +69,7 @@ def catalogue_cross_entropy_reference(
         logits = logits + bias
     if query_of_target is not None:
         logits = logits[query_of_target]
-    return F.cross_entropy(logits.to(wide(logits)), targets, reduction="sum")
+    return F.cross_entropy(logits.to(accumulation_dtype(logits)), targets, reduction="sum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,11 +149,14 @@ def _by_rows(
     tables = [block.to(dtype) for block in blocks]
     low = x.to(dtype)
     grad_x = torch.empty_like(x)
-    grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
-    grad_bias = torch.zeros(starts[-1], dtype=wide(x), device=x.device)
-    loss = torch.zeros((), dtype=wide(x), device=x.device)
+    grads = [
+        torch.zeros(block.shape, dtype=accumulation_dtype(block), device=x.device)
+        for block in blocks
+    ]
+    grad_bias = torch.zeros(starts[-1], dtype=accumulation_dtype(x), device=x.device)
+    loss = torch.zeros((), dtype=accumulation_dtype(x), device=x.device)
     rows = max(1, min(rows, len(x)))
-    logits = torch.empty(rows, starts[-1], dtype=wide(x), device=x.device)
+    logits = torch.empty(rows, starts[-1], dtype=accumulation_dtype(x), device=x.device)
     for start in range(0, len(x), rows):
         chunk = low[start : start + rows]
         scores = logits[: len(chunk)]
@@ -193,7 +196,7 @@ def _by_columns(
     starts = _offsets(blocks)
     columns = max(1, chunk_bytes // (4 * max(1, len(x))))
     low = x.to(dtype)
-    kind = wide(x)
+    kind = accumulation_dtype(x)
     lse = torch.full((len(x),), -torch.inf, dtype=kind, device=x.device)
     picked = torch.zeros(len(x), dtype=kind, device=x.device)
 
@@ -223,7 +226,10 @@ def _by_columns(
         inside, place = placed(index, begin, end)
         picked.index_add_(0, targets.query, torch.where(inside, scores.view(-1)[place], 0.0))
     grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
-    grads = [torch.zeros(block.shape, dtype=wide(block), device=x.device) for block in blocks]
+    grads = [
+        torch.zeros(block.shape, dtype=accumulation_dtype(block), device=x.device)
+        for block in blocks
+    ]
     grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
     for index, begin, end in chunks():
         residual = targets.times_((scores_of(index, begin, end) - lse[:, None]).exp_(), 0)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 
 #: scores held at once: few calls of GEMM, and still in a CPU's third-level cache
 CHUNK_BYTES_CPU = 8 << 20
@@ -119,7 +119,7 @@ class _Pass:
     ) -> None:
         self.x, self.blocks, self.bias, self.scale = x, blocks, bias, scale
         self.row, self.item, self.smoothing, self.dtype = row, item, smoothing, dtype
-        self.kind, self.width = wide(x), max(1, len(x))
+        self.kind, self.width = accumulation_dtype(x), max(1, len(x))
         self.count = sum(len(block) for block in blocks)
         self.low, self.scaled = x.to(dtype), (x * scale).to(dtype)
         self.rows = max(_FEWEST_ROWS, chunk_bytes // (4 * self.width))

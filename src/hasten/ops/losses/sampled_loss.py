@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops.dtypes import wide
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.table import Table
 
 #: gathered rows held at once: in the second-level cache's reach on CPUs
@@ -32,7 +32,7 @@ def gbce_beta(negatives: int, count: int, calibration: float) -> float:
 def sampled_loss(x: Tensor, rows: Tensor, beta: float = 1.0) -> Tensor:
     """Scalar sum over T rows: x [T, D] against rows [T, 1+k, D], the positive's row first."""
     # products and sums: a batched product of such thin matrices takes twice the time backward
-    scores = (x[:, None] * rows).sum(-1, dtype=wide(x))
+    scores = (x[:, None] * rows).sum(-1, dtype=accumulation_dtype(x))
     return beta * F.softplus(-scores[:, 0]).sum() + F.softplus(scores[:, 1:]).sum()
 
 
@@ -56,7 +56,7 @@ class _FromTable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, ids: Tensor, beta: float, size: int) -> Tensor:
         grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
-        loss = torch.zeros((), dtype=wide(x), device=x.device)
+        loss = torch.zeros((), dtype=accumulation_dtype(x), device=x.device)
         parts = zip(*(torch.split(tensor, size) for tensor in (x, ids, grad_x)), strict=True)
         for chunk, wanted, grad in parts:
             flat = wanted.reshape(-1)

@@ -46,7 +46,7 @@ class AttentionOptions(SequentialOptions):
                     raise ValueError(f"{name} belongs to residual=mhc, and residual is plain")
             return self
         if self.norm == "post":
-            raise ValueError("residual=mhc needs norm=pre: streams are not normalised on their way")
+            raise ValueError("residual=mhc needs norm=pre: streams are not normalized on their way")
         if self.blocks == 1 and self.projection not in (None, "identity"):
             raise ValueError(
                 f"projection={self.projection} has no effect with one block: the first sublayer "
