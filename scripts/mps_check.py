@@ -77,7 +77,7 @@ def main() -> int:
         seconds, memory = each["seconds_a_step"], each["memory_bytes"]
         sys.stderr.write(
             f"{each['device']:>4}, path {each['path']}: {seconds:.3f} s a step, "
-            f"{int(str(memory)) / 2**20:,.0f} MB, losses apart {apart:.1e}\n"
+            f"{int(str(memory)) / 2**20:,.0f} MiB, losses apart {apart:.1e}\n"
         )
     sys.stdout.write(json.dumps(found) + "\n")
     if worst > 1e-3:

@@ -19,7 +19,7 @@ def announce(summary: Summary) -> None:
     memory = summary.peak_memory_bytes / 2**20
     say(
         f"{summary.model} on {summary.data}: {summary.epochs} epochs, {total:.1f} s, "
-        f"{summary.examples_per_second:,.0f} examples/s, peak memory {memory:,.0f} MB"
+        f"{summary.examples_per_second:,.0f} examples/s, peak memory {memory:,.0f} MiB"
     )
     show_metrics(summary.valid, summary.test, summary.protocol)
     say(f"run folder  {summary.run}")

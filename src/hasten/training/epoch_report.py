@@ -39,7 +39,7 @@ class EpochReport:
         text = " ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
         line = (
             f"epoch {number}  {text}  {self.seconds:.1f} s  "
-            f"{self.examples_per_second:,.0f} examples/s  {peak_memory_bytes() / 2**20:,.0f} MB"
+            f"{self.examples_per_second:,.0f} examples/s  {peak_memory_bytes() / 2**20:,.0f} MiB"
         )
         if evaluation is not None:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in evaluation.values.items())
