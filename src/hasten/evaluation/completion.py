@@ -56,7 +56,7 @@ class CompletionProtocol:
 class CompletionTask:
     """Queries, their targets and excluded answers, as in RankingTask.
 
-    force_last: bool [S], targets that count as misses: an entity or relation of their triple is
+    rank_last: bool [S], targets that count as misses: an entity or relation of their triple is
     unseen in training. triple: int64 [S], the triple of the part.
     range_start, range_stop: int64 [Q], the range of candidates of each query; None: all entities.
     """
@@ -65,7 +65,7 @@ class CompletionTask:
     targets: CSR
     excluded: CSR
     protocol: CompletionProtocol
-    force_last: NDArray[np.bool_]
+    rank_last: NDArray[np.bool_]
     triple: Int64
     candidates: None = None
     range_start: Int64 | None = None
@@ -96,9 +96,9 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     entities, relations = len(graph.entities), len(graph.relations)
     both = group_queries(graph.of(part), relations, entities)
     excluded = known_answers(graph.triples, relations, both.queries, entities)
-    force_last = graph.rank_last[graph.part == part][both.triple]
+    rank_last = graph.rank_last[graph.part == part][both.triple]
     protocol = CompletionProtocol(
-        graph.split, PART_NAMES[part], entities, options.ties, int(force_last.sum()), graph.typed
+        graph.split, PART_NAMES[part], entities, options.ties, int(rank_last.sum()), graph.typed
     )
     start = stop = None
     if graph.typed:
@@ -110,7 +110,7 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
         both.targets,
         excluded,
         protocol,
-        force_last,
+        rank_last,
         both.triple,
         range_start=start,
         range_stop=stop,

@@ -93,7 +93,7 @@ class RankingTask:
     protocol: Protocol
 
     #: targets that are ranked last: none
-    force_last: None = None
+    rank_last: None = None
 
     @property
     def item_count(self) -> int:

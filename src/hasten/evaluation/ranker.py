@@ -102,9 +102,9 @@ def metric_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> d
     higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
     competitors = task.competitors
     # targets with an entity or relation unseen in training count as misses: ranked last
-    if task.force_last is not None:
-        higher = np.where(task.force_last, competitors, higher)
-        tied = np.where(task.force_last, 0, tied)
+    if task.rank_last is not None:
+        higher = np.where(task.rank_last, competitors, higher)
+        tied = np.where(task.rank_last, 0, tied)
     return metrics_per_query(metrics, task.offsets, higher, tied, competitors, task.protocol.ties)
 
 
