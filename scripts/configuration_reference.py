@@ -32,10 +32,10 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 HEAD = """# Configuration reference
 
-Written by `make docs`. Every key can stand in a YAML file (`--config FILE`), be set by
-`--set key=value`, or by a flag where `hasten train --help` lists one; flags and `--set` win over
-the file, the file over the defaults. The resolved configuration is saved as `config.yaml` in the
-run folder, and `hasten train --config` on it repeats the run. Unknown keys are errors.
+Set a key in a YAML file (`--config FILE`), with `--set key=value`, or with its flag if
+`hasten train --help` lists one. Flags and `--set` override the file, and the file overrides the
+defaults. The run folder keeps all values in `config.yaml`, and `hasten train --config` with that
+file repeats the run. Unknown keys are errors. `make docs` writes this page.
 """
 
 BOUNDS = {"Ge": ("ge", "≥"), "Gt": ("gt", ">"), "Le": ("le", "≤"), "Lt": ("lt", "<")}

@@ -68,18 +68,18 @@ def _built_in(family: str, attribute: str, summary: str) -> ModelEntry:
 
 BUILT_IN = (
     _built_in("sequential", "SASRec", "self-attention over item sequences"),
-    _built_in("sequential", "TiSASRec", "self-attention that knows times"),
-    _built_in("collaborative", "KGAT", "recommendation with facts about the items"),
-    _built_in("collaborative", "BPRMF", "matrix factorisation by pairwise ranking"),
-    _built_in("collaborative", "LightGCN", "means over neighbors"),
-    _built_in("multimodal", "MMGCN", "graph networks over features of items"),
-    _built_in("multimodal", "DRAGON", "features, graphs of users and items"),
+    _built_in("sequential", "TiSASRec", "self-attention with time intervals"),
+    _built_in("collaborative", "KGAT", "graph attention with a knowledge graph"),
+    _built_in("collaborative", "BPRMF", "matrix factorization by pairwise ranking"),
+    _built_in("collaborative", "LightGCN", "graph convolution of embeddings"),
+    _built_in("multimodal", "MMGCN", "a graph network per modality"),
+    _built_in("multimodal", "DRAGON", "item features, user and item graphs"),
     _built_in("knowledge_graph", "ConvE", "2-D convolutions over knowledge graphs"),
-    _built_in("knowledge_graph", "DistMult", "three-way products of triples"),
-    _built_in("knowledge_graph", "ComplEx", "complex products of triples"),
-    _built_in("typed_graph", "HGT", "vectors of a typed graph's nodes"),
-    _built_in("typed_graph", "Degree", "links where both ends have many"),
-    _built_in("collaborative", "Pop", "the most popular items, for everyone"),
+    _built_in("knowledge_graph", "DistMult", "bilinear, diagonal relations"),
+    _built_in("knowledge_graph", "ComplEx", "bilinear, complex embeddings"),
+    _built_in("typed_graph", "HGT", "heterogeneous graph transformer"),
+    _built_in("typed_graph", "Degree", "baseline: node degrees"),
+    _built_in("collaborative", "Pop", "baseline: the most popular items"),
 )
 
 

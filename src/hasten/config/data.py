@@ -14,7 +14,7 @@ class DataOptions(Section):
 
     path: str | None = Field(None, description="file, folder or registered name; none: a sample")
     format: str | None = Field(None, description="format name; none: recognized by content")
-    train: str | None = Field(None, description="training file, where files are named one by one")
+    train: str | None = Field(None, description="training file, if files are named one by one")
     valid: str | None = Field(None, description="validation file (given split)")
     test: str | None = Field(None, description="test file (given split)")
     names: str | None = Field(
@@ -25,14 +25,14 @@ class DataOptions(Section):
         default_factory=dict, description="our column name -> name in the file (user, item, ...)"
     )
     ids: Literal["auto", "numbers", "labels"] = Field(
-        "auto", description="numbers: whole, of 64 bits; labels: any text; auto: by content"
+        "auto", description="numbers: 64-bit integers; labels: any text; auto: by content"
     )
     duplicates: Literal["keep", "drop", "error"] = Field(
         "keep", description="repeated (user, item, time) interactions, or triples"
     )
     split: Literal["auto", "leave-last-two-out", "ratio", "given"] = Field(
         "auto",
-        description="auto: given where the files say so, else leave-last-two-out (models of "
+        description="auto: given if the files have parts, else leave-last-two-out (models of "
         "user-item pairs and triples: ratio)",
     )
     ratios: tuple[float, float, float] = Field(
@@ -67,7 +67,7 @@ class InteractionOptions(DataOptions):
         0.0,
         ge=0,
         lt=1,
-        description="share of each user's train items for validation, where a given split has none",
+        description="share of each user's train items for validation, if a given split has none",
     )
 
 
@@ -76,7 +76,7 @@ class KnowledgeOptions(InteractionOptions):
 
     kg: str | None = Field(None, description="file of triples about the items")
     links: str | None = Field(
-        None, description="file of item<separator>entity, where kg calls items otherwise"
+        None, description="file of item<separator>entity, if kg names items differently"
     )
 
 

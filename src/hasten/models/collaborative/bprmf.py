@@ -26,10 +26,10 @@ class BPRMFOptions(ModelOptions):
     """Options of BPR-MF."""
 
     name: Literal["bprmf"] = "bprmf"
-    width: int = Field(64, ge=1, description="D, the width of users and items")
-    l2: float = Field(1e-5, ge=0, description="weight of the vectors' squared norms / 2")
+    width: int = Field(64, ge=1, description="embedding dimension D")
+    l2: float = Field(1e-5, ge=0, description="L2 penalty of the pairs' vectors")
     sampling: Sampling = Field(
-        "users", description="examples: users alike, or every interaction once an epoch"
+        "users", description="training pairs: users uniformly, or every interaction once per epoch"
     )
 
 
@@ -37,7 +37,7 @@ class BPRMF(CollaborativeModel):
     """Users [U, D] and items [N, D]."""
 
     name = "bprmf"
-    summary = "matrix factorisation by pairwise ranking (Rendle et al. 2009)"
+    summary = "matrix factorization by pairwise ranking (Rendle et al. 2009)"
     Options = BPRMFOptions
     supports = Supports(precision=False)
 

@@ -55,26 +55,28 @@ _MOST = 0.8
 
 
 class KGATOptions(ModelOptions):
-    """Options of KGAT; the values of the paper in brackets."""
+    """Options of KGAT. The defaults are the paper's."""
 
     name: Literal["kgat"] = "kgat"
-    width: int = Field(64, ge=1, description="D, the width of entities and users [64]")
-    relation_width: int = Field(64, ge=1, description="K, the width of relations [64]")
+    width: int = Field(64, ge=1, description="dimension D of entities and users")
+    relation_width: int = Field(64, ge=1, description="dimension K of relations")
     layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 32, 16), min_length=1, description="widths of the layers [64, 32, 16]"
+        (64, 32, 16), min_length=1, description="width of each propagation layer"
     )
     aggregator: Aggregator = Field(
-        "bi-interaction", description="how a node and its neighbors are mixed [bi-interaction]"
+        "bi-interaction", description="how a node and its neighbors are combined"
     )
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="of messages [0.1]")
-    slope: float = Field(0.2, ge=0, description="of the leaky ReLU below 0 [0.2]")
-    l2: float = Field(1e-5, ge=0, description="weight of the vectors' squared norms / 2 [1e-5]")
-    kg_l2: float = Field(1e-5, ge=0, description="the same in the translation phase [1e-5]")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="dropout rate of messages"
+    )
+    slope: float = Field(0.2, ge=0, description="negative slope of the leaky ReLU")
+    l2: float = Field(1e-5, ge=0, description="L2 penalty of the pairs' vectors")
+    kg_l2: float = Field(1e-5, ge=0, description="L2 penalty of the translation phase")
     kg_batch_size: int | None = Field(
-        None, ge=1, description="edges a step of the translation phase; none: twice batch_size"
+        None, ge=1, description="edges per step of the translation phase; none: twice batch_size"
     )
     sampling: Sampling = Field(
-        "users", description="pairs: users alike, or every interaction once an epoch [users]"
+        "users", description="training pairs: users uniformly, or every interaction once per epoch"
     )
 
 
@@ -103,7 +105,7 @@ class KGAT(NodeVectorModel):
     """The model. :meth:`phases` builds the graph from the data."""
 
     name = "kgat"
-    summary = "recommendation with facts about the items (Wang et al. 2019)"
+    summary = "graph attention over interactions and a knowledge graph (Wang et al. 2019)"
     reads = "facts"
     Options = KGATOptions
     defaults = {**NodeVectorModel.defaults, "lr": 1e-4}

@@ -31,14 +31,14 @@ from hasten.ops.table import EmbeddingTable
 
 
 class LightGCNOptions(ModelOptions):
-    """Options of LightGCN; the values of the paper in brackets."""
+    """Options of LightGCN."""
 
     name: Literal["lightgcn"] = "lightgcn"
-    width: int = Field(64, ge=1, description="D, the width of users and items [64]")
-    layers: int = Field(3, ge=1, description="K, how far neighbors are summed [3]")
-    l2: float = Field(1e-4, ge=0, description="weight of layer 0's squared norms / 2 [1e-4]")
+    width: int = Field(64, ge=1, description="embedding dimension D")
+    layers: int = Field(3, ge=1, description="number K of propagation layers")
+    l2: float = Field(1e-4, ge=0, description="L2 penalty of the pairs' embeddings (layer 0)")
     sampling: Sampling = Field(
-        "users", description="pairs: users alike, or every interaction once an epoch"
+        "users", description="training pairs: users uniformly, or every interaction once per epoch"
     )
 
 
@@ -46,7 +46,7 @@ class LightGCN(NodeVectorModel):
     """Nodes [N + U, D], the items first. :meth:`phases` builds the graph from the data."""
 
     name = "lightgcn"
-    summary = "means of embeddings over neighbors (He et al. 2020)"
+    summary = "graph convolution: the mean of propagated embeddings (He et al. 2020)"
     Options = LightGCNOptions
 
     options: LightGCNOptions

@@ -38,7 +38,7 @@ class Pop(Model):
     """Training interactions per item, without gradient steps."""
 
     name = "pop"
-    summary = "the most popular items, for everyone"
+    summary = "baseline: the most popular items"
     Options = PopOptions
     sample = "sequences"
     supports = FITTED

@@ -52,21 +52,21 @@ _SMOOTHING, _NEGATIVES = 0.1, 128
 Share = Annotated[float, Field(ge=0, lt=1)]
 Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled"]
 LOSS_DESCRIPTION = (
-    "1-n: binary over all entities, all answers of a query at once; 1-n-softmax: softmax, all "
-    "answers at once; 1vsall: softmax, one answer; sampled: one answer among sampled entities"
+    "1-n (KvsAll): binary cross-entropy, all answers of a query at once; 1-n-softmax: softmax, all "
+    "answers at once; 1vsall: softmax, one answer; sampled: one answer and sampled negatives"
 )
 
 
 class TripleOptions(ModelOptions):
     """Options of all knowledge graph models."""
 
-    width: int = Field(200, ge=1, description="D, the width of entities and relations")
+    width: int = Field(200, ge=1, description="embedding dimension D")
     loss: Loss = Field("1-n", description=LOSS_DESCRIPTION)
     label_smoothing: Share | None = Field(
-        None, description="only for loss=1-n: labels become (1-s) y + s/N (0.1)"
+        None, description="only for loss=1-n: labels become (1-s) y + s/N; none: 0.1"
     )
     negatives: int | None = Field(
-        None, ge=1, description="only for loss=sampled: negatives per answer (128)"
+        None, ge=1, description="only for loss=sampled: negatives per answer; none: 128"
     )
 
     @model_validator(mode="after")

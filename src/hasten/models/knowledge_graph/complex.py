@@ -28,7 +28,7 @@ class ComplExOptions(TripleOptions):
 
     name: Literal["complex"] = "complex"
     loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
-    dropout: Share = Field(0.3, description="of the products")
+    dropout: Share = Field(0.3, description="dropout rate of e_h * e_r")
 
     @field_validator("width")
     @classmethod
@@ -42,7 +42,7 @@ class ComplEx(FactorizedTripleModel):
     """The model."""
 
     name = "complex"
-    summary = "complex products of triples (Trouillon et al. 2016)"
+    summary = "bilinear score of complex embeddings (Trouillon et al. 2016)"
     Options = ComplExOptions
     defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
 

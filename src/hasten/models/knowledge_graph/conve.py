@@ -42,16 +42,18 @@ EPS = 1e-5
 
 
 class ConvEOptions(TripleOptions):
-    """Options of ConvE; the paper's values in brackets."""
+    """Options of ConvE. The defaults are the paper's."""
 
     name: Literal["conve"] = "conve"
-    width: int = Field(200, ge=1, description="D, the width of entities and relations [200]")
-    channels: int = Field(32, ge=1, description="C, filters of the convolution [32]")
-    kernel: int = Field(3, ge=1, description="k, filters are k by k [3]")
-    input_dropout: Share = Field(0.2, description="of the image [0.2]")
-    feature_dropout: Share = Field(0.2, description="of whole channels [0.2]")
-    hidden_dropout: Share = Field(0.3, description="of the hidden vector [0.3]")
-    group: int = Field(128, ge=2, description="questions that share BatchNorm statistics")
+    width: int = Field(200, ge=1, description="embedding dimension D")
+    channels: int = Field(32, ge=1, description="number C of convolution filters")
+    kernel: int = Field(3, ge=1, description="filters are k by k")
+    input_dropout: Share = Field(0.2, description="dropout rate of the image")
+    feature_dropout: Share = Field(0.2, description="dropout rate of whole channels")
+    hidden_dropout: Share = Field(0.3, description="dropout rate of the hidden vector")
+    group: int = Field(
+        128, ge=2, description="queries that share BatchNorm statistics (ghost batch norm)"
+    )
 
     @model_validator(mode="after")
     def _has_a_shape(self) -> ConvEOptions:

@@ -28,14 +28,14 @@ class DistMultOptions(TripleOptions):
 
     name: Literal["distmult"] = "distmult"
     loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
-    dropout: Share = Field(0.3, description="of the products")
+    dropout: Share = Field(0.3, description="dropout rate of e_h * e_r")
 
 
 class DistMult(FactorizedTripleModel):
     """The model."""
 
     name = "distmult"
-    summary = "three-way products of triples (Yang et al. 2015)"
+    summary = "bilinear score with a diagonal matrix per relation (Yang et al. 2015)"
     Options = DistMultOptions
     defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
 

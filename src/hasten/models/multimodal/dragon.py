@@ -44,22 +44,22 @@ _PER_NAT = 1.4426950408889634
 
 
 class DRAGONOptions(ModelOptions):
-    """Options of DRAGON; the values of the paper in brackets."""
+    """Options of DRAGON. The defaults are the paper's."""
 
     name: Literal["dragon"] = "dragon"
-    width: int = Field(64, ge=1, description="D, the width of a modality [64]")
-    hidden: int = Field(256, ge=1, description="the width within the network of features [256]")
-    layers: int = Field(2, ge=1, description="how far neighbors in the pairs reach [2]")
-    mm_layers: int = Field(1, ge=0, description="how far items that are alike reach [1]")
-    neighbours: int = Field(10, ge=1, description="items that are alike, itself included [10]")
-    companions: int = Field(40, ge=0, description="users with items in common [40]")
+    width: int = Field(64, ge=1, description="embedding dimension D of each modality")
+    hidden: int = Field(256, ge=1, description="hidden width of the feature network")
+    layers: int = Field(2, ge=1, description="layers over the user-item graph")
+    mm_layers: int = Field(1, ge=0, description="layers over the graph of similar items")
+    neighbours: int = Field(10, ge=1, description="similar items per item, itself included")
+    companions: int = Field(40, ge=0, description="similar users per user, by items in common")
     modalities: tuple[str, ...] | None = Field(
-        None, min_length=1, description="which features are used, in this order; none: all"
+        None, min_length=1, description="modalities to use, in this order; none: all"
     )
     first_weight: float = Field(
-        0.1, ge=0, le=1, description="weight of the first modality's items; others share the rest"
+        0.1, ge=0, le=1, description="weight of the first modality; the others share the rest"
     )
-    l2: float = Field(1e-3, ge=0, description="weight of the squared users [1e-3, Clothing 0.1]")
+    l2: float = Field(1e-3, ge=0, description="L2 penalty of the users (paper: 1e-3, Clothing 0.1)")
 
 
 class Channel(nn.Module):
@@ -77,7 +77,7 @@ class DRAGON(MultimodalModel):
     """The model."""
 
     name = "dragon"
-    summary = "features, with graphs of users and of items (Zhou et al. 2023)"
+    summary = "item features with graphs of similar users and items (Zhou et al. 2023)"
     Options = DRAGONOptions
     defaults = {**FEATURE_DEFAULTS, "lr": 1e-4}
     supports = Supports(recompute=True)

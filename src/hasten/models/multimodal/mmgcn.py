@@ -49,28 +49,28 @@ _SLOPE = 0.01
 
 
 class MMGCNOptions(ModelOptions):
-    """Options of MMGCN; the values of the published runs in brackets."""
+    """Options of MMGCN. The defaults are those of published runs, but for ``ids``."""
 
     name: Literal["mmgcn"] = "mmgcn"
-    width: int = Field(64, ge=1, description="D, the width of users, items and layers [64]")
-    layers: int = Field(3, ge=1, description="how far neighbors reach [3]")
+    width: int = Field(64, ge=1, description="embedding dimension D, and the width of the layers")
+    layers: int = Field(3, ge=1, description="number of propagation layers")
     ids: Literal["trainable", "frozen"] = Field(
         "trainable",
-        description="embeddings of ids and users: trained, as in the paper, or left as they were "
-        "drawn, as a much used implementation does",
+        description="ID and user embeddings: trained as in the paper, or kept at their random "
+        "initialization as in the public code",
     )
     modalities: tuple[str, ...] | None = Field(
-        None, min_length=1, description="which features are used, in this order; none: all"
+        None, min_length=1, description="modalities to use, in this order; none: all"
     )
     projected: tuple[str, ...] = Field(
         ("image", "vision", "visual"),
-        description="modalities that go through a matrix first [what is seen]",
+        description="modalities that are projected to model.latent first",
     )
-    latent: int = Field(256, ge=1, description="the width that these come out with [256]")
+    latent: int = Field(256, ge=1, description="width of projected modalities")
     l2: float | None = Field(
         None,
         ge=0,
-        description="weight of the squared embeddings [0 to 0.1]; none: 1e-4, with frozen ids 0",
+        description="L2 penalty (published: 0 to 0.1); none: 1e-4, with frozen ids 0",
     )
 
 
@@ -120,7 +120,7 @@ class MMGCN(MultimodalModel):
     """The model."""
 
     name = "mmgcn"
-    summary = "graph networks over features of items (Wei et al. 2019)"
+    summary = "one graph network per modality of item features (Wei et al. 2019)"
     Options = MMGCNOptions
     defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
     supports = Supports(recompute=True, compile=True)

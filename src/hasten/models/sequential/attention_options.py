@@ -14,21 +14,21 @@ MOST_PERMUTED = 4
 
 
 class AttentionOptions(SequentialOptions):
-    """Options of models with self-attention; the values of SASRec's paper in brackets."""
+    """Options of models with self-attention."""
 
-    blocks: int = Field(2, ge=1, description="attention and feed-forward blocks [2]")
-    heads: int = Field(1, ge=1, description="attention heads; must divide the width [1]")
-    feedforward: int = Field(1, ge=1, description="inner width of the FFN in multiples of D [1]")
-    norm: Literal["pre", "post"] = Field("pre", description="layer norm before or after [pre]")
+    blocks: int = Field(2, ge=1, description="attention and feed-forward blocks (paper: 2)")
+    heads: int = Field(1, ge=1, description="attention heads; must divide the width (paper: 1)")
+    feedforward: int = Field(1, ge=1, description="inner width of the FFN, in multiples of D")
+    norm: Literal["pre", "post"] = Field("pre", description="position of the layer norm")
     residual: Literal["plain", "mhc"] = Field(
-        "plain", description="mhc: manifold-constrained hyper-connections"
+        "plain", description="residual connections; mhc: manifold-constrained hyper-connections"
     )
-    streams: int | None = Field(None, ge=2, le=16, description="mhc: residual streams (4)")
+    streams: int | None = Field(None, ge=2, le=16, description="mhc: residual streams; none: 4")
     projection: Projection | None = Field(
-        None, description="mhc: how streams are mixed doubly stochastically (sinkhorn)"
+        None, description="mhc: how the doubly stochastic matrices are made; none: sinkhorn"
     )
     maps: Literal["dynamic", "static"] | None = Field(
-        None, description="mhc: maps that follow each token, or one for all (dynamic)"
+        None, description="mhc: maps computed per token, or the same for all; none: dynamic"
     )
 
     @model_validator(mode="after")

@@ -37,17 +37,21 @@ FEW_ROWS = 1 << 17
 
 
 class SequentialOptions(ModelOptions):
-    """Options of all sequential models; the values of SASRec's paper in brackets."""
+    """Options of all sequential models."""
 
-    width: int = Field(64, ge=1, description="D, the width of everything [50]")
-    max_length: int = Field(50, ge=1, description="most recent items that are seen [50, ml-1m 200]")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="[0.5, ml-1m 0.2]")
-    loss: Literal["ce", "bce", "gbce"] = Field("ce", description="[bce]")
+    width: int = Field(64, ge=1, description="embedding dimension D (paper: 50)")
+    max_length: int = Field(50, ge=1, description="most recent items that are read (ml-1m: 200)")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.5, description="dropout rate (ml-1m: 0.2)"
+    )
+    loss: Literal["ce", "bce", "gbce"] = Field(
+        "ce", description="ce: over all items; bce, gbce: sampled negatives (paper: bce)"
+    )
     negatives: Annotated[int, OnlyWith("loss", "bce", "gbce")] = Field(
-        1, ge=1, description="sampled negatives per position, bce and gbce [1]"
+        1, ge=1, description="sampled negatives per position, for bce and gbce (paper: 1)"
     )
     calibration: Annotated[float, OnlyWith("loss", "gbce")] = Field(
-        0.75, ge=0, le=1, description="gBCE's calibration t"
+        0.75, ge=0, le=1, description="calibration t of gbce"
     )
 
 
@@ -146,7 +150,7 @@ class SequentialModel(Model):
 
     @property
     def _beta(self) -> float:
-        """The exponent of gBCE; 1 for BCE."""
+        """The weight of the positive term: gBCE's beta, 1 for BCE."""
         options = self.options
         if options.loss != "gbce":
             return 1.0

@@ -44,18 +44,15 @@ PAPER_L2 = 5e-5
 
 
 class TiSASRecOptions(AttentionOptions):
-    """Options of TiSASRec; the paper's values in brackets."""
+    """Options of TiSASRec."""
 
     name: Literal["tisasrec"] = "tisasrec"
-    max_length: int = Field(50, ge=1, description="most recent items that are seen [50]")
+    max_length: int = Field(50, ge=1, description="most recent items that are read")
     span: int = Field(
-        256, ge=1, description="longest interval told apart, in a user's smallest gaps [256]"
+        256, ge=1, description="largest time interval, in units of a user's smallest gap"
     )
     embedding_l2: float | None = Field(
-        None,
-        ge=0,
-        description="weight of the squared embedding tables in the loss; none: 5e-5 with bce and "
-        "gbce, 0 with ce [5e-5]",
+        None, ge=0, description="L2 penalty of the embedding tables; none: 5e-5, with ce 0"
     )
 
 
@@ -76,7 +73,7 @@ class TiSASRec(AttentionModel):
     """An item table, two tables each of positions and intervals, and blocks."""
 
     name = "tisasrec"
-    summary = "self-attention that knows the time between events (Li et al. 2020)"
+    summary = "self-attention with the time between interactions (Li et al. 2020)"
     Options = TiSASRecOptions
     sample = "sittings"
     reads_times = True

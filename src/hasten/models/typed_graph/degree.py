@@ -44,7 +44,7 @@ class Degree(Model):
     """Logarithms of degrees: row r of tails, row r + R of heads."""
 
     name = "degree"
-    summary = "links where both ends have many"
+    summary = "baseline: node degrees per relation"
     reads = "triples"
     Options = DegreeOptions
     defaults = {"evaluation.metrics": METRICS}

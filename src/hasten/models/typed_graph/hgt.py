@@ -59,7 +59,7 @@ class HGT(Model):
     """The model. :meth:`attach` builds its graph from the data."""
 
     name = "hgt"
-    summary = "vectors of a typed graph's nodes (Hu et al. 2020)"
+    summary = "heterogeneous graph transformer (Hu et al. 2020)"
     reads = "typed_graph"
     Options = HGTOptions
     defaults = {"batch_size": 5000, "lr": 1e-3, "evaluation.metrics": METRICS}

@@ -11,54 +11,54 @@ from hasten.objectives.link_sampling import LinkLoss, Mode
 
 
 class HGTOptions(ModelOptions):
-    """Options of HGT; the values of the guide in brackets."""
+    """Options of HGT."""
 
     name: Literal["hgt"] = "hgt"
-    width: int = Field(512, ge=1, description="of the embeddings [512]")
-    hidden: int = Field(256, ge=1, description="width of inputs and layers [256]")
-    layers: int = Field(2, ge=1, description="layers of attention [2]")
-    heads: int = Field(8, ge=1, description="heads; must divide hidden [8]")
+    width: int = Field(512, ge=1, description="embedding dimension")
+    hidden: int = Field(256, ge=1, description="width of inputs and layers")
+    layers: int = Field(2, ge=1, description="number of attention layers")
+    heads: int = Field(8, ge=1, description="attention heads; must divide hidden")
     inputs: Literal["embeddings", "features", "constant"] = Field(
         "embeddings",
-        description="a vector of every node's own; a linear map of data.features (in types without "
-        "them: vectors of their nodes' own); or one vector a type [constant]",
+        description="an embedding per node; a linear map of data.features (for types without "
+        "features: embeddings); or one vector per node type",
     )
-    activation: Literal["none", "relu"] = Field("none", description="after each layer [relu]")
-    norm: bool = Field(True, description="layer norm after each layer, of the node's type [no]")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="of layers' results [0]")
+    activation: Literal["none", "relu"] = Field("none", description="activation after each layer")
+    norm: bool = Field(True, description="layer norm after each layer, per node type")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="dropout rate of layers")
     decoder: Literal["distmult", "dot"] = Field(
-        "distmult", description="scores of links, with the relation or without it [dot]"
+        "distmult", description="score of a link: with relation weights, or the dot product"
     )
     mode: Mode = Field(
-        "full", description="messages: a pass over the graph a step, or neighborhoods of links "
-        "(edges) or of links of drawn nodes (neighbors)"
+        "full", description="a step encodes: the whole graph, or the neighborhoods of its scored "
+        "links (edges) or of one link per sampled node (neighbors)"
     )  # fmt: skip
     scored_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.2, description="at most this share of a relation's links is scored in a step"
+        0.2, description="largest share of a relation's links that a step scores"
     )
     steps_per_epoch: int | None = Field(
-        None, ge=1, description="none: until every link (or node) had its turn [1]"
+        None, ge=1, description="none: as many as score every link (neighbors: node) once"
     )
     loss: LinkLoss = Field(
-        "softmax", description="of a link beside drawn ends: each alone, or all by a softmax"
+        "softmax", description="loss of a link and its negatives: binary, or softmax cross-entropy"
     )
-    negatives: int = Field(64, ge=1, description="other ends a step, relation and side")
+    negatives: int = Field(64, ge=1, description="negatives per step, relation and side")
     fan_out: int | None = Field(
-        None, ge=1, description="messages of a relation into a node, in edges and neighbors; "
+        None, ge=1, description="edges and neighbors: messages sampled per node and relation; "
         "none: all in edges, 8 in neighbors"
     )  # fmt: skip
-    contrastive_weight: float = Field(0.5, ge=0, description="of the contrast; 0: none [0.5]")
+    contrastive_weight: float = Field(0.5, ge=0, description="contrastive loss; 0: off")
     contrastive_type: str | None = Field(
-        None, description="type whose similar nodes are drawn together; none: disease, if there is"
+        None, description="node type of the contrastive loss; none: disease, if it exists"
     )
     contrastive_relations: tuple[str, ...] | None = Field(
-        None, description="relations whose neighbors tell similarity; none: all"
+        None, description="relations that define similarity; none: all"
     )
     similarity_threshold: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1, description="nodes are similar above this Jaccard similarity of neighbors [0.1]"
+        0.1, description="Jaccard similarity of neighbors above which nodes are similar"
     )
-    contrastive_batch: int = Field(512, ge=1, description="nodes of the contrast a step")
-    temperature: float = Field(0.2, gt=0, description="of the contrast")
+    contrastive_batch: int = Field(512, ge=1, description="contrastive anchors per step")
+    temperature: float = Field(0.2, gt=0, description="temperature of the contrastive loss")
 
     @model_validator(mode="after")
     def _consistent(self) -> HGTOptions:
