@@ -10,7 +10,7 @@ import pytest
 
 from hasten import api, run
 from hasten.configuration.build import load_config
-from hasten.errors import ConfigurationError, DataError
+from hasten.errors import ConfigurationError, DataError, RunFolderError
 from hasten.testing import fingerprint, training_log
 from hasten.training.cpu_fallback import falls_back_to_cpu
 from hasten.training.step import OptimizerStep
@@ -84,6 +84,14 @@ def test_a_user_who_has_everything_leaves_no_negatives(tmp_path):
         train(tmp_path / "run", events, model__loss="bce")
     assert not (tmp_path / "run").exists()
     train(tmp_path / "run", events, model__loss="ce")
+
+
+@pytest.mark.parametrize("content", ["{}", "[" * 100_000])
+def test_damaged_records_of_the_data_are_refused(content, tmp_path):
+    train(tmp_path)
+    (tmp_path / "data.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"data\.json: damaged: "):
+        run.resume(tmp_path, quiet=True)
 
 
 def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -130,6 +131,24 @@ def test_exact_names_of_parts_win(tmp_path):
     (tmp_path / "valid_more.txt").write_text("1 2\n")
     with pytest.raises(DataError, match=r"for one part: valid_more\.txt, valid_negatives\.txt"):
         locate(InteractionOptions(path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("place", ["\udce9.csv", "\udce9/train.csv", "set/train_\udce9.csv"])
+@pytest.mark.parametrize("verb", ["inspect", "check"])
+def test_names_that_are_not_utf_8_are_refused(place, verb, tmp_path, capsys):
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    for name in (path, path.with_name(path.name.replace("train", "test"))):
+        name.write_text(TRAIN_ROWS)
+    assert main(["data", verb, str(path if path.parent == tmp_path else path.parent)]) == 2
+    said = capsys.readouterr().err
+    assert "\\xe9" in said
+    assert "the name is not UTF-8; rename it" in said
+    archive = tmp_path / "\udce9.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("train.txt", "a\tr\tb\n")
+    assert main(["data", verb, str(archive)]) == 2
+    assert "the name is not UTF-8; rename it" in capsys.readouterr().err
 
 
 EVENT_ROWS = "user,item,time\n" + "".join(f"{u},i{i},{i}\n" for u in range(9) for i in range(12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +12,10 @@ import pytest
 
 from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset, load_table
+from hasten.data.modality import Modality
 from hasten.data.store import DESCRIPTION, FILES, fingerprint, load_stored, save_dataset
 from hasten.data.tables import Dataset, Vocabulary
-from hasten.errors import DataError
+from hasten.errors import DataError, HastenError
 
 TABLES = {
     "numbers": {"user": [1, 1, 1], "item": [3, 1, 2], "rating": [1.0, 2.0, 3.0], "time": [3, 2, 1]},
@@ -117,6 +119,48 @@ def test_other_data_under_the_same_description_are_noticed(tmp_path):
     (tmp_path / "a" / FILES[2]).write_bytes((tmp_path / "b" / FILES[2]).read_bytes())
     with pytest.raises(DataError, match="does not match its fingerprint"):
         load_stored(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "7", '{"version": 1}', "[" * 100_000, '{"version": ' * 100_000]
+)
+def test_a_description_that_is_none_is_damage(text, tmp_path):
+    save_dataset(make("numbers"), tmp_path)
+    (tmp_path / DESCRIPTION).write_text(text)
+    with pytest.raises(DataError, match=r"damaged .*: restore it from a copy of the run"):
+        load_stored(tmp_path)
+
+
+def test_a_description_without_fingerprint_is_damage(tmp_path):
+    save_dataset(make("numbers"), tmp_path)
+    described = json.loads((tmp_path / DESCRIPTION).read_text())
+    del described["fingerprint"]
+    (tmp_path / DESCRIPTION).write_text(json.dumps(described))
+    with pytest.raises(DataError, match=r"damaged .*'fingerprint'"):
+        load_stored(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("limit", "file"), [(0, "users.parquet"), (1000, "items.parquet"), (10_000, "image_feat.npy")]
+)
+def test_a_full_disk_is_an_error_that_names_the_file(limit, file, tmp_path):
+    table = {"user": [1, 1, 1, 1] * 10, "item": [10**12 + i * i for i in range(40)]}
+    dataset = load_table(table, InteractionOptions(), seed=0)
+    if file.endswith("npy"):
+        values = np.ones((40, 100), np.float32)
+        dataset = dataclasses.replace(dataset, modalities=(Modality.of("image", values),))
+    elif limit:
+        names = pa.array(list(map(str, np.random.default_rng(0).random(40))))
+        dataset = dataclasses.replace(dataset, items=Vocabulary(dataset.items.labels, names))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(HastenError, match=f"{file}: cannot be written: ") as caught:
+            save_dataset(dataset, tmp_path / "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not isinstance(caught.value, DataError)
+    assert not [path for path in (tmp_path / "data").iterdir() if path.name.startswith(".")]
 
 
 def test_a_newer_version_is_refused(tmp_path):

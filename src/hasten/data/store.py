@@ -27,7 +27,7 @@ from hasten.data.tables import (
     Triples,
     Vocabulary,
 )
-from hasten.errors import DataError
+from hasten.errors import DataError, HastenError, os_errors_as
 
 FORMAT_VERSION = 1
 FILES = ("users.parquet", "items.parquet", "interactions.parquet")
@@ -103,7 +103,15 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     """Write vocabularies and interactions or triples (Parquet) and dataset.json.
 
     Each file is written atomically, dataset.json last. Returns the fingerprint.
+
+    Raises:
+        HastenError: a file cannot be written.
     """
+    with os_errors_as(HastenError, "cannot be written", folder):
+        return _save(dataset, folder)
+
+
+def _save(dataset: AnyDataset, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in _tables(dataset).items():
         with atomic_path(folder / name) as temporary:
@@ -195,12 +203,23 @@ def load_stored(folder: Path) -> AnyDataset:
             found = load_features(described["features"], folder, dataset.entities.labels)
             by_type = tuple((int(each.name.removeprefix("type-")), each) for each in found)
             dataset = replace(dataset, features=by_type)
+        same = fingerprint(dataset) == described["fingerprint"]
     except FileNotFoundError as error:
         missing = Path(error.filename).name if error.filename else str(error)
         raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error
-    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder}: the stored dataset is damaged ({error})") from error
-    if fingerprint(dataset) != described["fingerprint"]:
+    except (
+        OSError,
+        pa.ArrowException,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+    ) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise DataError(
+            f"{folder}: the stored dataset is damaged ({said}): restore it from a copy of the run"
+        ) from error
+    if not same:
         raise DataError(f"{folder}: the stored dataset does not match its fingerprint (damaged?)")
     return dataset
 

@@ -46,7 +46,12 @@ def initial_weights(source: Path) -> Checkpoint:
 
 def refuse_changed_data(folder: RunFolder, dataset: AnyDataset) -> None:
     """Raise RunFolderError if the data are not those that the run started with."""
-    recorded = folder.read_json("data.json")["fingerprint"]
+    recorded = folder.read_json("data.json").get("fingerprint")
+    if recorded is None:
+        raise RunFolderError(
+            f"{folder.path / 'data.json'}: damaged: no fingerprint of the data; restore it, or "
+            "start a new run with --init-from"
+        )
     if fingerprint(dataset) != recorded:
         raise RunFolderError(
             f"{folder.data}: the data of the run have changed since it started (fingerprint in "

@@ -10,6 +10,7 @@ import codecs
 import gzip
 import hashlib
 import io
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,8 +71,17 @@ class Sample:
         return [text for _, text in self.lines]
 
 
+def check_name(path: Path) -> None:
+    """Refuse a file or folder whose name is not UTF-8: it cannot be recorded in a run folder."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{os.fsencode(path)!r}: the name is not UTF-8; rename it") from error
+
+
 def require_file(path: Path) -> Path:
-    """The path if it is a file. Raises DataError otherwise."""
+    """The path if it is a file with a name in UTF-8. Raises DataError otherwise."""
+    check_name(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder where a file is expected")
     if not path.exists():

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from hasten.data.columns.text import check_name
 from hasten.errors import DataError
 
 _BLOCK = 1 << 20
@@ -89,6 +90,7 @@ def unpack(archive: Path, folder: Path, caps: Caps | None = None) -> None:
     Raises:
         DataError: a link or special file, a name that leads outside, a cap exceeded, damage.
     """
+    check_name(archive)
     folder.mkdir()
     try:
         members = _zip(archive) if zipfile.is_zipfile(archive) else _tar(archive)
