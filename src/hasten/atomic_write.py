@@ -7,14 +7,18 @@ renamed to a hidden backup first; :func:`current_folder` finds whichever version
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-import shutil
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _NEW, _BACKUP, _TRASH = "new", "old", "trash"
+_TEMPORARY = re.compile(rf"\.(.+?)(?:\.\d+)?\.({_NEW}|{_BACKUP}|{_TRASH})")
+#: the files of a published folder; others in it belong to the user and outlive it
+_PUBLISHED = re.compile(r"(manifest|state)\.json|.+\.safetensors")
 
 
 def _fsync(descriptor: int) -> None:
@@ -38,13 +42,30 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def require_regular(path: Path) -> None:
+    """Raise OSError if a link, a device or anything else but a regular file has this name."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link, not a regular file", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file, or create it; never follow a symbolic link. Returns its descriptor."""
+    require_regular(path)
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path to write to. It replaces ``path`` when the block ends without an error.
 
-    An ``OSError`` names ``path`` instead of the temporary file.
+    Raises ``OSError``, which names ``path`` instead of the temporary file, also if ``path`` is
+    not a regular file.
     """
+    require_regular(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{_NEW}")
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         fsync_path(temporary)
@@ -76,11 +97,11 @@ def publish_folder(folder: Path) -> None:
     """Replace the folder by its staging folder, whose files have been flushed."""
     backup = _backup(folder)
     if folder.exists():
-        remove_tree(backup)
+        remove_folder(backup, folder)
         folder.rename(backup)
     staging_folder(folder).rename(folder)
     fsync_path(folder.parent)
-    remove_tree(backup)
+    remove_folder(backup, folder)
 
 
 def current_folder(folder: Path) -> Path:
@@ -89,11 +110,16 @@ def current_folder(folder: Path) -> Path:
     return backup if backup.is_dir() and not folder.exists() else folder
 
 
+def temporary_of(name: str) -> tuple[str, str] | None:
+    """What a temporary file or folder stands for, and its kind; None for other names."""
+    match = _TEMPORARY.fullmatch(name)
+    return None if match is None else (match[1], match[2])
+
+
 def published_name(entry: Path) -> str:
     """The name that :func:`current_folder` finds this directory entry by."""
-    name = entry.name
-    is_backup = name.startswith(".") and name.endswith(f".{_BACKUP}")
-    return name[1 : -len(_BACKUP) - 1] if is_backup else name
+    found = temporary_of(entry.name)
+    return found[0] if found is not None and found[1] == _BACKUP else entry.name
 
 
 def recover_folder(folder: Path) -> None:
@@ -102,33 +128,50 @@ def recover_folder(folder: Path) -> None:
     if backup != folder:
         backup.rename(folder)
         fsync_path(folder.parent)
-    remove_tree(_backup(folder))
-    remove_tree(staging_folder(folder))
+    remove_folder(_backup(folder), folder)
+    remove_folder(staging_folder(folder), folder)
 
 
 def delete_folder(folder: Path) -> None:
     """Delete a folder. An interruption never leaves a partial folder under its name."""
     trash = folder.with_name(f".{folder.name}.{_TRASH}")
-    remove_tree(trash)
+    remove_folder(trash, folder)
     folder.rename(trash)
-    remove_tree(trash)
+    remove_folder(trash, folder)
 
 
-def recover_all(parent: Path) -> None:
-    """Clean up all temporary files and folders of interrupted writes in a folder."""
+def recover_all(parent: Path, own: re.Pattern[str]) -> None:
+    """Clean up the temporary files and folders of interrupted writes in a folder.
+
+    own: the names of files and folders that are written there; those of other names stay.
+    """
     for entry in list(parent.iterdir()):
-        stem, _, kind = entry.name.removeprefix(".").rpartition(".")
-        if not entry.name.startswith(".") or not stem:
+        name, kind = temporary_of(entry.name) or ("", "")
+        if not own.fullmatch(name):
             continue
-        if kind in (_NEW, _BACKUP) and entry.is_dir():
-            recover_folder(parent / stem)
-        elif kind == _TRASH:
-            remove_tree(entry)
-        elif kind == _NEW:
+        if kind == _TRASH:
+            remove_folder(entry, parent / name)
+        elif entry.is_dir():
+            recover_folder(parent / name)
+        else:
             entry.unlink(missing_ok=True)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a folder and its content if it exists."""
-    if path.exists():
-        shutil.rmtree(path)
+def holds_published(folder: Path) -> bool:
+    """Whether any file of a published folder is in this folder."""
+    return any(_PUBLISHED.fullmatch(entry.name) for entry in folder.iterdir())
+
+
+def remove_folder(folder: Path, successor: Path) -> None:
+    """Remove a published folder if it exists; what else lies in it moves to ``successor``."""
+    if folder.is_symlink():
+        folder.unlink()
+    if not folder.exists():
+        return
+    for entry in list(folder.iterdir()):
+        if _PUBLISHED.fullmatch(entry.name) and not entry.is_dir():
+            entry.unlink()
+        else:
+            successor.mkdir(exist_ok=True)
+            entry.rename(successor / entry.name)
+    folder.rmdir()

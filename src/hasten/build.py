@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, VALID, AnyDataset
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import merged_ranks
-from hasten.errors import CheckpointError, ConfigurationError
+from hasten.errors import CheckpointError, ConfigurationError, RunFolderError, UsageError
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.ranker import Evaluation
 from hasten.evaluation.ranker import evaluate as rank
@@ -80,6 +81,25 @@ def _read_graph(config: RunConfig, options: TripleOptions, table: object | None)
     else:
         graph = load_graph(options, config.seed)
     return with_node_features(graph, files) if files else graph
+
+
+def refuse_other_data(
+    run: Path, config: RunConfig, table: object | None, stored: AnyDataset
+) -> None:
+    """Raise RunFolderError if the data have changed since the run stored a copy of them.
+
+    Data that are no longer there have not changed: a run resumes without them.
+    """
+    try:
+        now = load_data(config, table)
+    except UsageError:
+        return
+    if fingerprint(now) != fingerprint(stored):
+        raise RunFolderError(
+            f"{stored.source.path or 'the data'}: changed since the run {run} stored a copy; "
+            f"continue on that copy with  hasten resume {run}  or train on the new data in another "
+            "folder (--out)"
+        )
 
 
 def with_sample(config: RunConfig) -> RunConfig:

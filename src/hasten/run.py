@@ -15,6 +15,7 @@ from hasten.build import (
     load_data,
     load_initial_weights,
     ranking_tasks,
+    refuse_other_data,
     with_sample,
 )
 from hasten.config import RunConfig
@@ -86,7 +87,8 @@ def train(
             return _resume(processes, existing, None, {}, quiet, begin)
         else:
             changes = requested_changes(config.model_copy(update={"out": existing}))
-            first = _resume(processes, existing, None, changes, quiet, begin)
+            given = (config, table) if resume_auto and not processes.restarts else None
+            first = _resume(processes, existing, None, changes, quiet, begin, given)
         if not refit or first.stopped_by == "max_time":
             return first
         return _refit(processes, resolved, table, quiet, first)
@@ -255,7 +257,9 @@ def _resume(
     changes: Mapping[str, Any],
     quiet: bool,
     begin: float,
+    given: tuple[RunConfig, object | None] | None = None,
 ) -> Summary:
+    """Resume a run. given: a configuration and a table, whose data must be those of the run."""
     held: list[RunFolder] = []  # on rank 0, which holds the lock
     warnings: list[str] = []
 
@@ -274,6 +278,8 @@ def _resume(
         config, device = resolved.config, processes.device
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
         processes.run_on_rank0(lambda: refuse_changed_data(folder, dataset))
+        if given is not None:
+            processes.run_on_rank0(lambda: refuse_other_data(run, *given, dataset))
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(

@@ -23,6 +23,7 @@ from hasten.runs.checkpoint import Checkpoint, read_checkpoint
 from hasten.runs.environment import peak_memory_bytes
 from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
+from hasten.runs.resuming import position_of, state_part
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.effective import options_in_effect
@@ -59,7 +60,7 @@ def open_run(
     # a run that died before its first checkpoint starts again: none of its records are kept
     resume_step = None if warnings is None else -1
     if checkpoint is not None:
-        position = checkpoint.state["position"]
+        position = position_of(checkpoint)
         # records are written at the end of an epoch: within an epoch, none of this step is kept
         resume_step = position["step"] - (position["step_of_epoch"] > 0)
     first = processes.is_rank0
@@ -161,7 +162,7 @@ class TrainingRun:
             peak_memory_bytes=max(processes.gather(peak_memory_bytes())),
             effective=options_in_effect(trainer, config.evaluation.every),
             stopped_by=stopped_by,
-            best_epoch=int(best.state["selection"]["best_epoch"]),
+            best_epoch=int(state_part(best, "selection", "best_epoch")["best_epoch"]),
         )
         if tested is not None:
             self.journal.record("test", summary.best_epoch, position.step, tested.values)

@@ -13,7 +13,7 @@ import torch
 import hasten
 from hasten.cli.main import main
 from hasten.data.graph.node_types import NodeTypes
-from hasten.errors import UsageError
+from hasten.errors import HastenError, UsageError
 from hasten.evaluation.embedding_diagnostics import diagnose, diagnose_nodes
 from hasten.inference.check_embeddings import check_embeddings
 from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
@@ -71,6 +71,19 @@ def test_the_projector_gets_two_files(tmp_path):
     assert (tmp_path / "p" / "metadata.tsv").read_text().splitlines()[
         3
     ] == "2\tplain, with comma\tgene"
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "npy", "projector"])
+def test_links_are_not_written_through(tmp_path, form):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    mine.write_text("mine")
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "folder" / "metadata.tsv" if form == "projector" else out
+    link.symlink_to(mine)
+    with pytest.raises(HastenError, match="not a regular file"):
+        write_embeddings(named(), link.parent if form == "projector" else out, form)
+    assert mine.read_text() == "mine"
+    assert link.is_symlink()
 
 
 def test_a_run_embeds_what_its_model_computes(run, tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,3 +88,20 @@ def test_targets_are_refused_before_the_work(tmp_path):
         check_target(tmp_path / "absent" / "out.csv", None)
     with pytest.raises(UsageError, match="is a folder"):
         check_target(tmp_path, "csv")
+
+
+def test_only_a_regular_file_is_replaced(tmp_path):
+    """Renaming over a device or a pipe would put a file in its place."""
+    (tmp_path / "mine.csv").write_text("mine")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "mine.csv")
+    (tmp_path / "dangling.csv").symlink_to(tmp_path / "absent")
+    os.mkfifo(tmp_path / "pipe.csv")
+    before = {path.name: path.lstat().st_mode for path in tmp_path.iterdir()}
+    for name in ("link.csv", "dangling.csv", "pipe.csv"):
+        with pytest.raises(UsageError, match="not a regular file"):
+            check_target(tmp_path / name, None)
+        with pytest.raises(HastenError, match="not a regular file"):
+            write_table(table(), tmp_path / name)
+    assert {path.name: path.lstat().st_mode for path in tmp_path.iterdir()} == before
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+    check_target(tmp_path / "mine.csv", None)

@@ -166,10 +166,11 @@ def test_a_file_that_cannot_be_written_is_named(folder):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_is_told(folder):
-    (folder.path / "train.log").symlink_to("/dev/full")
     journal = Journal(folder, quiet=True, tensorboard=False)
-    journal._metrics = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
-    journal._files.callback(journal._metrics.close)
+    full = [Path("/dev/full").open("w", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
+    journal._metrics, journal._train = full
+    for file in full:
+        journal._files.callback(file.close)
     with pytest.raises(HastenError, match="cannot be written: No space left"):
         journal.record("train", 0, 1, {"loss": 1.0})
     with pytest.raises(HastenError, match="cannot be written: No space left"):

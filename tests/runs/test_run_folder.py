@@ -171,13 +171,16 @@ def test_what_is_no_run_is_named_and_left_alone(tmp_path, lock):
 def test_opening_for_writing_tidies_up_and_for_reading_does_not(tmp_path):
     begin(tmp_path / "run").close()
     run = tmp_path / "run"
-    for name in (".best.old", ".final.new", ".x.trash"):
+    for name in (".best.old", ".final.new", ".best.trash", ".x.trash", ".notes.old"):
         (run / name).mkdir()
-    (run / ".metrics.json.77.new").touch()
+    for name in (".metrics.json.77.new", ".notes.txt.77.new"):
+        (run / name).touch()
     RunFolder.open(run, lock=False).close()
     assert (run / ".best.old").is_dir()
     RunFolder.open(run, lock=True).close()
-    assert {entry.name for entry in run.iterdir()} == {".lock", "best", "config.yaml", "data"}
+    kept = {".x.trash", ".notes.old", ".notes.txt.77.new"}  # the user's, whatever they are called
+    names = {entry.name for entry in run.iterdir()}
+    assert names == {".lock", "best", "config.yaml", "data"} | kept
 
 
 def test_a_run_that_never_began_leaves_nothing(tmp_path, monkeypatch):

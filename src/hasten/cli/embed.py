@@ -32,14 +32,13 @@ def embed(
     if form not in _ENDINGS:
         raise UsageError(f"format {form!r}: there are {', '.join(_ENDINGS)}")
     target = run / f"embeddings{_ENDINGS[form]}" if out is None else out
-    if form != "projector" and target.is_dir():
-        raise UsageError(f"{target} is a folder; name a file")
-    if not target.parent.is_dir():
-        raise UsageError(f"{target}: there is no folder {target.parent}")
     options.prepare_process()
     from hasten.inference import embed as engine  # noqa: PLC0415 - brings torch
+    from hasten.inference.export import check_file  # noqa: PLC0415
     from hasten.loaded_run import load_run  # noqa: PLC0415
 
+    if form != "projector" or not target.is_dir():
+        check_file(target)
     found = engine.embed(load_run(run, checkpoint=checkpoint, device=device or "auto"))
     files = engine.write_embeddings(found, target, form)
     width = found.vectors.shape[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hasten.errors import HastenError
-from hasten.runs.journal import escape_controls
+from hasten.runs.journal import escape_controls, open_log
 
 
 class RankLog:
@@ -21,7 +21,7 @@ class RankLog:
         self._path = folder / f"train-rank{rank}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)  # on a machine with disks of its own
-            self._file = self._path.open("a", encoding="utf-8")
+            self._file = open_log(self._path)
         except OSError as error:
             raise self._failure(error) from error
 
@@ -59,4 +59,4 @@ class RankLog:
         self._file.close()
 
     def _failure(self, error: OSError) -> HastenError:
-        return HastenError(f"{self._path}: cannot be written: {error.strerror}")
+        return HastenError(f"{self._path}: cannot be written: {error.strerror or error}")

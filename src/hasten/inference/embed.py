@@ -12,10 +12,10 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from hasten.atomic_write import atomic_path
+from hasten.atomic_write import atomic_path, write_atomically
 from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.tables import KnowledgeGraph
-from hasten.errors import HastenError, UsageError
+from hasten.errors import HastenError, UsageError, os_errors_as
 from hasten.inference.export import escape_formulas
 from hasten.models.interface import NodeEmbedder
 
@@ -73,28 +73,33 @@ def write_embeddings(found: Embeddings, out: Path, form: str) -> list[Path]:
     Raises:
         HastenError: they cannot be written.
     """
-    try:
-        if form == "npy":
-            np.save(out, found.vectors, allow_pickle=False)
-            nodes = out.with_suffix(".nodes.csv")
-            _write_csv(nodes, list(_COLUMNS), _rows(found))
-            return [out, nodes]
+    with os_errors_as(HastenError, "cannot be written", out):
         if form == "projector":
             out.mkdir(exist_ok=True)
             return _write_projector(found, out)
-        if form == "parquet":
-            import pyarrow.parquet as pq  # noqa: PLC0415 - only where it is needed
-
-            flat = pa.array(found.vectors.reshape(-1))
-            lists = pa.FixedSizeListArray.from_arrays(flat, found.vectors.shape[1])
-            columns = (found.ids, found.names, found.kinds, lists)
-            table = pa.table(list(columns), [*_COLUMNS, "embedding"])
-            pq.write_table(table, out, compression="zstd")
+        with atomic_path(out) as new:
+            if form == "npy":
+                with new.open("wb") as file:
+                    np.save(file, found.vectors, allow_pickle=False)
+            elif form == "parquet":
+                _write_parquet(new, found)
+            else:
+                _write_csv(new, [*_COLUMNS, "embedding"], _rows(found), found.vectors)
+        if form != "npy":
             return [out]
-        _write_csv(out, [*_COLUMNS, "embedding"], _rows(found), found.vectors)
-    except OSError as error:
-        raise HastenError(f"{out}: cannot be written: {error.strerror or error}") from error
-    return [out]
+        nodes = out.with_suffix(".nodes.csv")
+        with atomic_path(nodes) as new:
+            _write_csv(new, list(_COLUMNS), _rows(found))
+        return [out, nodes]
+
+
+def _write_parquet(path: Path, found: Embeddings) -> None:
+    import pyarrow.parquet as pq  # noqa: PLC0415 - only where it is needed
+
+    flat = pa.array(found.vectors.reshape(-1))
+    lists = pa.FixedSizeListArray.from_arrays(flat, found.vectors.shape[1])
+    table = pa.table([found.ids, found.names, found.kinds, lists], [*_COLUMNS, "embedding"])
+    pq.write_table(table, path, compression="zstd")
 
 
 def _rows(found: Embeddings) -> list[tuple[str, str, str]]:
@@ -112,7 +117,7 @@ def _write_csv(
 ) -> None:
     import csv  # noqa: PLC0415 - only where it is needed
 
-    with atomic_path(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for number, row in enumerate(rows):
@@ -127,10 +132,11 @@ def _listed(vector: NDArray[np.float32]) -> str:
 
 def _write_projector(found: Embeddings, folder: Path) -> list[Path]:
     vectors, metadata = folder / "vectors.tsv", folder / "metadata.tsv"
-    np.savetxt(vectors, found.vectors, fmt="%.7g", delimiter="\t")
+    with atomic_path(vectors) as new:
+        np.savetxt(new, found.vectors, fmt="%.7g", delimiter="\t")
     lines = ["node_id\tnode_name\tnode_type"]
     lines += ["\t".join(cell.replace("\t", " ") for cell in row) for row in _rows(found)]
-    metadata.write_text("\n".join(lines) + "\n", "utf-8")
+    write_atomically(metadata, ("\n".join(lines) + "\n").encode())
     return [vectors, metadata]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hasten.atomic_write import atomic_path
+
 _TYPES_SHOWN = 12
 
 
@@ -46,5 +48,6 @@ def plot_components(vectors: NDArray[np.float32], kinds: list[str], folder: Path
     axes.set_ylabel("share of the variance")
     paths = [folder / "pca.png", folder / "variance.png"]
     for figure, path in zip((scatter, curve), paths, strict=True):
-        figure.savefig(path, dpi=120)
+        with atomic_path(path) as new:
+            figure.savefig(new, dpi=120, format="png")
     return paths

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from hasten.atomic_write import atomic_path
+from hasten.atomic_write import atomic_path, require_regular
 from hasten.errors import HastenError, UsageError, os_errors_as
 
 # Spreadsheets run text cells that start with one of these as formulas.
@@ -40,12 +40,19 @@ def write_table(table: pa.Table, path: Path, format: str | None = None) -> None:
 def check_target(path: Path, format: str | None) -> None:
     """Raise UsageError if the table cannot be written there. Call this before any other work."""
     _writer(path, format)
+    check_file(path)
+
+
+def check_file(path: Path) -> None:
+    """Raise UsageError unless a file of this name can be written, or replaced if there is one."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file such as {path / 'items.parquet'}")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise UsageError(f"{path}: the folder {path.parent} cannot be written to")
+    with os_errors_as(UsageError, "cannot be replaced", path):
+        require_regular(path)
 
 
 def escape_formulas(column: pa.ChunkedArray) -> pa.ChunkedArray:

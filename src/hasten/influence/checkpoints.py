@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasten.errors import UsageError
-from hasten.runs.checkpoint import checkpoint_name, read_checkpoint
-from hasten.runs.resuming import named_checkpoint
+from hasten.runs.checkpoint import checkpoint_name, numbered_checkpoints, read_checkpoint
+from hasten.runs.resuming import named_checkpoint, position_of
 from hasten.runs.run_folder import RunFolder
 
 
@@ -52,8 +52,8 @@ def choose_checkpoints(
     found: dict[int, CheckpointFile] = {}
     for name in wanted:
         path = named_checkpoint(folder, name)
-        state = read_checkpoint(path, groups=()).state
-        position = state["position"]
+        checkpoint = read_checkpoint(path, groups=())
+        position, state = position_of(checkpoint), checkpoint.state
         step = int(position["step"])
         lr = float(state["lr"]) if "lr" in state else lr_at(max(0, step - 1))
         found.setdefault(step, CheckpointFile(name, path, int(position["epoch"]), step, lr))
@@ -62,7 +62,4 @@ def choose_checkpoints(
 
 def _names(folder: RunFolder) -> list[str]:
     """The checkpoints under ``checkpoints``, oldest first."""
-    if not folder.checkpoints.is_dir():
-        return []
-    named = [p.name for p in folder.checkpoints.iterdir() if p.name.startswith("epoch-")]
-    return sorted(named, key=lambda name: [int(n) for n in re.findall(r"[0-9]+", name)])
+    return [path.name for path in reversed(numbered_checkpoints(folder.checkpoints))]

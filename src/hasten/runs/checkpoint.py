@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -25,11 +24,12 @@ from hasten.atomic_write import (
     current_folder,
     delete_folder,
     fsync_path,
+    holds_published,
     publish_folder,
     published_name,
     recover_all,
     recover_folder,
-    remove_tree,
+    remove_folder,
     staging_folder,
 )
 from hasten.errors import CheckpointError, os_errors_as
@@ -42,9 +42,9 @@ from hasten.runs.manifest import (
     manifest_bytes,
     verify_files,
 )
+from hasten.runs.own_files import EPOCH
 from hasten.runs.tensor_file import TensorFile
 
-_EPOCH = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
 _READ_ATTEMPTS = 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -78,13 +78,14 @@ def write_checkpoint(
     state: JSON values. Floats round-trip exactly, including non-finite ones; tuples become lists.
     Raises CheckpointError, with the required and the free bytes if the disk is full.
     """
+    refuse_link(folder)
     content = to_exact_json(state)
     planned = {group_file(group): TensorFile(named) for group, named in tensors.items()}
     needed = len(content) + sum(file.bytes for file in planned.values()) + 4096
     new = staging_folder(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        remove_tree(new)
+        remove_folder(new, folder)
         if shutil.disk_usage(folder.parent).free < needed:
             raise OSError(errno.ENOSPC, "checked before writing")
         new.mkdir()
@@ -141,7 +142,7 @@ def newest_checkpoint(checkpoints: Path, warn: Callable[[str], None]) -> Checkpo
 
     Calls ``warn`` with a message for each damaged checkpoint it skips.
     """
-    for folder in _candidates(checkpoints):
+    for folder in numbered_checkpoints(checkpoints):
         try:
             return read_checkpoint(folder)
         except CheckpointError as error:
@@ -158,8 +159,8 @@ def prune_checkpoints(checkpoints: Path, keep: int) -> None:
     kept: set[Fingerprint] = set()
     with os_errors_as(CheckpointError, "cannot be removed or read", checkpoints):
         if checkpoints.is_dir():
-            recover_all(checkpoints)
-        for folder in _candidates(checkpoints):
+            recover_all(checkpoints, EPOCH)
+        for folder in numbered_checkpoints(checkpoints):
             if len(kept) == keep:
                 delete_folder(folder)
             elif (found := _fingerprint(folder)) in _known_valid or _is_valid(folder):
@@ -169,13 +170,25 @@ def prune_checkpoints(checkpoints: Path, keep: int) -> None:
     _known_valid.update(kept)
 
 
-def _candidates(checkpoints: Path) -> list[Path]:
-    """The published paths ``epoch-...``, newest first; one may exist only as its backup."""
+def refuse_link(folder: Path) -> None:
+    """Raise CheckpointError if the folder of a checkpoint, which is replaced whole, is a link."""
+    if folder.is_symlink():
+        raise CheckpointError(
+            f"{folder}: is a symbolic link, but a checkpoint is written as a folder of its own; "
+            "remove the link and resume the run"
+        )
+
+
+def numbered_checkpoints(checkpoints: Path) -> list[Path]:
+    """The published paths ``epoch-...``, newest first; one may exist only as its backup.
+
+    Other files and folders belong to the user, as do those that hold no file of a checkpoint.
+    """
     found: dict[tuple[int, int], Path] = {}
     for entry in checkpoints.iterdir() if checkpoints.is_dir() else ():
         name = published_name(entry)
-        match = _EPOCH.fullmatch(name)
-        if match and entry.is_dir():
+        match = EPOCH.fullmatch(name)
+        if match and entry.is_dir() and holds_published(entry):
             found[int(match[1]), int(match[2] or 0)] = checkpoints / name
     return [found[key] for key in sorted(found, reverse=True)]
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from hasten.atomic_write import write_atomically
+from hasten.atomic_write import open_regular, write_atomically
 from hasten.errors import HastenError, os_errors_as
 from hasten.runs.exact_json import to_plain_json
 
@@ -44,7 +45,7 @@ class Journal:
         with self._os_errors(), ExitStack() as stack:
             damaged = _repair(self._folder / METRICS, resume_step)
             self._metrics, self._train, self._valid = (
-                stack.enter_context((self._folder / name).open("a", encoding="utf-8"))
+                stack.enter_context(open_log(self._folder / name))
                 for name in (METRICS, TRAIN_LOG, VALID_LOG)
             )
             if tensorboard:
@@ -111,6 +112,11 @@ class Journal:
 
     def _os_errors(self) -> AbstractContextManager[None]:
         return os_errors_as(HastenError, "the records cannot be written", self._folder)
+
+
+def open_log(path: Path) -> TextIO:
+    """Open a log file to append to, never through a symbolic link."""
+    return os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
 
 
 def escape_controls(text: str) -> str:

@@ -10,6 +10,7 @@ import time
 import weakref
 from pathlib import Path
 
+from hasten.atomic_write import open_regular
 from hasten.errors import RunFolderError, os_errors_as
 
 LOCK_FILE = ".lock"
@@ -28,7 +29,7 @@ class RunLock:
         self._descriptor: int | None = None
         path = folder / LOCK_FILE
         with os_errors_as(RunFolderError, "cannot lock the run", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_regular(path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write_holder(descriptor)

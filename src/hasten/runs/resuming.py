@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ from hasten.configuration.effects import refuse_without_effect
 from hasten.data.store import fingerprint
 from hasten.data.tables import AnyDataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
-from hasten.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from hasten.runs.checkpoint import (
+    Checkpoint,
+    checkpoint_name,
+    newest_checkpoint,
+    numbered_checkpoints,
+    read_checkpoint,
+    refuse_link,
+    write_checkpoint,
+)
+from hasten.runs.manifest import STATE
 from hasten.runs.run_folder import RunFolder
 
 #: options that may change when a run resumes; all others would make it a different run
@@ -63,10 +73,13 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
     """The folder of ``best``, ``final`` or a checkpoint. Raises RunFolderError for other names."""
     if name in ("best", "final"):
         return folder.path / name
-    names = sorted(p.name for p in folder.checkpoints.iterdir() if not p.name.startswith("."))
-    if name not in names:
+    kept = [path.name for path in reversed(numbered_checkpoints(folder.checkpoints))]
+    if name not in kept:
+        keep = load_config(folder.path / "config.yaml").checkpoint.keep
         raise RunFolderError(
-            f"{folder.path} has no checkpoint {name!r}; it has best, final, {', '.join(names)}"
+            f"{folder.path} has no checkpoint {name!r}; it has "
+            f"{', '.join(['best', 'final', *kept])} (checkpoint.keep={keep}: the {keep} newest are kept, besides best "
+            "and final; train with --set checkpoint.keep=N to keep more)"
         )
     return folder.checkpoints / name
 
@@ -76,22 +89,31 @@ def checkpoint_to_resume(
 ) -> Checkpoint | None:
     """The named checkpoint, later ones deleted; or the newest valid one, None if there is none.
 
-    warn: told of every damaged checkpoint. Raises CheckpointError if all are damaged.
+    ``best`` becomes the best checkpoint up to there. warn: told of every damaged checkpoint, and
+    if that best one is lost. Raises CheckpointError if all are damaged, ConfigurationError if the
+    configuration is not that of the checkpoint.
     """
-    if name is not None:
-        found = read_checkpoint(named_checkpoint(folder, name))
-        delete_later_checkpoints(folder, found)
-        return found
+    for written in (folder.best, folder.final):
+        refuse_link(written)
     damaged: list[str] = []
-    newest = newest_checkpoint(folder.checkpoints, damaged.append)
-    if newest is None and damaged:
+    if name is not None:
+        found: Checkpoint | None = read_checkpoint(named_checkpoint(folder, name))
+    else:
+        found = newest_checkpoint(folder.checkpoints, damaged.append)
+    if found is None and damaged:
         raise CheckpointError(
             f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(damaged)}); "
             "name best or final by --checkpoint, or start a new run"
         )
     for message in damaged:
         warn(message)
-    return newest
+    if found is not None:
+        position_of(found)  # raises if it is damaged
+        _refuse_changed_config(folder, found)
+        if name is not None:
+            delete_later_checkpoints(folder, found)
+        _restore_best(folder, found, warn)
+    return found
 
 
 def copy_run(run: Path, out: Path, name: str | None) -> str:
@@ -105,17 +127,80 @@ def copy_run(run: Path, out: Path, name: str | None) -> str:
 
 
 def delete_later_checkpoints(folder: RunFolder, chosen: Checkpoint) -> None:
-    """Delete the checkpoints after the one that the run resumes from."""
-    step = int(chosen.state["position"]["step"])
-    for path in list(folder.checkpoints.iterdir()):
-        if path.name.startswith("."):
-            continue
+    """Delete the checkpoints, ``best`` and ``final`` too, after the one that the run resumes from.
+
+    Raises CheckpointError if the position in ``state.json`` of the chosen one is damaged.
+    """
+    step = position_of(chosen)["step"]
+    written = [path for path in (folder.best, folder.final) if path.exists()]
+    for path in (*written, *numbered_checkpoints(folder.checkpoints)):
         try:
-            later = int(read_checkpoint(path, groups=()).state["position"]["step"]) > step
+            later = position_of(read_checkpoint(path, groups=()))["step"] > step
         except CheckpointError:
             later = True
         if later:
             delete_folder(path)
+
+
+def position_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The position in a checkpoint's state. Raises CheckpointError if it is damaged."""
+    return state_part(checkpoint, "position", "epoch", "step", "step_of_epoch")
+
+
+def state_part(checkpoint: Checkpoint, name: str, *keys: str) -> dict[str, Any]:
+    """A part of a checkpoint's state. Raises CheckpointError if it lacks one of the keys."""
+    part = checkpoint.state.get(name)
+    if not isinstance(part, dict) or not all(key in part for key in keys):
+        raise CheckpointError(f"{checkpoint.path / STATE}: damaged: no {name} of a training run")
+    return part
+
+
+def _refuse_changed_config(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """Raise ConfigurationError if config.yaml is not what the checkpoint was trained with."""
+    file = folder.path / "config.yaml"
+    now, recorded = fixed_options(load_config(file)), checkpoint.state.get("config", {})
+    changed = [
+        f"{name} is {now[name]}, and was {value}"
+        for name, value in recorded.items()
+        if name in now and now[name] != value
+    ]
+    if changed:
+        raise ConfigurationError(
+            f"{file}: changed since {checkpoint.path.name} was saved: {'; '.join(changed)}. Undo "
+            "the change to resume, or start a new run (--init-from takes the weights of this one)"
+        )
+
+
+def fixed_options(config: RunConfig) -> dict[str, Any]:
+    """The options that a run keeps when it resumes, as JSON values by dotted key."""
+    values = _flat(config.model_dump(mode="json", exclude={"out"}))
+    return {name: value for name, value in values.items() if name not in RESUMABLE}
+
+
+def _restore_best(folder: RunFolder, chosen: Checkpoint, warn: Callable[[str], None]) -> None:
+    """Make ``best`` the best checkpoint up to the chosen one, or forget that there was one.
+
+    It differs after later checkpoints were deleted, and if a run was killed between the evaluation
+    and the checkpoint of an epoch.
+    """
+    selection = state_part(chosen, "selection", "best", "best_epoch")
+    if selection["best"] is None:
+        return
+    epoch = selection["best_epoch"]
+    for path in (folder.best, chosen.path, folder.checkpoints / checkpoint_name(epoch, 0)):
+        with suppress(CheckpointError):
+            position = position_of(read_checkpoint(path, groups=()))
+            if (position["epoch"], position["step_of_epoch"]) == (epoch, 0):
+                if path != folder.best:
+                    found = read_checkpoint(path)
+                    write_checkpoint(folder.best, found.tensors, found.state)
+                return
+    selection["best"] = None
+    if not folder.best.exists():  # else it is of an epoch that is trained again
+        warn(
+            f"{folder.path}: the weights of the best epoch so far, {epoch}, are no longer kept; "
+            "best is chosen among the epochs from here on"
+        )
 
 
 def with_changes(

@@ -6,25 +6,22 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.atomic_write import recover_all, remove_tree, write_atomically
+from hasten.atomic_write import recover_all, write_atomically
 from hasten.errors import HastenError, RunFolderError, os_errors_as
 from hasten.runs.config_text import config_text
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.lock import LOCK_FILE, RunLock
+from hasten.runs.own_files import COPIED, COPIED_FROM, EPOCH, RECOVERED, files_below, is_own, remove_own
 
 if TYPE_CHECKING:
     from hasten.config import RunConfig
 
 CONFIG = "config.yaml"
-#: what a copy of a run needs beside its configuration; other files are written again
-COPIED = (
-    *("data", "data.json", "environment.json", "metrics.jsonl", "metrics.json"),
-    *("train.log", "val.log", "checkpoints", "best", "final"),
-)
 STARTING = ".starting"  # exists from create() to the first write_config()
 NAME_LENGTH = 64
 
@@ -63,8 +60,7 @@ class RunFolder:
             lock = RunLock(path)
             try:
                 _refuse_occupied(path)  # again: another process may have been faster
-                if (path / STARTING).exists():
-                    _clear(path, COPIED)
+                remove_own(path, keep=(LOCK_FILE, STARTING))
                 folder = cls(path, lock, made)
                 (path / STARTING).touch()
                 folder.data.mkdir()
@@ -85,7 +81,9 @@ class RunFolder:
         if lock:
             try:
                 with os_errors_as(HastenError, "cannot be cleaned up", path):
-                    recover_all(path)
+                    recover_all(path, RECOVERED)
+                    if folder.checkpoints.is_dir():
+                        recover_all(folder.checkpoints, EPOCH)
             except HastenError:
                 folder.close()
                 raise
@@ -125,13 +123,11 @@ class RunFolder:
         copy = RunFolder.create(out, "", "")
         try:
             with os_errors_as(HastenError, "no copy can be made", out):
-                for entry in (self.path / name for name in COPIED):
-                    for source in (entry, *sorted(entry.rglob("*"))):
-                        target = copy.path / source.relative_to(self.path)
-                        if source.is_dir():
-                            target.mkdir(exist_ok=True)
-                        elif source.exists():
-                            shutil.copyfile(source, target)
+                for source in (file for depth in COPIED_FROM for file in self.path.glob(depth)):
+                    name = source.relative_to(self.path)
+                    if COPIED.fullmatch(name.as_posix()):
+                        (copy.path / name).parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(source, copy.path / name)
                 write_atomically(copy.path / CONFIG, (self.path / CONFIG).read_bytes())
                 (copy.path / STARTING).unlink()
         except BaseException:
@@ -143,12 +139,11 @@ class RunFolder:
         """Delete what :meth:`create` made, for a run that failed before its first step."""
         assert self._lock is not None, "only the folder of a new run can be discarded"
         assert not self.holds_run(self.path) or not self.checkpoints.exists(), "the run has started"
-        _clear(self.path, [entry.name for entry in self.path.iterdir()])
+        remove_own(self.path)
         self.close()
-        for folder in reversed(self._made):
-            if any(folder.iterdir()):
-                break
-            folder.rmdir()
+        with suppress(OSError):  # not empty: the rest belongs to the user
+            for folder in reversed(self._made):
+                folder.rmdir()
 
     def close(self) -> None:
         """Release the lock."""
@@ -201,23 +196,21 @@ def _make(folder: Path) -> tuple[Path, ...]:
     return tuple(reversed(absent))
 
 
-def _clear(folder: Path, names: Iterable[str]) -> None:
-    for entry in (folder / name for name in names):
-        if entry.is_dir() and not entry.is_symlink():
-            remove_tree(entry)
-        else:
-            entry.unlink(missing_ok=True)
-
-
 def _refuse_occupied(path: Path) -> None:
+    """Refuse a folder that holds anything but what a start that was killed left there."""
     if RunFolder.holds_run(path):
         raise RunFolderError(
             f"{path}: holds a run already; continue it (hasten resume, or --resume auto) or "
             "choose another folder"
         )
-    interrupted_start = (path / STARTING).exists()
-    if not interrupted_start and any(entry.name != LOCK_FILE for entry in path.iterdir()):
-        raise RunFolderError(f"{path}: not empty and not a run; choose a new or an empty folder")
+    interrupted_start = (path / STARTING).is_file()
+    entries = files_below(path) if interrupted_start else (entry.name for entry in path.iterdir())
+    foreign = [n for n in entries if n != LOCK_FILE and not (interrupted_start and is_own(n))]
+    if foreign:
+        raise RunFolderError(
+            f"{path}: not empty and not a run (it holds {min(foreign)}); choose a new or an empty "
+            "folder"
+        )
 
 
 def _why_no_run(path: Path) -> str:

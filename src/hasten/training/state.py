@@ -138,23 +138,27 @@ class TrainingState:
     def load(self, checkpoint: Checkpoint, seed: int) -> None:
         """Continue exactly where the checkpoint was written, on any number of processes.
 
-        seed: the run's seed. Raises CheckpointError if the weights do not fit the model.
+        seed: the run's seed. Raises CheckpointError if the checkpoint does not fit the model.
         """
         weights, saved = checkpoint.tensors["weights"], checkpoint.state
         try:
             self.model.load_state_dict(checkpoint.tensors.get("training", weights))
+            self.position = Position(**saved["position"])
+            self.totals = Totals(**saved["totals"])
+            self.early_stopping.load_state(saved["selection"])
+            if self.average is not None:
+                self.average.load(weights, saved["averaged"])
+            for stepper in self.steppers:
+                _load_stepper(stepper, checkpoint)
+            self.compile_reports = [CompileReport(**report) for report in saved["compiled"]]
         except RuntimeError as error:
             raise CheckpointError(
                 f"{checkpoint.path}: the weights do not fit the model: {error}"
             ) from error
-        self.position = Position(**saved["position"])
-        self.totals = Totals(**saved["totals"])
-        self.early_stopping.load_state(saved["selection"])
-        if self.average is not None:
-            self.average.load(weights, saved["averaged"])
-        for stepper in self.steppers:
-            _load_stepper(stepper, checkpoint)
-        self.compile_reports = [CompileReport(**report) for report in saved["compiled"]]
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{checkpoint.path}: damaged, or of another model: {error}"
+            ) from error
         if any(report.in_effect for report in self.compile_reports):
             reset_compiled()
         for stepper, report in zip(self.steppers, self.compile_reports, strict=False):

@@ -23,6 +23,7 @@ from hasten.runs.checkpoint import (
 )
 from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
+from hasten.runs.resuming import fixed_options
 from hasten.runs.run_folder import RunFolder
 from hasten.training.compile import CompileReport, compile_step, forced, reset_compiled
 from hasten.training.control_flags import ControlFlags, RunControl
@@ -267,7 +268,8 @@ class Trainer:
         """Write a checkpoint. Only rank 0 writes; all ranks hold the same state."""
         self.processes.activity = f"saving {folder.name}"
         if self.processes.is_rank0:
-            write_checkpoint(folder, self.state.tensors(), self.state.to_json())
+            state = {**self.state.to_json(), "config": fixed_options(self.config)}
+            write_checkpoint(folder, self.state.tensors(), state)
 
     def finish(self) -> float:
         """Write ``final``, and ``best`` if no evaluation chose one.

@@ -1,0 +1,57 @@
+"""The files that a run writes into its folder; all others belong to the user."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hasten.atomic_write import temporary_of
+
+EPOCH = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
+_CHECKPOINT = rf"(best|final|checkpoints/{EPOCH.pattern})"
+#: what a copy of a run needs beside its configuration; other files are written again
+COPIED = re.compile(
+    r"(data|environment|metrics)\.json|metrics\.jsonl|(train|val)\.log"
+    r"|data/(\w+\.parquet|dataset\.json|.+_feat\.npy)"
+    rf"|{_CHECKPOINT}/((manifest|state)\.json|[\w.-]+\.safetensors)"
+)
+COPIED_FROM = ("*", "data/*", "best/*", "final/*", "checkpoints/*/*")
+_NOT_COPIED = re.compile(
+    r"config\.yaml|\.lock|\.starting|train-rank\d+\.log|events\.out\.tfevents\..+"
+)
+_FOLDERS = re.compile(rf"data|checkpoints|{_CHECKPOINT}")
+#: what is replaced whole in the run folder itself, so that an interrupted write leaves traces
+RECOVERED = re.compile(r"best|final|config\.yaml|(data|environment|metrics)\.json|metrics\.jsonl")
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """The files and the symbolic links below a folder, relative to it."""
+    for root, folders, files in os.walk(folder):
+        links = (name for name in folders if (Path(root) / name).is_symlink())
+        for name in (*files, *links):
+            yield (Path(root) / name).relative_to(folder).as_posix()
+
+
+def is_own(name: str) -> bool:
+    """Whether a run writes a file of this name, or a temporary file for it."""
+    final = _final(name)
+    return bool(COPIED.fullmatch(final) or _NOT_COPIED.fullmatch(final))
+
+
+def remove_own(folder: Path, keep: tuple[str, ...] = ()) -> None:
+    """Remove the files that a run writes, and its folders where nothing else lies in them."""
+    for name in list(files_below(folder)):
+        if name not in keep and is_own(name):
+            (folder / name).unlink()
+    for root, _, _ in os.walk(folder, topdown=False):
+        if _FOLDERS.fullmatch(_final(Path(root).relative_to(folder).as_posix())):
+            with suppress(OSError):  # not empty
+                Path(root).rmdir()
+
+
+def _final(name: str) -> str:
+    """The path of the file or folder that a temporary one stands for."""
+    return "/".join((temporary_of(part) or (part, ""))[0] for part in name.split("/"))
