@@ -58,9 +58,7 @@ def with_best_epoch(folder: Path, epoch: int) -> None:
 def test_a_later_best_is_dropped_with_the_epochs_after_the_named_one(copy):
     with_best_epoch(copy, 5)
     expected = best_of(copy, 4)
-    summary = run.resume(
-        copy, checkpoint="epoch-0002", changes={"training.epochs": 4}, quiet=True
-    )
+    summary = run.resume(copy, checkpoint="epoch-0002", changes={"training.epochs": 4}, quiet=True)
     assert (summary.epochs, summary.best_epoch) == (4, expected)
     assert read_checkpoint(copy / "best").state["position"]["epoch"] == expected
     assert fingerprint(copy, "best") == fingerprint(copy, f"checkpoints/epoch-{expected:04d}")
@@ -71,9 +69,7 @@ def test_the_best_epoch_before_the_named_one_comes_back(copy):
     """No epoch follows, so the selection of the named checkpoint is the answer."""
     with_best_epoch(copy, 6)
     expected = best_of(copy, 4)
-    summary = run.resume(
-        copy, checkpoint="epoch-0004", changes={"training.epochs": 4}, quiet=True
-    )
+    summary = run.resume(copy, checkpoint="epoch-0004", changes={"training.epochs": 4}, quiet=True)
     assert summary.best_epoch == expected
     assert fingerprint(copy, "best") == fingerprint(copy, f"checkpoints/epoch-{expected:04d}")
 
@@ -112,7 +108,9 @@ def test_an_edited_configuration_is_refused_by_its_key(copy, key, value):
     assert text != file.read_text()
     file.write_text(text)
     for checkpoint in (None, "epoch-0002"):
-        with pytest.raises(ConfigurationError, match=rf"config\.yaml: changed.*{key} is .*, and was"):
+        with pytest.raises(
+            ConfigurationError, match=rf"config\.yaml: changed.*{key} is .*, and was"
+        ):
             run.resume(copy, checkpoint=checkpoint, changes={"training.epochs": 7}, quiet=True)
     assert {path.name for path in (copy / "checkpoints").iterdir()} == before
 

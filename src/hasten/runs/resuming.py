@@ -76,10 +76,11 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
     kept = [path.name for path in reversed(numbered_checkpoints(folder.checkpoints))]
     if name not in kept:
         keep = load_config(folder.path / "config.yaml").checkpoint.keep
+        shown = [path.name for path in (folder.best, folder.final) if path.exists()] + kept
         raise RunFolderError(
-            f"{folder.path} has no checkpoint {name!r}; it has "
-            f"{', '.join(['best', 'final', *kept])} (checkpoint.keep={keep}: the {keep} newest are kept, besides best "
-            "and final; train with --set checkpoint.keep=N to keep more)"
+            f"{folder.path} has no checkpoint {name!r}; it has {', '.join(shown)} (checkpoint."
+            f"keep={keep}: the {keep} newest are kept, besides best and final; train with --set "
+            "checkpoint.keep=N to keep more)"
         )
     return folder.checkpoints / name
 

@@ -16,7 +16,15 @@ from hasten.errors import HastenError, RunFolderError, os_errors_as
 from hasten.runs.config_text import config_text
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.lock import LOCK_FILE, RunLock
-from hasten.runs.own_files import COPIED, COPIED_FROM, EPOCH, RECOVERED, files_below, is_own, remove_own
+from hasten.runs.own_files import (
+    COPIED,
+    COPIED_FROM,
+    EPOCH,
+    RECOVERED,
+    files_below,
+    is_own,
+    remove_own,
+)
 
 if TYPE_CHECKING:
     from hasten.config import RunConfig
