@@ -167,5 +167,5 @@ def test_a_newer_version_is_refused(tmp_path):
     save_dataset(make("numbers"), tmp_path)
     described = json.loads((tmp_path / DESCRIPTION).read_text())
     (tmp_path / DESCRIPTION).write_text(json.dumps(described | {"version": 2}))
-    with pytest.raises(DataError, match="stored in version 2"):
+    with pytest.raises(DataError, match="stored in format 2, but this hasten reads only format 1"):
         load_stored(tmp_path)

@@ -43,7 +43,8 @@ def fingerprint(dataset: AnyDataset) -> str:
     if isinstance(dataset, KnowledgeGraph):
         kind = "typed graph" if dataset.typed else "knowledge graph"
         vocabularies: tuple[Vocabulary, ...] = (dataset.entities, dataset.relations)
-        columns = [*_ends(dataset.triples), (dataset.part, "<i1"), (dataset.rank_last, "<i1")]
+        columns = _hashed_columns(dataset.triples)
+        columns += [(dataset.part, "<i1"), (dataset.rank_last, "<i1")]
         features: list[tuple[Any, Modality]] = list(dataset.features)
     else:
         kind, events = "dataset", dataset.interactions
@@ -54,7 +55,7 @@ def fingerprint(dataset: AnyDataset) -> str:
         ]  # fmt: skip
         if dataset.facts is not None:
             vocabularies = (*vocabularies, dataset.facts.entities, dataset.facts.relations)
-            columns += _ends(dataset.facts.triples)
+            columns += _hashed_columns(dataset.facts.triples)
         features = [(modality.name, modality) for modality in dataset.modalities]
     digest = hashlib.sha256(f"hasten {kind} 1\n".encode())
     for name, modality in features:
@@ -70,7 +71,7 @@ def fingerprint(dataset: AnyDataset) -> str:
     return digest.hexdigest()
 
 
-def _ends(triples: Triples) -> list[tuple[NDArray[Any] | None, str]]:
+def _hashed_columns(triples: Triples) -> list[tuple[NDArray[Any] | None, str]]:
     return [(getattr(triples, name), "<i8") for name in _TRIPLE]
 
 
@@ -185,7 +186,10 @@ def load_stored(folder: Path) -> AnyDataset:
         described = json.loads((folder / DESCRIPTION).read_text("utf-8"))
         version = described["version"]
         if version != FORMAT_VERSION:
-            raise DataError(f"{folder}: stored in version {version}; {FORMAT_VERSION} is known")
+            raise DataError(
+                f"{folder}: stored in format {version}, but this hasten reads only format "
+                f"{FORMAT_VERSION}: use the hasten version that wrote it"
+            )
         graph = described.get("kind") == "triples"
         names = GRAPH_FILES if graph else FILES
         first, second, table = (pq.read_table(folder / name, partitioning=None) for name in names)
