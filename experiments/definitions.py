@@ -4,42 +4,85 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from hasten.configuration.build import flag_entries, set_entries
 
 
 @dataclass(frozen=True)
 class Experiment:
     """One run: ``options`` go to ``hasten train`` as they are; ``data`` is a name of bench.data.
 
-    also: options of ``hasten evaluate``, one text a further judgement of the finished run;
-    embeddings: judge it by ``hasten check-embeddings`` too.
+    configuration: the name of the settings, which several seeds share. question: what the
+    configurations of this model on these data are compared for; of each question, validation
+    selects one configuration, and its test figures alone are computed.
+    also: options of ``hasten evaluate``, one text for each further protocol;
+    embeddings: run ``hasten check-embeddings`` too.
     """
 
-    group: str
+    configuration: str
     model: str
     data: str
     options: tuple[str, ...]
     seed: int
+    question: str = "settings"
     also: tuple[str, ...] = ()
     embeddings: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.group}-seed{self.seed}"
+        return f"{self.configuration}-seed{self.seed}"
+
+    @property
+    def group(self) -> str:
+        """The configurations that are compared with each other on validation."""
+        return f"{self.model}-{self.data}-{self.question}"
 
     @property
     def fingerprint(self) -> str:
         """Changes with anything that changes the run: a changed experiment is another run."""
-        text = json.dumps([self.model, self.data, self.options, self.seed])
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        return fingerprint(self.model, self.data, self.options, self.seed)
+
+
+def fingerprint(model: str, data: str, options: Sequence[str], seed: int) -> str:
+    """A digest of what a run is given, whatever the order and the spelling of its options."""
+    settings = sorted(configuration_keys(model, options).items())
+    text = json.dumps([model, data, settings, seed])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def configuration_keys(model: str, options: Sequence[str]) -> dict[str, str]:
+    """Options of ``hasten train`` as dotted keys with their values as text."""
+    flags: dict[str, str] = {}
+    sets: list[str] = []
+    name = ""
+    for text in options:
+        if text.startswith("--"):
+            name = text.removeprefix("--").replace("-", "_")
+            flags[name] = "true"  # unless a value follows
+        elif name == "set":
+            sets.append(text)
+        else:
+            flags[name] = text
+    flags.pop("set", None)
+    entries = [*set_entries(sets), *flag_entries(flags, None)]
+    keys = {entry.key: _text(entry.value) for entry in entries}
+    if model == "degree":  # it is evaluated once
+        keys.pop("evaluation.every", None)
+    return keys
+
+
+def _text(value: str | Sequence[str]) -> str:
+    return value if isinstance(value, str) else ",".join(value)
 
 
 def seeds(
-    group: str,
+    configuration: str,
     model: str,
     data: str,
     options: str,
+    question: str = "settings",
     *,
     count: int = 3,
     also: tuple[str, ...] = (),
@@ -47,7 +90,9 @@ def seeds(
 ) -> tuple[Experiment, ...]:
     """The same experiment with seeds 0, 1, ..."""
     return tuple(
-        Experiment(group, model, data, tuple(options.split()), seed, also, embeddings)
+        Experiment(
+            configuration, model, data, tuple(options.split()), seed, question, also, embeddings
+        )
         for seed in range(count)
     )
 
@@ -83,6 +128,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "sasrec",
         "beauty",
         f"{_BEAUTY} --set model.loss=ce --lr 2e-3 --epochs 60 --max-time 60s",
+        "one-minute",
     ),
     *seeds(
         "tisasrec-beauty-ce",
@@ -107,6 +153,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
                 "sasrec",
                 "beauty",
                 f"{_BEAUTY} {options} --set model.loss=ce --lr 2e-3 --epochs 60 --patience 6",
+                "hyper-connections",
                 also=(_MASKED, _UNTIED, _SAMPLED),
             ),
             *seeds(
@@ -114,6 +161,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
                 "sasrec",
                 "ml-1m",
                 f"{_ML1M} {options} {_TWENTY}",
+                "hyper-connections-20-epochs",
                 also=(_MASKED, _SAMPLED),
             ),
         )
@@ -124,6 +172,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "beauty",
         f"{_BEAUTY} {_RESIDUALS['mhc-static']} --set model.loss=ce --lr 2e-3 --epochs 60 "
         "--patience 6",
+        "hyper-connections",
         also=(_MASKED, _UNTIED, _SAMPLED),
     ),
     *seeds(
@@ -131,6 +180,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "sasrec",
         "ml-1m",
         f"{_ML1M} {_TWENTY}",
+        "20-epochs",
         also=(_MASKED, _SAMPLED),
     ),
     *seeds(
@@ -138,6 +188,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "tisasrec",
         "ml-1m",
         f"{_ML1M} {_TWENTY}",
+        "20-epochs",
         also=(_MASKED, _SAMPLED),
     ),
     *seeds(
@@ -145,6 +196,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "sasrec",
         "ml-1m",
         f"{_ML1M} --set model.loss=bce --epochs 400 --eval-every 5 --patience 8",
+        "paper",
         also=(_MASKED, _SAMPLED),
     ),
 )
@@ -166,7 +218,7 @@ def _graphs() -> Iterable[Experiment]:
     common = "--metrics mrr,hits,mr,amri --topk 1,3,10"
     falling = f"{common} --lr 3e-3 --set training.schedule=cosine"
     long = f"{falling} --set data.unknown=keep --epochs 50 --eval-every 5"
-    yield from seeds("conve-fb15k-237", "conve", "fb15k-237", long)
+    yield from seeds("conve-fb15k-237", "conve", "fb15k-237", long, "paper")
     # with the paper's dropout validation MRR stays at .315 from epoch 40 on
     more = "--set model.feature_dropout=0.4 --set model.hidden_dropout=0.5"
     slow = f"{falling} --set data.unknown=keep --epochs 60 --eval-every 5 {more}"
@@ -175,13 +227,13 @@ def _graphs() -> Iterable[Experiment]:
     soft = slow.replace("--epochs 60", "--epochs 40") + " --set model.loss=1-n-softmax"
     yield from seeds("conve-fb15k-237-softmax", "conve", "fb15k-237", soft, count=1)
     half = f"{soft} --precision bf16"
-    yield from seeds("conve-fb15k-237-softmax-bf16", "conve", "fb15k-237", half, count=1)
+    yield from seeds("conve-fb15k-237-softmax-bf16", "conve", "fb15k-237", half, "bf16", count=1)
     # the average over five epochs in place of a learning rate that falls: the probe's validation
     # MRR after 15 epochs .324, its own weights .308
     steady = soft.replace(" --set training.schedule=cosine", "") + " --set training.average=5"
-    for name, some in (("", ""), ("-bf16", " --precision bf16")):
-        options = f"{steady}{some}"
-        yield from seeds(f"conve-fb15k-237-average{name}", "conve", "fb15k-237", options, count=1)
+    yield from seeds("conve-fb15k-237-average", "conve", "fb15k-237", steady)
+    half = f"{steady} --precision bf16"
+    yield from seeds("conve-fb15k-237-average-bf16", "conve", "fb15k-237", half, "bf16", count=1)
     # wider, in larger batches, with more dropout: the best published trial has 256 and 1,024
     large = "--set training.batch_size=512 --set model.group=512 --precision bf16"
     wide = f"{common} --set training.schedule=cosine --set data.unknown=keep --set model.width=256"
@@ -196,7 +248,8 @@ def _graphs() -> Iterable[Experiment]:
     for name, some in (("umls", "--lr 3e-3 --epochs 60"), ("kinship", "--lr 2e-3 --epochs 240")):
         short = f"{common} {some} --set training.schedule=cosine {batches} --eval-every 10"
         yield from seeds(f"conve-{name}", "conve", name, short, count=5)
-        yield from seeds(f"conve-{name}-bf16", "conve", name, f"{short} --precision bf16", count=5)
+        half = f"{short} --precision bf16"
+        yield from seeds(f"conve-{name}-bf16", "conve", name, half, "bf16", count=5)
     # a quarter of the channels, less dropout, a larger learning rate: as far in seconds
     little = "--set model.channels=8 --set model.input_dropout=0 --set model.feature_dropout=0.1"
     for name, some in (
@@ -211,6 +264,16 @@ def _graphs() -> Iterable[Experiment]:
     options = f"{common} --lr 5e-3 --epochs 30 --set model.loss=1-n-softmax {little} {batches}"
     options += " --set training.average=4 --eval-every 10"
     yield from seeds("conve-kinship-average", "conve", "kinship", options, count=5)
+    # the same on UMLS, where averaging was first compared on test figures
+    for epochs in (3, 8):
+        options = f"{common} --lr 4e-3 --epochs 40 {little} {batches} --eval-every 10"
+        options += f" --set training.average={epochs}"
+        yield from seeds(f"conve-umls-average-{epochs}", "conve", "umls", options, count=5)
+    # the losses for as many epochs, first compared on test figures
+    for loss in ("1-n", "1-n-softmax"):
+        options = f"{common} --lr 3e-3 --epochs 12 --set training.schedule=cosine {batches}"
+        options += f" --eval-every 4 --set model.loss={loss}"
+        yield from seeds(f"conve-umls-12-{loss}", "conve", "umls", options, "loss", count=5)
     better = "--lr 4e-3 --epochs 60 --set model.loss=1-n-softmax --set model.channels=16"
     better += " --set model.input_dropout=0 --set model.feature_dropout=0.2"
     options = f"{common} {better} --set model.hidden_dropout=0.4 --set training.schedule=cosine"
@@ -278,14 +341,15 @@ def _features() -> Iterable[Experiment]:
         options = f"{common} --lr {rate} --epochs 1000 {stop}"
         if model in ("bprmf", "lightgcn"):
             options += " --set model.sampling=interactions"
-        yield from seeds(f"{model}-tiktok", model, "tiktok", options)
+        question = "ids" if model == "mmgcn" else "settings"
+        yield from seeds(f"{model}-tiktok", model, "tiktok", options, question)
     # what DRAGON has of the features, and what of a vector of an item's own in their place
     paper = f"{common} --lr {rates['dragon']} --epochs 1000 {stop}"
     yield from seeds("dragon-tiktok-shuffled", "dragon", "tiktok-shuffled", paper, count=1)
     own = f"{paper} --set model.modalities=own --set model.neighbours=1"
     yield from seeds("dragon-tiktok-drawn", "dragon", "tiktok-drawn", own, count=1)
     frozen = f"{common} --lr 1e-3 --epochs 1000 {stop} --set model.ids=frozen"
-    yield from seeds("mmgcn-frozen-tiktok", "mmgcn", "tiktok", frozen)
+    yield from seeds("mmgcn-frozen-tiktok", "mmgcn", "tiktok", frozen, "ids")
 
 
 _REDDA = {
@@ -331,13 +395,13 @@ def _typed() -> Iterable[Experiment]:
                 model,
                 name,
                 f"{common} {files} {options}",
-                count=1 if model == "degree" else 3,
+                "settings" if model == "degree" else "loss",
                 embeddings=True,
             )
     # with as few drawn ends as the logistic loss has: the default
     for name, files in sets.items():
         few = f"{common} {files} {narrow} --set model.loss=softmax"
-        yield from seeds(f"hgt-softmax-64-{name}", "hgt", name, few, embeddings=True)
+        yield from seeds(f"hgt-softmax-64-{name}", "hgt", name, few, "loss", embeddings=True)
 
 
 EXPERIMENTS = (*EXPERIMENTS, *_typed(), *_graphs(), *_facts(), *_features())

@@ -3,11 +3,16 @@
     python -m experiments.queue list
     python -m experiments.queue run [--only PATTERN] [--max-time SECONDS] [--commit]
     python -m experiments.queue judge [--only PATTERN]
+    python -m experiments.queue groups
+    python -m experiments.queue open GROUP [--commit]
 
 Run folders are under ``runs/experiments`` (not in git), results under ``experiments/results``;
 after every run the page ``docs/experiments.md`` follows. With --commit the result and the page are
-committed, one commit a run. ``judge`` judges finished runs, whose folders are still there, once
+committed, one commit a run. ``judge`` evaluates finished runs, whose folders are still there, once
 more by the further protocols of their definitions.
+
+Runs are evaluated on validation alone. ``open`` evaluates the configuration that validation selects
+in a group on the test set, once (:mod:`experiments.opening`).
 """
 
 from __future__ import annotations
@@ -28,7 +33,9 @@ from typing import IO, Any
 from bench.data import plain_file
 from bench.machine import ROOT
 from experiments import summary
-from experiments.definitions import EXPERIMENTS, Experiment, select
+from experiments.definitions import EXPERIMENTS, Experiment, fingerprint, select
+from experiments.evaluate import check_embeddings, evaluate
+from experiments.opening import OPENED, OpeningError, list_groups, open_group
 from experiments.record import make_record, write_record
 from hasten.distributed.device import cpu_computes_bf16
 
@@ -62,7 +69,7 @@ class Queue:
         """``done``, ``started``, ``waiting``; or ``changed``: done with other options."""
         path = self.result(experiment)
         if path.exists():
-            if json.loads(path.read_text())["fingerprint"] == experiment.fingerprint:
+            if describes(json.loads(path.read_text()), experiment):
                 return "done"
             return "started" if self.folder(experiment).exists() else "changed"
         return "started" if self.folder(experiment).exists() else "waiting"
@@ -80,10 +87,17 @@ class Queue:
             experiment.model,
             str(plain_file(experiment.data)),
             *experiment.options,
+            *("--set", "evaluation.test=false"),
             *("--seed", str(experiment.seed)),
             *("--resume", "auto", "--out", str(self.folder(experiment))),
             *("--json", "--quiet"),
         ]
+
+
+def describes(record: dict[str, Any], experiment: Experiment) -> bool:
+    """Whether the record is one of this experiment as it is defined now."""
+    given = (record[name] for name in ("model", "data", "options", "seed"))
+    return fingerprint(*given) == experiment.fingerprint
 
 
 @contextmanager
@@ -128,30 +142,13 @@ def run_one(
     return 0, result
 
 
-def judge_also(queue: Queue, experiment: Experiment) -> list[dict[str, Any]]:
-    """The finished run judged by further protocols: their words and test metrics."""
-    found = []
-    for options in experiment.also:
-        folder = str(queue.folder(experiment))
-        command = [*queue.command, "evaluate", folder, *options.split(), "--json"]
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        result = json.loads(printed.splitlines()[-1])
-        found.append({"protocol": result["protocol"], "test": result["test"]})
-    return found
-
-
 def judgements(queue: Queue, experiment: Experiment) -> dict[str, Any]:
-    """What the finished run is judged by beside its own figures."""
-    found: dict[str, Any] = {"also": judge_also(queue, experiment)}
+    """The finished run on validation by further protocols, and its embeddings."""
+    command, run = queue.command, queue.folder(experiment)
+    also = [evaluate(command, run, "valid", options) for options in experiment.also]
+    found: dict[str, Any] = {"also": also}
     if experiment.embeddings:
-        command = [*queue.command, "check-embeddings", str(queue.folder(experiment)), "--json"]
-        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-        # 1 with a result: a criterion is not met
-        if done.returncode not in (0, 1) or not done.stdout:
-            raise subprocess.CalledProcessError(done.returncode, command)
-        checked = json.loads(done.stdout.splitlines()[-1])
-        kept = ("health", "random", "links", "problems", "warning")
-        found["embeddings"] = {name: checked[name] for name in kept}
+        found["embeddings"] = check_embeddings(command, run, "valid")
     return found
 
 
@@ -179,7 +176,7 @@ def run_queue(
                 if queue.rounds(experiment):
                     record["bf16"] = "products in fp32 of rounded numbers"
                 write_record(path, {**record, **judgements(queue, experiment)})
-                say(f"{experiment.name}: test {result['test']}")
+                say(f"{experiment.name}: validation {result['valid']}")
                 written = [path, *summary.write_pages(queue.results, queue.docs)]
                 if commit:
                     commit_files(written, f"Result of {experiment.name}")
@@ -199,11 +196,36 @@ def judge_again(queue: Queue, experiments: Sequence[Experiment]) -> int:
             path = queue.result(experiment)
             if queue.state(experiment) != "done" or not queue.folder(experiment).exists():
                 continue
-            say(f"{experiment.name}: {len(experiment.also)} further protocols")
             record = json.loads(path.read_text())
+            if "test" in record:  # from before test sets were sealed: stays as it is
+                continue
+            say(f"{experiment.name}: {len(experiment.also)} further protocols")
             write_record(path, {**record, **judgements(queue, experiment)})
         summary.write_pages(queue.results, queue.docs)
     return 0
+
+
+def open_and_report(queue: Queue, group: str, commit: bool) -> int:
+    """Open a group's test figures, and write the page; 0, or 2 if it cannot be opened."""
+    try:
+        with locked(queue.runs):
+            entry = open_group(queue, group, EXPERIMENTS)
+            written = [queue.results / OPENED, *summary.write_pages(queue.results, queue.docs)]
+    except OpeningError as error:
+        say(str(error))
+        return 2
+    say(f"{group}: {entry['metric']} on validation selects {entry['selected']}")
+    for figures in entry["test"]:
+        say(f"  seed {figures['seed']}: test {figures['test']}")
+    if commit:
+        commit_files(written, f"Test figures of {group}")
+    return 0
+
+
+def list_experiments(queue: Queue, experiments: Sequence[Experiment]) -> None:
+    """Print each experiment and its state."""
+    for experiment in experiments:
+        print(f"{queue.state(experiment):8s} {experiment.name}")
 
 
 def commit_files(paths: Sequence[Path], message: str) -> None:
@@ -223,21 +245,28 @@ def _terminate(_number: int, _frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("verb", choices=("list", "run", "judge"))
+    parser.add_argument("verb", choices=("list", "run", "judge", "groups", "open"))
+    parser.add_argument("group", nargs="?", help="open: the group")
     parser.add_argument("--only", metavar="PATTERN", help="names that contain this")
     parser.add_argument("--max-time", type=float, metavar="SECONDS", help="then stop and save")
     parser.add_argument("--commit", action="store_true", help="commit each result by itself")
     options = parser.parse_args(arguments)
     queue = queue or Queue()
+    if (options.group is None) == (options.verb == "open"):
+        parser.error("a GROUP is what open needs, and no other command takes")
     chosen = select(options.only, EXPERIMENTS)
     if not chosen:
         parser.error(f"no experiment's name contains {options.only!r}")
-    if options.verb == "list":
-        for experiment in chosen:
-            print(f"{queue.state(experiment):8s} {experiment.name}")
+    if options.verb in ("list", "groups"):
+        if options.verb == "groups":
+            list_groups(queue.results, chosen)
+        else:
+            list_experiments(queue, chosen)
         return 0
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        if options.verb == "open":
+            return open_and_report(queue, options.group, options.commit)
         if options.verb == "judge":
             return judge_again(queue, chosen)
         return run_queue(queue, chosen, options.max_time, options.commit)

@@ -17,7 +17,6 @@ from experiments.definitions import Experiment
 KEPT = (
     "epochs",
     "valid",
-    "test",
     "protocol",
     "seconds",
     "examples_per_second",
@@ -27,11 +26,15 @@ KEPT = (
 
 
 def make_record(experiment: Experiment, result: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Metrics with their protocol, cost, configuration, curve, version and machine; no paths."""
+    """Validation metrics with their protocol, cost, configuration, curve, version and machine.
+
+    No paths, and no test figures: those are in the record of the opened group.
+    """
     environment = json.loads((folder / "environment.json").read_text())
     return {
         "name": experiment.name,
         "group": experiment.group,
+        "configuration": experiment.configuration,
         "model": experiment.model,
         "data": experiment.data,
         "options": list(experiment.options),

@@ -1,4 +1,4 @@
-"""A table of mean ± standard deviation over seeds, and learning curves, from the kept results.
+"""Tables of mean ± standard deviation over seeds, and learning curves, from the kept results.
 
     python -m experiments.summary [--check]
 
@@ -15,24 +15,51 @@ from statistics import mean, stdev
 from typing import Any
 
 from bench.machine import ROOT
+from experiments.opening import read_opened
 
 RESULTS = ROOT / "experiments" / "results"
 DOCS = ROOT / "docs"
 
 HEAD = """# Experiments
 
-Written by `make docs` from `experiments/results`; run or go on with `make experiments`. Mean ±
-standard deviation over seeds, test figures of the checkpoint that was selected on validation.
+Written by `make docs` from `experiments/results`. Mean ± standard deviation over seeds, of the
+checkpoint that was selected on validation.
+
+## How an experiment is run
+
+```sh
+make experiments                                             # run what has no result yet
+make experiments ARGS="--only conve-umls --max-time 3600"    # some of it, for an hour
+python -m experiments.queue groups                           # the groups, sealed or opened
+python -m experiments.queue open conve-umls-settings         # the test figures of a group
+```
+
+**Test sets are sealed.** A run of the queue is evaluated on validation alone
+(`evaluation.test=false`). The configurations of one model on one data set that answer one question
+form a group (`experiments/definitions.py`). `open` selects the configuration with the best
+validation mean, evaluates its runs on the test set, and appends one line to
+`experiments/results/opened.jsonl`: date, commit, all validation figures of the group, the selected
+configuration and its test figures. A group is opened once. To compare further configurations after
+that, define a new group.
+
+† Runs from before 2026-11-23 were evaluated on test at their end, whatever validation said.
+
+## Results
 """
 
 
-def load_groups(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The results by group, seeds in order."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+def load_configurations(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The results by configuration, seeds in order, with the test figures of opened groups."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
-        groups.setdefault(record["group"], []).append(record)
-    return groups
+        # records from before groups were sealed call their configuration a group
+        found.setdefault(record.get("configuration", record["group"]), []).append(record)
+    for entry in read_opened(folder):
+        figures = {each["seed"]: each for each in entry["test"]}
+        for record in found[entry["selected"]]:
+            record["opened"] = {"date": entry["date"], **figures[record["seed"]]}
+    return found
 
 
 def over_seeds(values: Sequence[float], digits: int) -> str:
@@ -42,32 +69,49 @@ def over_seeds(values: Sequence[float], digits: int) -> str:
     return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}"
 
 
-def document(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def means(figures: Sequence[Mapping[str, float]]) -> str:
+    """Each metric over seeds: ``mrr 0.9466 ± 0.0020, hits@10 0.9909 ± 0.0016``."""
+    names = figures[0] if figures else ()
+    return ", ".join(f"{name} {over_seeds([each[name] for each in figures], 4)}" for name in names)
+
+
+def test_figures(records: Sequence[Mapping[str, Any]]) -> str:
+    """The test figures of a configuration, or why there are none."""
+    before = [record["test"] for record in records if "test" in record]
+    opened = [record["opened"] for record in records if "opened" in record]
+    figures = [each["test"] for each in opened] or before
+    if not figures:
+        return "sealed"
+    notes = [f"opened {opened[0]['date']}"] if opened else []
+    notes += [f"{len(figures)} of {len(records)} seeds"] if len(figures) < len(records) else []
+    return means(figures) + " †" * bool(before) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def document(configurations: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """The Markdown page."""
-    if not groups:
+    if not configurations:
         return HEAD + "\nNo result yet.\n"
     lines = [
         HEAD,
-        "| group | seeds | test | epochs | training s | peak MiB |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| configuration | seeds | validation | test | epochs | training s | peak MiB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for group, records in groups.items():
-        metrics = ", ".join(
-            f"{name} {over_seeds([record['test'][name] for record in records], 4)}"
-            for name in records[0]["test"]
-        )
+    for name, records in configurations.items():
+        metric = records[0]["config"]["evaluation"]["metrics"][0]
         lines.append(
-            f"| [{group}](#{group}) | {len(records)} | {metrics} "
+            f"| [{name}](#{name}) | {len(records)} "
+            f"| {means([{metric: record['valid'][metric]} for record in records])} "
+            f"| {test_figures(records)} "
             f"| {over_seeds([record['epochs'] for record in records], 0)} "
             f"| {over_seeds([record['seconds']['train'] for record in records], 0)} "
             f"| {max(record['peak_memory_bytes'] for record in records) / 2**20:.0f} |"
         )
-    for group, records in groups.items():
+    for name, records in configurations.items():
         first = records[0]
         protocols = sorted({record["protocol"] for record in records})
         lines += [
             "",
-            f"## {group}",
+            f"## {name}",
             "",
             f"- data: {first['data']}; protocol: {'; '.join(protocols)}",
             f"- `hasten train {first['model']} DATA {' '.join(first['options'])}`, seeds "
@@ -76,24 +120,25 @@ def document(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             f"{first['machine']['cores']} cores, torch {first['versions']['torch']}",
             *also_judged(records),
             "",
-            f"![learning curves of {group}](experiments/{group}.svg)",
+            f"![learning curves of {name}](experiments/{name}.svg)",
         ]
     return "\n".join(lines) + "\n"
 
 
 def also_judged(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each further protocol that finished runs were judged by, and by how many."""
-    tests: dict[str, list[Mapping[str, float]]] = {}
+    figures: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for record in records:
-        for judged in record.get("also", ()):
-            tests.setdefault(judged["protocol"], []).append(judged["test"])
+        for judged in record.get("opened", record).get("also", ()):
+            part = "test" if "test" in judged else "valid"
+            figures.setdefault((part, judged["protocol"]), []).append(judged[part])
     lines = []
-    for protocol, found in tests.items():
-        metrics = ", ".join(
-            f"{name} {over_seeds([test[name] for test in found], 4)}" for name in found[0]
-        )
+    for (part, protocol), found in figures.items():
+        which = "validation, " if part == "valid" else ""
         some = "" if len(found) == len(records) else f", {len(found)} of {len(records)} seeds"
-        lines.append(f"- the same checkpoints by another protocol: {metrics} ({protocol}{some})")
+        lines.append(
+            f"- the same checkpoints by another protocol: {which}{means(found)} ({protocol}{some})"
+        )
     return lines
 
 
@@ -131,11 +176,11 @@ def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def write_pages(results: Path = RESULTS, docs: Path = DOCS) -> list[Path]:
     """Write the page and the pictures; the files that were written."""
-    groups = load_groups(results)
+    configurations = load_configurations(results)
     page = docs / "experiments.md"
-    page.write_text(document(groups))
-    pictures = [docs / "experiments" / f"{group}.svg" for group in groups]
-    for records, picture in zip(groups.values(), pictures, strict=True):
+    page.write_text(document(configurations))
+    pictures = [docs / "experiments" / f"{name}.svg" for name in configurations]
+    for records, picture in zip(configurations.values(), pictures, strict=True):
         draw(records, picture)
     return [page, *pictures]
 
@@ -145,7 +190,7 @@ def main(arguments: Sequence[str], results: Path = RESULTS, docs: Path = DOCS) -
         write_pages(results, docs)
         return 0
     page = docs / "experiments.md"
-    if not page.exists() or page.read_text() != document(load_groups(results)):
+    if not page.exists() or page.read_text() != document(load_configurations(results)):
         print("docs/experiments.md is stale: run make docs", file=sys.stderr)
         return 1
     return 0

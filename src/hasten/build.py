@@ -110,12 +110,12 @@ def with_sample(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"data": config.data.model_copy(update={"path": sample})})
 
 
-def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyTask]:
-    """The ranking tasks of validation and test."""
+def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyTask | None]:
+    """The ranking tasks of validation and test; test is None without ``evaluation.test``."""
     options, seed = config.evaluation, config.seed
     return (
         ranking_task(dataset, VALID, options, seed),
-        ranking_task(dataset, TEST, options, seed),
+        ranking_task(dataset, TEST, options, seed) if options.test else None,
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 import torch
@@ -15,7 +15,7 @@ from hasten.build import build_model, evaluate_task, load_phase_states, load_wei
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.data.store import load_stored
-from hasten.data.tables import TEST, VALID, AnyDataset, KnowledgeGraph
+from hasten.data.tables import PART_NAMES, AnyDataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch, resolve_device
 from hasten.distributed.processes import Processes
 from hasten.errors import RunFolderError
@@ -61,9 +61,11 @@ def evaluate(
     checkpoint: str = "best",
     device: str | None = None,
     by: str | None = None,
+    part: Literal["valid", "test"] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint of a run, possibly with another protocol.
 
+    part: the only part to evaluate; None: validation, and test unless ``evaluation.test`` is off.
     by: also return metrics by ``relation`` or ``direction`` of a knowledge graph, as ``groups``.
     """
     begin = time.perf_counter()
@@ -81,15 +83,18 @@ def evaluate(
         if by is not None:
             check_grouping(by, loaded.dataset)
         parts, groups = {}, []
-        for name, part in (("valid", VALID), ("test", TEST)):
-            task = ranking_task(loaded.dataset, part, config.evaluation, config.seed)
+        usual = ("valid", "test") if config.evaluation.test else ("valid",)
+        for name in usual if part is None else (part,):
+            which = PART_NAMES.index(name)
+            task = ranking_task(loaded.dataset, which, config.evaluation, config.seed)
             if len(task.queries):
                 parts[name] = found = evaluate_task(loaded.model, task, config, processes)
                 if by is not None and found.ranks is not None:
                     graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
                     groups.append(grouped_metrics(task, found.ranks, metrics, graph, cast(By, by)))
     if not parts:
-        raise RunFolderError(f"{run}: its data have neither validation nor test events to rank")
+        missing = f"no {part} events" if part else f"no {' or '.join(usual)} events"
+        raise RunFolderError(f"{run}: its data have {missing} to rank")
     return {
         "run": str(run),
         "model": config.model.name,

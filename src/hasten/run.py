@@ -157,7 +157,7 @@ def _train_new(
     weights = _initial_weights(processes, config)
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 
-    def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask]]:
+    def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
         model = build_model(config, dataset, device)
         if weights is not None:
             load_initial_weights(model, weights)

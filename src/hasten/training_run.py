@@ -42,7 +42,7 @@ class RunSetup:
     model: Model
     phases: Sequence[Phase]
     #: validation and test
-    tasks: tuple[AnyTask, AnyTask]
+    tasks: tuple[AnyTask, AnyTask | None]
     folder: RunFolder
     quiet: bool
     begin: float
@@ -139,8 +139,10 @@ class TrainingRun:
         trainer.state.load_phases(best)
         processes.activity = "the evaluation at the end"
         validated, tested = (
-            self.evaluate(task) if len(task.queries) else None for task in setup.tasks
+            self.evaluate(task) if task is not None and len(task.queries) else None
+            for task in setup.tasks
         )
+        last = tested or validated
         trainer.control.synchronize_stop()
         trainer.raise_if_stopped()
         torch.set_rng_state(self.generator_state)
@@ -152,7 +154,7 @@ class TrainingRun:
             epochs=position.epoch,
             valid={} if validated is None else validated.values,
             test={} if tested is None else tested.values,
-            protocol=dataset.split if tested is None else tested.protocol,
+            protocol=dataset.split if last is None else last.protocol,
             seconds={
                 "train": totals.train_seconds,
                 "evaluate": totals.evaluate_seconds,

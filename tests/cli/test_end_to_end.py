@@ -96,6 +96,26 @@ def test_evaluate_by_the_same_and_by_another_protocol(here, capfd):
     assert "training.lr" in refused["error"]["message"]
 
 
+def test_the_test_part_is_evaluated_only_where_it_is_wanted(here, capfd):
+    first = json.loads(Path("run/metrics.json").read_text())
+    options = ["--epochs", "1", "--set", "evaluation.test=false", "--out", "sealed"]
+    sealed = ask(capfd, "train", "sasrec", "events.csv", *options)
+    assert sealed["valid"]
+    assert sealed["test"] == {}
+    assert "full ranking" in sealed["protocol"]
+    assert '"kind": "test"' not in Path("sealed/metrics.jsonl").read_text()
+    assert "test of epoch" not in Path("sealed/val.log").read_text()
+    again = ask(capfd, "evaluate", "sealed")
+    assert (again["valid"], again["test"]) == (sealed["valid"], {})
+    opened = ask(capfd, "evaluate", "sealed", "--part", "test")
+    assert opened["valid"] == {}
+    assert set(opened["test"]) == set(sealed["valid"])
+    assert ask(capfd, "evaluate", "run", "--part", "test")["test"] == first["test"]
+    assert ask(capfd, "evaluate", "run", "--part", "valid")["test"] == {}
+    refused = ask(capfd, "evaluate", "run", "--part", "train", code=2)
+    assert "valid, test" in refused["error"]["message"]
+
+
 def test_recommend_as_text_names_the_next_on_the_circle(here, capfd):
     assert main(["recommend", "run", "--users", "user0,user7", "--topk", "2"]) == 0
     shown = capfd.readouterr()

@@ -145,6 +145,11 @@ def protocol(config: Any) -> tuple[str, list[str]]:
     )
 
 
+def evaluated_parts(config: Any) -> list[bool]:
+    """Whether validation and test are evaluated."""
+    return [task is not None for task in ranking_tasks(dataset_of(config.model.name), config)]
+
+
 def split(config: Any) -> str:
     """Which interactions or triples are in which part."""
     return fingerprint(load_data(config, CASE[config.model.name].data))
@@ -257,6 +262,7 @@ EFFECTS: dict[str, Entry] = {
     "training.deterministic": (True, {}, determinism),
     "training.bad_steps": (1, NO_NUMBER, "loop"),
     "evaluation.every": (2, {}, "loop"),
+    "evaluation.test": (False, {}, evaluated_parts),
     "evaluation.metrics": (["mrr"], {}, protocol),
     "evaluation.candidates": ("uni100", {"evaluation.mask_history": False}, protocol),
     "evaluation.mask_history": (None, {}, protocol),

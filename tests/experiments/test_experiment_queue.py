@@ -12,54 +12,6 @@ from experiments.definitions import EXPERIMENTS, Experiment, seeds, select
 from experiments.queue import Queue, QueueBusyError, judge_again, locked, main, run_queue
 from experiments.summary import main as summarise
 
-FAKE = """
-import json, pathlib, signal, sys, time
-arguments = sys.argv[1:]
-value = lambda name: arguments[arguments.index(name) + 1]
-if arguments[0] == "evaluate":
-    print(json.dumps({"protocol": " ".join(arguments[2:-1]), "test": {"ndcg@10": 0.3}}))
-    sys.exit()
-if arguments[0] == "check-embeddings":
-    print(json.dumps({"what": arguments[1], "health": None, "random": None, "warning": None,
-                      "problems": ["collapsed"], "links": {"auroc": 0.8, "ap": 0.7}}))
-    sys.exit(1)
-out, seed = pathlib.Path(value("--out")), int(value("--seed"))
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-resumed = out.exists()
-assert value("--resume") == "auto"
-out.mkdir(parents=True, exist_ok=True)
-if "--fail" in arguments:
-    sys.exit(1)
-(out / "started").touch()
-if "--slow" in arguments and not resumed:
-    time.sleep(60)
-data = arguments[2]
-(out / "environment.json").write_text(json.dumps({"versions": {"torch": "0"}}))
-(out / "config.yaml").write_text(f"data: {{path: {data}}}\\nout: {out}\\nseed: {seed}\\n")
-records = []
-for epoch in (1, 2):
-    loss = {} if "--counts" in arguments else {"loss": 1 / epoch}
-    records.append({"kind": "train", "epoch": epoch, **loss, "seconds": 2.0})
-    records.append({"kind": "valid", "epoch": epoch, "ndcg@10": 0.1 * epoch, "seconds": 0.1})
-(out / "metrics.jsonl").write_text("\\n".join(map(json.dumps, records)))
-print("a line before")
-print(json.dumps({
-    "run": str(out), "epochs": 2, "valid": {"ndcg@10": 0.2}, "test": {"ndcg@10": 0.1 + seed / 100},
-    "protocol": "full ranking", "seconds": {"train": 4.0}, "examples_per_second": 10.0,
-    "peak_memory_bytes": 1048576, "effective": {}}))
-"""
-
-
-@pytest.fixture
-def queue(tmp_path, monkeypatch):
-    monkeypatch.setattr(queue_module, "plain_file", lambda name: tmp_path / f"{name}.csv")
-    script = tmp_path / "fake.py"
-    script.write_text(FAKE)
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    command = (sys.executable, str(script))
-    return Queue(tmp_path / "runs", tmp_path / "results", docs, command)
-
 
 def test_a_run_leaves_one_result_and_is_not_repeated(queue, tmp_path):
     both = seeds("toy", "sasrec", "beauty", "--lr 1", count=2)
@@ -68,8 +20,10 @@ def test_a_run_leaves_one_result_and_is_not_repeated(queue, tmp_path):
     assert [queue.state(e) for e in both] == ["done", "done"]
     text = (tmp_path / "results" / "toy-seed1.json").read_text()
     record = json.loads(text)
-    assert record["test"] == {"ndcg@10": 0.11}
-    assert record["config"] == {"data": {"path": "beauty"}, "seed": 1}
+    assert record["valid"] == {"ndcg@10": 0.21}
+    assert "test" not in record
+    config = {"data": {"path": "beauty"}, "seed": 1, "evaluation": {"metrics": ["ndcg@10"]}}
+    assert record["config"] == config
     assert record["curve"][1] == {"epoch": 2, "loss": 0.5, "seconds": 2.0, "ndcg@10": 0.2}
     assert record["versions"] == {"torch": "0"}
     assert str(tmp_path) not in text
@@ -97,6 +51,7 @@ def test_what_has_no_loss_and_what_embeddings_are_worth_are_recorded(queue):
     assert run_queue(queue, [one]) == 0
     record = json.loads(queue.result(one).read_text())
     assert record["embeddings"]["links"] == {"auroc": 0.8, "ap": 0.7}
+    assert record["embeddings"]["part"] == "valid"
     assert record["embeddings"]["problems"] == ["collapsed"]
     assert "what" not in record["embeddings"]  # a path
     assert [sorted(entry) for entry in record["curve"]] == [["epoch", "ndcg@10", "seconds"]] * 2
@@ -244,7 +199,7 @@ def test_summary_gives_mean_and_deviation_and_says_when_it_is_stale(queue, tmp_p
     assert summarise(["--check"], queue.results, docs) == 1
     assert summarise([], queue.results, docs) == 0
     page = (docs / "experiments.md").read_text()
-    assert "ndcg@10 0.1100 ± 0.0100" in page
+    assert "| ndcg@10 0.2100 ± 0.0100 | sealed |" in page
     picture = docs / "experiments" / "toy.svg"
     first = picture.read_bytes()
     assert len(first) < 60_000
@@ -274,5 +229,6 @@ def test_hasten_goes_on_where_a_killed_queue_left_it(tmp_path, monkeypatch):
     record = json.loads(text)
     assert record["epochs"] == 150
     assert [entry["epoch"] for entry in record["curve"]] == list(range(1, 151))
-    assert record["test"]["ndcg@10"] > 0.3
+    assert record["valid"]["ndcg@10"] > 0.3
+    assert "test" not in record
     assert str(tmp_path) not in text

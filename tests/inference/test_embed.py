@@ -121,6 +121,8 @@ def test_a_model_without_embeddings_is_evaluated_by_its_links(tmp_path, capsys):
     told = check_embeddings(run)
     assert told["health"] is None
     assert told["links"]["auroc"] > 0
+    assert told["part"] == "test"
+    assert check_embeddings(run, part="valid")["part"] == "valid"
     main(["check-embeddings", str(run)])
     assert "only its links are evaluated" in capsys.readouterr().err
 

@@ -56,6 +56,7 @@ def check(
     min_components: int = option(
         "N", "Minimum components for 90 % of the variance.", default=15, min=1
     ),
+    part: str | None = options.PART,
     sample: int = option("N", "Nodes to sample.", default=2048, min=2),
     seed: int = option("N", "Seed of the sample.", default=0, min=0),
     checkpoint: str = options.CHECKPOINT,
@@ -70,12 +71,13 @@ def check(
     """
     if not what.exists():
         raise UsageError(f"{what}: no such file or run folder")
+    options.one_of("part", part, ("valid", "test"))
     options.prepare_process()
     from hasten.inference.check_embeddings import check_embeddings  # noqa: PLC0415 - brings torch
 
     found = check_embeddings(
-        what, plots=plots, max_cosine=max_cosine, min_components=min_components, sample=sample,
-        seed=seed, checkpoint=checkpoint, device=device or "auto",
+        what, plots=plots, max_cosine=max_cosine, min_components=min_components, part=part,
+        sample=sample, seed=seed, checkpoint=checkpoint, device=device or "auto",
     )  # fmt: skip
     _show(found)
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import typer
 
@@ -21,6 +22,7 @@ def evaluate(
     sets: list[str] | None = options.SETS,
     device: str | None = options.DEVICE,
     devices: str | None = options.DEVICES,
+    part: str | None = options.PART,
     by: str | None = option("WHAT", "Knowledge graphs: metrics by relation or by direction."),
     out: Path | None = option("FILE", "Write the table of --by to a .parquet, .csv or .json file."),
     format: str | None = options.OUT_FORMAT,
@@ -29,11 +31,13 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint of RUN on its validation and test parts.
 
+    A run with evaluation.test=false is evaluated on test only with --part test.
     Use another protocol with --set evaluation.mask_history=true or
     evaluation.candidates=uni100.
     """
     if by is None and out is not None:
         raise UsageError("--out writes the table of --by: give --by relation or --by direction")
+    options.one_of("part", part, ("valid", "test"))
     options.prepare_process(several=True)
     options.check_export(out, format)
     count = options.whole_number("devices", devices)
@@ -44,7 +48,9 @@ def evaluate(
     changes = parse_changes(sets or [], options.given(metrics=metrics, topk=topk), configured)
     from hasten import loaded_run  # noqa: PLC0415 - brings torch
 
-    found = loaded_run.evaluate(run, changes=changes, checkpoint=checkpoint, device=device, by=by)
+    found = loaded_run.evaluate(
+        run, changes=changes, checkpoint=checkpoint, device=device, by=by, part=cast(Any, part)
+    )
     groups = found.pop("groups", None)
     if groups is not None and out is not None and output.speaks():
         from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
@@ -58,8 +64,8 @@ def evaluate(
     output.say(f"{found['model']} on {found['data']}, checkpoint {found['checkpoint']}")
     result.show_metrics(found["valid"], found["test"], found["protocol"])
     if groups is not None and out is None and output.speaks():
-        part = "test" if found["test"] else "valid"
-        of_part = [row for row in groups.to_pylist() if row["part"] == part]
+        shown = "test" if found["test"] else "valid"
+        of_part = [row for row in groups.to_pylist() if row["part"] == shown]
         show_rows(of_part, groups.column_names)
 
 

@@ -67,10 +67,10 @@ def influence(
             "nothing to explain, or more than one kind: give one of --test FILE, --triple h,r,t, "
             "--event user,item, --part test and --self"
         )
-    _one_of("loss", loss, ("training", "positive"))
-    _one_of("precision", precision, ("fp32", "bf16", "fp64"))
-    _one_of("layers", layers, ("all", "last"))
-    _one_of("part", part, ("valid", "test"))
+    options.one_of("loss", loss, ("training", "positive"))
+    options.one_of("precision", precision, ("fp32", "bf16", "fp64"))
+    options.one_of("layers", layers, ("all", "last"))
+    options.one_of("part", part, ("valid", "test"))
     if not 0 < sample_rate <= 1:
         raise UsageError(f"--sample-rate {sample_rate:g}: expected a number above 0 and up to 1")
     if itself and projection is not None:
@@ -128,11 +128,6 @@ def _report(found: Influences, out: Path | None, format: str | None, json: bool)
         output.write_json({**about, **output.rows("influences", found.table, out)})
     elif out is None:
         show_rows(found.table.to_pylist(), _COLUMNS)
-
-
-def _one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
-    if value is not None and value not in known:
-        raise UsageError(f"--{name} {value}: must be one of {', '.join(known)}")
 
 
 def _bytes(text: str) -> int:

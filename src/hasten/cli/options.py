@@ -49,6 +49,7 @@ MASTER_PORT = option("N", "Port for the processes to connect to; 0: a free port.
 CHECKPOINT = option(
     "NAME", "Checkpoint: best, final, or a name such as epoch-0010.", default="best"
 )
+PART = option("NAME", "Evaluate only this part: valid or test.", EVALUATION)
 OUT_FILE = option("FILE", "Write the result to a .parquet, .csv or .json file.")
 OUT_FORMAT = option("NAME", "Format of the --out file: parquet, csv or json.")
 JSON = switch("--json", "Print one JSON object on stdout.")
@@ -116,6 +117,12 @@ def whole_number(name: str, text: str | None) -> int | None:
     if not re.fullmatch(r"[1-9][0-9]{0,4}", text.strip()):
         raise UsageError(f"--{name} {text}: expected a whole number from 1")
     return int(text)
+
+
+def one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
+    """Refuse a value of a flag that is none of the known ones."""
+    if value is not None and value not in known:
+        raise UsageError(f"--{name} {value}: must be one of {', '.join(known)}")
 
 
 def given(**arguments: Any) -> dict[str, Any]:

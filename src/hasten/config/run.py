@@ -109,6 +109,11 @@ class EvaluationOptions(Section):
     """Evaluation protocol and metrics."""
 
     every: int = Field(1, ge=1, description="epochs between evaluations on the validation set")
+    test: bool = Field(
+        True,
+        description="evaluate on the test set too; false: only on the validation set, and "
+        "hasten evaluate RUN --part test does it later",
+    )
     metrics: tuple[str, ...] = Field(
         ("ndcg@10", "hr@10"), description="reported metrics; the first selects the checkpoint"
     )

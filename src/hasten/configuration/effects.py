@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 #: keys of ``training`` and ``evaluation`` that a model without gradient steps has a use for
 _FOR_ANY = frozenset(
     {"training.deterministic"}
-    | {f"evaluation.{name}" for name in ("metrics", "candidates", "mask_history", "users", "ties")}
+    | {
+        f"evaluation.{name}"
+        for name in ("test", "metrics", "candidates", "mask_history", "users", "ties")
+    }
 )
 _OF_USERS = frozenset({"evaluation.candidates", "evaluation.mask_history", "evaluation.users"})
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
+from hasten.data.tables import PART_NAMES, KnowledgeGraph
 from hasten.errors import UsageError
 from hasten.evaluation.embedding_diagnostics import diagnose, sample_nodes
 from hasten.evaluation.links import link_quality
@@ -30,6 +30,7 @@ def check_embeddings(
     plots: Path | None = None,
     max_cosine: float = 0.5,
     min_components: int = 15,
+    part: str | None = None,
     sample: int = 2048,
     seed: int = 0,
     checkpoint: str = "best",
@@ -37,10 +38,11 @@ def check_embeddings(
 ) -> dict[str, Any]:
     """Check the embeddings of a file or a run, as ``hasten check-embeddings`` does.
 
-    The result lists the failed criteria as ``problems``. Raises UsageError if there is nothing to
-    read.
+    part: of the held-out links; None: test, or validation where test is empty or
+    ``evaluation.test`` is off. The result lists the failed criteria as ``problems``. Raises
+    UsageError if there is nothing to read.
     """
-    links = part = None
+    links = of_part = None
     found: Embeddings | None = None
     if what.is_dir():
         loaded = load_run(what, checkpoint=checkpoint, device=device)
@@ -49,9 +51,11 @@ def check_embeddings(
             raise UsageError(f"{what}: a run of {loaded.config.model.name} has no embeddings")
         if isinstance(loaded.model, NodeEmbedder):
             found = embed(loaded)
-        part = next((p for p in (TEST, VALID) if len(graph.of(p))), None)
-        if part is not None:
-            links = link_quality(loaded.model, graph, part, seed)
+        usual = ("test", "valid") if loaded.config.evaluation.test else ("valid",)
+        parts = [PART_NAMES.index(name) for name in (usual if part is None else (part,))]
+        of_part = next((p for p in parts if len(graph.of(p))), None)
+        if of_part is not None:
+            links = link_quality(loaded.model, graph, of_part, seed)
     else:
         found = read_embeddings(what)
     figures = random = None
@@ -85,7 +89,7 @@ def check_embeddings(
         "health": None if figures is None else figures.to_json(),
         "random": None if random is None else random.to_json(),
         "links": None if links is None else asdict(links),
-        "part": None if part is None else PART_NAMES[part],
+        "part": None if of_part is None else PART_NAMES[of_part],
         "warning": None if figures is None else figures.warning,
         "problems": problems,
         "plots": files,

@@ -1,0 +1,143 @@
+"""Sealed test sets: compute test figures once, for the configuration that validation selects.
+
+Runs of the queue are evaluated on validation alone. Opening a group selects the configuration with
+the best validation mean, evaluates its runs on the test set and appends one line to
+``experiments/results/opened.jsonl``. A group is opened once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from bench.machine import commit
+from experiments.definitions import Experiment
+from experiments.evaluate import check_embeddings, evaluate
+
+if TYPE_CHECKING:
+    from experiments.queue import Queue
+
+#: the append-only record, under the folder of the results
+OPENED = "opened.jsonl"
+
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+class OpeningError(RuntimeError):
+    """A group cannot be opened: its runs are not finished, or it was opened before."""
+
+
+def open_group(queue: Queue, group: str, experiments: Sequence[Experiment]) -> dict[str, Any]:
+    """Select by validation, evaluate the selected runs on test, and append the record.
+
+    Raises OpeningError if the group is unknown, unfinished, or was opened before.
+    """
+    members = [experiment for experiment in experiments if experiment.group == group]
+    if not members:
+        known = ", ".join(sorted({experiment.group for experiment in experiments}))
+        raise OpeningError(f"no group {group!r}; there are {known}")
+    for entry in read_opened(queue.results):
+        if entry["group"] == group:
+            raise OpeningError(
+                f"{group} was opened on {entry['date']}; to compare further configurations, "
+                "define a new group"
+            )
+    unfinished = [e.name for e in members if queue.state(e) != "done"]
+    if unfinished:
+        raise OpeningError(f"{group} is not finished: {', '.join(unfinished)}")
+    records: dict[str, list[dict[str, Any]]] = {}
+    for experiment in members:
+        record = json.loads(queue.result(experiment).read_text())
+        records.setdefault(experiment.configuration, []).append(record)
+    metric, selected = select_configuration(records)
+    chosen = [experiment for experiment in members if experiment.configuration == selected]
+    pairs = zip(chosen, records[selected], strict=True)
+    entry = {
+        "group": group,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "metric": metric,
+        "valid": {
+            name: [{"seed": record["seed"], **record["valid"]} for record in found]
+            for name, found in records.items()
+        },
+        "selected": selected,
+        # records of runs from before test sets were sealed hold test figures
+        "test_seen_before": [
+            name for name, found in records.items() if any("test" in record for record in found)
+        ],
+        "test": [_test_figures(queue, experiment, record) for experiment, record in pairs],
+    }
+    append_opened(queue.results, entry)
+    return entry
+
+
+def select_configuration(records: Records) -> tuple[str, str]:
+    """The metric that selects, and the configuration with its highest mean on validation."""
+    all_records = [record for found in records.values() for record in found]
+    metrics = {record["config"]["evaluation"]["metrics"][0] for record in all_records}
+    if len(metrics) != 1:
+        raise OpeningError(f"the configurations are selected by {', '.join(sorted(metrics))}")
+    (metric,) = metrics
+    means = {name: mean(r["valid"][metric] for r in found) for name, found in records.items()}
+    return metric, max(means, key=means.__getitem__)
+
+
+def _test_figures(
+    queue: Queue, experiment: Experiment, record: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The test figures of a selected run; those of its record where it holds them."""
+    if "test" in record:
+        found = {name: record[name] for name in ("test", "protocol", "also", "embeddings")
+                 if name in record}  # fmt: skip
+        return {"seed": experiment.seed, **found}
+    run = queue.folder(experiment)
+    if not run.exists():
+        raise OpeningError(f"the run folder of {experiment.name} is gone: train it again")
+    figures: dict[str, Any] = {
+        "seed": experiment.seed,
+        **evaluate(queue.command, run, "test"),
+        "also": [evaluate(queue.command, run, "test", options) for options in experiment.also],
+    }
+    if experiment.embeddings:
+        figures["embeddings"] = check_embeddings(queue.command, run, "test")
+    return figures
+
+
+def read_opened(results: Path) -> list[dict[str, Any]]:
+    """The records of opened groups, oldest first. Raises OpeningError if a line was changed."""
+    path = results / OPENED
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    entries = [json.loads(line) for line in lines]
+    for number, entry in enumerate(entries):
+        if entry["after"] != _digest("".join(lines[:number])):
+            raise OpeningError(f"{OPENED}, line {number + 1}: the lines above it have changed")
+    return entries
+
+
+def append_opened(results: Path, entry: Mapping[str, Any]) -> None:
+    """Append one record with a digest of those before it."""
+    path = results / OPENED
+    before = path.read_text() if path.exists() else ""
+    with path.open("a") as file:
+        file.write(json.dumps({**entry, "after": _digest(before)}, sort_keys=True) + "\n")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def list_groups(results: Path, experiments: Sequence[Experiment]) -> None:
+    """Print each group, its configurations and whether it was opened."""
+    opened = {entry["group"]: entry["date"] for entry in read_opened(results)}
+    groups: dict[str, dict[str, None]] = {}
+    for experiment in experiments:
+        groups.setdefault(experiment.group, {})[experiment.configuration] = None
+    for group, configurations in groups.items():
+        state = f"opened {opened[group]}" if group in opened else "sealed"
+        print(f"{state:18s} {group}: {', '.join(configurations)}")
