@@ -66,6 +66,8 @@ docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m scripts.annotated_tree
 	@$(BIN)/python -m bench.table
 	@$(BIN)/python -m experiments.summary
+	@$(BIN)/python -m experiments.recipes
+	@$(BIN)/python -m experiments.quality
 
 mps-check: $(DEVELOPMENT) ## HGT on an Apple GPU beside the CPU: losses, seconds, memory
 	@$(BIN)/python -m scripts.mps_check $(ARGS)

@@ -23,6 +23,7 @@ from typing import Any
 from bench.data import plain_file
 from bench.machine import ROOT, commit, describe_machine, load
 from experiments.definitions import EXPERIMENTS
+from experiments.experiment import configuration_keys
 
 #: name -> an experiment whose data and options are taken, and what shortens its run
 RUNS: Mapping[str, tuple[str, str]] = {
@@ -39,13 +40,13 @@ _LATER = "--eval-every 1000 --patience none --set training.schedule=constant"
 
 def command(name: str, seed: int, out: Path) -> list[str]:
     """The run's command line."""
-    group, shorter = RUNS[name]
-    experiment = next(e for e in EXPERIMENTS if e.group == group and e.seed == 0)
-    given = list(experiment.options)
-    for flag in ("--patience", "--epochs", "--eval-every"):
-        if flag in given:
-            place = given.index(flag)
-            del given[place : place + 2]
+    configuration, shorter = RUNS[name]
+    experiment = next(e for e in EXPERIMENTS if e.configuration == configuration and e.seed == 0)
+    # as single keys: the other version may have no recipes
+    keys = configuration_keys(experiment.model, experiment.options)
+    for key in ("training.patience", "training.epochs", "evaluation.every"):
+        keys.pop(key, None)
+    given = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
     options = [*given, *_LATER.split(), *shorter.split()]
     words = [sys.executable, "-m", "hasten", "train", experiment.model]
     words += [str(plain_file(experiment.data)), *options, "--seed", str(seed)]

@@ -16,8 +16,8 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from bench.machine import commit
-from experiments.definitions import Experiment
 from experiments.evaluate import check_embeddings, evaluate
+from experiments.experiment import Experiment
 
 if TYPE_CHECKING:
     from experiments.queue import Queue

@@ -33,8 +33,9 @@ from typing import IO, Any
 from bench.data import plain_file
 from bench.machine import ROOT
 from experiments import summary
-from experiments.definitions import EXPERIMENTS, Experiment, fingerprint, select
+from experiments.definitions import EXPERIMENTS, select
 from experiments.evaluate import check_embeddings, evaluate
+from experiments.experiment import Experiment, describes
 from experiments.opening import OPENED, OpeningError, list_groups, open_group
 from experiments.record import make_record, write_record
 from hasten.distributed.device import cpu_computes_bf16
@@ -92,12 +93,6 @@ class Queue:
             *("--resume", "auto", "--out", str(self.folder(experiment))),
             *("--json", "--quiet"),
         ]
-
-
-def describes(record: dict[str, Any], experiment: Experiment) -> bool:
-    """Whether the record is one of this experiment as it is defined now."""
-    given = (record[name] for name in ("model", "data", "options", "seed"))
-    return fingerprint(*given) == experiment.fingerprint
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from bench.machine import commit, describe_machine
-from experiments.definitions import Experiment
+from experiments.experiment import Experiment
 
 #: keys of a run's JSON result that are kept as they are
 KEPT = (

@@ -1,6 +1,8 @@
 """The generated parts of the documentation are those that make docs would write."""
 
 from bench.table import main as tables
+from experiments.quality import main as quality
+from experiments.recipes import main as recipes
 from experiments.summary import main as experiments
 from scripts.annotated_tree import main as trees
 from scripts.configuration_reference import main as configuration
@@ -20,3 +22,11 @@ def test_experiments_page_is_current():
 
 def test_annotated_trees_are_current():
     assert trees(["--check"]) == 0
+
+
+def test_recipes_are_current():
+    assert recipes(["--check"]) == 0
+
+
+def test_the_table_of_quality_is_current():
+    assert quality(["--check"]) == 0

@@ -339,7 +339,7 @@ OPTIONS = [
     (model, key)
     for model in MODELS
     for key in known_keys(load_model(model).Options)
-    if not key.startswith("data.") and key not in ("out", "model.name")
+    if not key.startswith("data.") and key not in ("out", "recipe", "model.name")
 ]
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from experiments import queue as queue_module
-from experiments.definitions import EXPERIMENTS, Experiment, seeds, select
+from experiments.definitions import EXPERIMENTS, select
+from experiments.experiment import Experiment, seeds
 from experiments.queue import Queue, QueueBusyError, judge_again, locked, main, run_queue
 from experiments.summary import main as summarise
 
@@ -104,7 +105,7 @@ def test_two_queues_do_not_run_at_once(queue):
 def test_a_run_left_behind_by_a_killed_queue_still_counts(queue, tmp_path):
     script = (
         "import sys; from pathlib import Path; from experiments import queue as q\n"
-        "from experiments.definitions import seeds\n"
+        "from experiments.experiment import seeds\n"
         f"q.plain_file = lambda name: Path({str(tmp_path)!r}) / name\n"
         f"it = q.Queue(Path({str(queue.runs)!r}), Path({str(queue.results)!r}), "
         f"Path({str(queue.docs)!r}), {tuple(queue.command)!r})\n"
@@ -173,7 +174,7 @@ def test_sigterm_saves_the_run_and_ends_the_queue(queue, tmp_path):
     run = seeds("slow", "sasrec", "beauty", "--slow", count=1)[0]
     script = (
         "import sys; from pathlib import Path; from experiments import queue as q\n"
-        "from experiments.definitions import seeds\n"
+        "from experiments.experiment import seeds\n"
         f"q.plain_file = lambda name: Path({str(tmp_path)!r}) / name\n"
         "q.EXPERIMENTS = seeds('slow', 'sasrec', 'beauty', '--slow', count=1)\n"
         f"sys.exit(q.main(['run'], q.Queue(Path({str(queue.runs)!r}), "

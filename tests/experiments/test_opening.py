@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from experiments import queue as queue_module
-from experiments.definitions import EXPERIMENTS, seeds
+from experiments.definitions import EXPERIMENTS
+from experiments.experiment import seeds
 from experiments.opening import OPENED, OpeningError, append_opened, open_group, read_opened
 from experiments.queue import judge_again, main, run_queue
 from experiments.summary import RESULTS, document, load_configurations

@@ -24,6 +24,7 @@ from hasten.cli import (
     options,
     output,
     predict,
+    recipes,
     recommend,
     resume,
     train,
@@ -89,6 +90,7 @@ app.command(cls=options.Command)(doctor.doctor)
 data.app.command(cls=options.Command)(data_make.features)
 data.app.command(cls=options.Command)(data_make.make)
 app.add_typer(data.app, name="data", cls=_Commands)
+app.add_typer(recipes.app, name="recipes", cls=_Commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

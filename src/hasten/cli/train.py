@@ -34,6 +34,9 @@ def train(
         "DATA", "File, folder or registered name; default: a built-in sample."
     ),
     config: Path | None = option("FILE", "YAML file; a run's config.yaml repeats that run."),
+    recipe: str | None = option(
+        "NAME", "Measured settings for this data: best, paper, ... (hasten recipes list)."
+    ),
     sets: list[str] | None = options.SETS,
     format: str | None = option("NAME", "Format of the data, if it is not recognized."),
     out: Path | None = option("DIR", "Run folder; default: runs/<date>-<model>-<data>-<n>."),

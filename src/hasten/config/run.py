@@ -177,6 +177,11 @@ class RunConfig(Section):
         description="CPU threads per process; none: torch's default, divided among the processes",
     )
     out: Path | None = Field(None, description="run folder; none: runs/<date>-<model>-<data>-<n>")
+    recipe: str | None = Field(
+        None,
+        description="measured settings for what is not set otherwise: NAME, or DATASET/NAME where "
+        "the data have another name (hasten recipes list)",
+    )
     init_from: str | None = Field(
         None, description="run or checkpoint to load initial weights from"
     )

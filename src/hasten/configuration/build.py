@@ -1,8 +1,8 @@
 """Merge files and flags into one validated configuration.
 
-Precedence: defaults < the model's defaults < the YAML file < ``--set key.path=value`` < flags.
-All unknown keys and wrong values are reported together, each with where it was given and what is
-allowed.
+Precedence: defaults < the model's defaults < the recipe < the YAML file < ``--set key.path=value``
+< flags. All unknown keys and wrong values are reported together, each with where it was given and
+what is allowed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hasten.configuration.effects import refuse_without_effect
 from hasten.configuration.keys import known_keys
 from hasten.configuration.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
+from hasten.recipes.load import find_recipe
 from hasten.registry import load_model, reads
 
 if TYPE_CHECKING:
@@ -74,8 +75,13 @@ def _draft(
     config_file: Path | None,
     sets: Sequence[str],
     flags: Mapping[str, Any],
+    *,
+    recipes: bool = True,
 ) -> tuple[Draft, type[Model]]:
-    """All values that were given, by precedence, and the model that they name."""
+    """All values that were given, by precedence, and the model that they name.
+
+    recipes: take the values of the recipe that is named; False: they are given already.
+    """
     from_file = read_entries(config_file, _MAPPINGS) if config_file else []
     entries = [*from_file, *set_entries(sets)]
     chosen, entries = _choose_model(model, entries)
@@ -83,16 +89,29 @@ def _draft(
     for name, value in chosen.defaults.items():
         key = name if "." in name else f"training.{name}"
         draft.put(Entry(key, value, f"default of {chosen.name}"))
-    for entry in entries:
+    given = [*entries, *([Entry("data.path", Quoted(data), "DATA")] if data is not None else [])]
+    named = {**{entry.key: entry.value for entry in given}, **flags}
+    recipe = _recipe_entries(chosen.name, named) if recipes else []
+    for entry in [*recipe, *given]:
         draft.put(entry)
-    if data is not None:
-        draft.put(Entry("data.path", Quoted(data), "DATA"))
     last = flag_entries(flags, draft.values.get("evaluation.metrics"))
     for entry in last:
         draft.put(entry)
+    if recipe:  # its complete name
+        draft.put(recipe[-1])
     _refuse_two_batch_sizes(from_file)
     _refuse_two_batch_sizes([*set_entries(sets), *last])
     return draft, chosen
+
+
+def _recipe_entries(model: str, given: Mapping[str, Any]) -> list[Entry]:
+    """The values of the recipe that is asked for, last its complete name; none where none is."""
+    if given.get("recipe") in (None, "none", "null"):
+        return []
+    recipe = find_recipe(model, str(given["recipe"]), given.get("data.path"))
+    place = f"recipe {recipe.key}"
+    values = [Entry(key, value, place) for key, value in recipe.configuration.items()]
+    return [*values, Entry("recipe", recipe.key, place)]
 
 
 def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
@@ -108,7 +127,7 @@ def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
 
 def load_config(file: Path) -> RunConfig:
     """The configuration saved in a run folder, with whatever options an older version accepted."""
-    draft, chosen = _draft(None, None, file, (), {})
+    draft, chosen = _draft(None, None, file, (), {}, recipes=False)
     return draft.build(chosen)
 
 

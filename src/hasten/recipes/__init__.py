@@ -1,0 +1,1 @@
+"""Recipes: measured settings by model and data set, for ``hasten train --recipe``."""

@@ -1,0 +1,75 @@
+"""Recipes, the records they were measured as, and README's table agree."""
+
+import json
+import re
+
+import pytest
+
+from bench.machine import ROOT
+from experiments.definitions import EXPERIMENTS
+from experiments.experiment import by_recipe, differing_keys
+from experiments.quality import DATA, as_it_comes, figure
+from experiments.recipes import completed, measured
+from experiments.summary import RESULTS, load_configurations
+from hasten.recipes.load import FOLDER, find_recipe, recipes
+
+
+@pytest.mark.parametrize("recipe", recipes(), ids=lambda r: f"{r.model}-{r.key}")
+def test_a_recipe_is_what_its_records_ran_with(recipe):
+    """A default that changes has to be written into the recipe."""
+    for seed in recipe.seeds:
+        record = json.loads((RESULTS / f"{recipe.records}-seed{seed}.json").read_text())
+        experiment = by_recipe(recipe.model, recipe.data, recipe.name, count=seed + 1)[seed]
+        assert differing_keys(record, experiment) == {}
+
+
+def test_every_recipe_is_an_experiment_and_so_are_the_defaults():
+    known = {(e.configuration, e.model, e.data) for e in EXPERIMENTS}
+    assert {(r.records, r.model, r.data) for r in recipes()} <= known
+    comparable = {(r.model, r.data) for r in recipes() if r.name == "best" and r.model != "degree"}
+    assert {(m, d) for _, m, d in known if f"{m}-{d}-defaults" in {c for c, _, _ in known}} == (
+        comparable
+    )
+
+
+def test_every_quality_row_of_the_readme_has_a_recipe():
+    text = (ROOT / "README.md").read_text()
+    body = text.partition("quality: written")[2].partition("end of quality")[0]
+    rows = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| [")]
+    assert len(rows) >= len(recipes())
+    for model, data, _, usual, shown, key, seeds, *_ in rows:
+        name = re.findall(r"`(\w+)`", model)[0]
+        recipe = find_recipe(name, key.strip("`"))
+        assert DATA[recipe.data] == data
+        assert shown in {figure(value) for value in recipe.expected.values()}
+        assert usual == "not measured" or usual.startswith(".")
+        assert seeds.startswith(str(len(recipe.seeds)))
+        assert ("provisional" in seeds) == (len(recipe.seeds) < 3)
+
+
+def test_what_was_measured_comes_from_the_records():
+    records = load_configurations(RESULTS)
+    found = measured(records["sasrec-beauty-ce"])
+    assert found["seeds"] == [0, 1, 2]
+    values = [record["test"]["ndcg@10"] for record in records["sasrec-beauty-ce"]]
+    assert found["expected"]["ndcg@10"][0] == pytest.approx(sum(values) / 3, abs=1e-4)
+    assert measured([]) == {}
+    sealed = [{k: v for k, v in r.items() if k != "test"} for r in records["sasrec-beauty-ce"]]
+    assert measured(sealed) == {}
+
+
+def test_a_figure_as_it_comes_needs_three_seeds():
+    recipe = find_recipe("sasrec", "beauty/best")
+    runs = load_configurations(RESULTS)["sasrec-beauty-ce"]
+    name = "sasrec-beauty-defaults"
+    assert as_it_comes(recipe, "ndcg@10", {}) == "not measured"
+    assert as_it_comes(recipe, "ndcg@10", {name: runs[:2]}) == "not measured"
+    assert as_it_comes(recipe, "ndcg@10", {name: runs}) == figure(recipe.expected["ndcg@10"])
+
+
+def test_measured_figures_replace_what_a_file_says(tmp_path):
+    path = FOLDER / "sasrec" / "beauty.yaml"
+    text = path.read_text()
+    copy = tmp_path / "beauty.yaml"
+    copy.write_text(text.replace("ndcg@10: [0.0352", "ndcg@10: [0.9"))
+    assert completed(copy, load_configurations(RESULTS)) == text
