@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List and show recipes: measured settings by model and data set.")
 
 
-@app.command("list")
+@app.command("list", cls=options.Command)
 def list_recipes(
     model: str | None = argument("MODEL", "Only its recipes."),
     json: bool = options.JSON,
@@ -35,7 +35,7 @@ def list_recipes(
     show_rows([_row(recipe) for recipe in found], columns)
 
 
-@app.command("show")
+@app.command("show", cls=options.Command)
 def show_recipe(
     model: str = argument("MODEL", "The model.", default=...),
     recipe: str = argument("RECIPE", "DATASET/NAME, as listed.", default=...),
