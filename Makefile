@@ -68,6 +68,7 @@ docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m experiments.summary
 	@$(BIN)/python -m experiments.recipes
 	@$(BIN)/python -m experiments.quality
+	@$(BIN)/python -m scripts.check_figures
 
 mps-check: $(DEVELOPMENT) ## HGT on an Apple GPU beside the CPU: losses, seconds, memory
 	@$(BIN)/python -m scripts.mps_check $(ARGS)

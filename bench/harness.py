@@ -17,6 +17,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,7 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import KEEP_PAGES, ROOT, commit, describe_machine, load
+from bench.sources import TRACE, describe_sources, loaded_files
 from bench.statistics import spread
+
+#: blocks that a figure needs: their range is an interval of the median of more than 95 %
+ENOUGH_BLOCKS = 7
 
 MODES: dict[str, tuple[int, str]] = {
     "wall": (2, "epoch_seconds"),
@@ -80,26 +85,30 @@ class SideFailedError(RuntimeError):
 
 
 def run_side(side: Side, threads: int, keep_pages: bool, timeout: float) -> dict[str, Any]:
-    """One fresh process of a side; returns the report it printed."""
+    """One fresh process of a side; returns the report it printed, and the files it loaded."""
     program, *arguments = shlex.split(side.command.format(threads=threads))
     if program == "python":
         program = sys.executable
     elif not Path(program).is_absolute():
         program = str(ROOT / program)
+    paths = (TRACE, ROOT, ROOT / "src")
     environment = {name: value for name, value in os.environ.items() if name not in KEEP_PAGES}
-    environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/src"}
+    environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(map(str, paths))}
     environment |= KEEP_PAGES if keep_pages else {"HASTEN_ALLOCATOR": "off"}
     environment |= side.environment
-    done = subprocess.run(
-        [program, *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as notes:
+        environment["BENCH_SOURCES"] = notes
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        sources = loaded_files(Path(notes))
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise SideFailedError(
@@ -107,7 +116,7 @@ def run_side(side: Side, threads: int, keep_pages: bool, timeout: float) -> dict
             + "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         )
     report: dict[str, Any] = json.loads(lines[-1])
-    return report
+    return {**report, "sources": sources}
 
 
 def measure(
@@ -119,8 +128,12 @@ def measure(
     run: Callable[[Side, int, bool, float], dict[str, Any]] = run_side,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> dict[str, Any]:
-    """All runs of an entry and their summary, as it goes into the result file."""
+    """All runs of an entry and their summary, as it goes into the result file.
+
+    Provisional with fewer than ENOUGH_BLOCKS blocks.
+    """
     runs: list[dict[str, Any]] = []
+    sources: set[str] = set()
     started_load = load()
     for mode in modes:
         threads, quantity = MODES[mode]
@@ -129,6 +142,7 @@ def measure(
             for index, side in sides if block % 2 == 0 else reversed(sides):
                 keep = entry.keep_pages and mode != "memory"
                 report = run(side.as_run(mode), threads, keep, timeout)
+                sources.update(report.pop("sources", ()))
                 runs.append({"mode": mode, "block": block, "side": index, "report": report})
                 say(f"{entry.name} {mode} {block + 1} {side.label}: {report[quantity]:.4g}")
     return {
@@ -140,6 +154,15 @@ def measure(
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": describe_machine() | {"load_before": started_load},
         "commit": commit(),
+        "provisional": blocks < ENOUGH_BLOCKS,
+        "coverage": [
+            min(
+                (run["report"].get("coverage", 1.0) for run in runs if run["side"] == index),
+                default=1.0,
+            )
+            for index in range(2)
+        ],
+        "sources": describe_sources(sources),
         "sides": [
             {
                 "label": side.label,

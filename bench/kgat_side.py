@@ -171,6 +171,7 @@ def main() -> None:
         )
         wall, cpu = wall + settled[0], cpu + settled[1]
         more = {f"{part}_seconds": found[part][0] / counts[part] * of_epoch[part] for part in PARTS}
+        more["coverage"] = min(counts[part] / of_epoch[part] for part in PARTS)
         count, whole, loss = 1, 1, found["pairs"][2]
     else:
         wall, cpu, loss = timed(steps[options.part], options.steps)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+
+#: the highest load under which a measurement is recorded
+QUIET = 0.5
 
 #: glibc keeps its pages and asks for huge ones; for speed runs, the same on every side
 KEEP_PAGES = {
@@ -48,8 +52,26 @@ def commit() -> str | None:
 
 
 def load() -> float | None:
-    """The load of the last minute: above 0.5 before a run, something else is running."""
+    """The load of the last minute: above QUIET before a run, something else is running."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def why_not_recorded(seconds: float = 300.0) -> str | None:
+    """Why a measurement that starts now cannot be recorded; None if it can.
+
+    Waits so long for the load of the last minute to fall, which a measurement itself raises.
+    """
+    name = commit()
+    if name is None:
+        return "this is not a checkout of git"
+    if name.endswith("+"):
+        return "files under src or bench differ from the last commit"
+    deadline = time.monotonic() + seconds
+    while (found := load()) is not None and found > QUIET:
+        if time.monotonic() >= deadline:
+            return f"the machine is not quiet: a load of {found}, above {QUIET}"
+        time.sleep(5)
+    return None
 
 
 def _git(*arguments: str) -> str:

@@ -59,7 +59,8 @@ def print_report(
 ) -> None:
     """The one line a side prints: epoch figures, extrapolated from ``steps`` where they differ.
 
-    memory: peak bytes of the process that trained, where that is not this one.
+    memory: peak bytes of the process that trained, where that is not this one. ``coverage``, the
+    part of an epoch that was timed, follows from the steps unless it is given.
     """
     scale = steps_per_epoch / steps
     record = {
@@ -67,6 +68,7 @@ def print_report(
         "epoch_cpu_seconds": cpu * scale,
         "steps_measured": steps,
         "steps_per_epoch": steps_per_epoch,
+        "coverage": min(1.0, steps / steps_per_epoch),
         "examples_per_epoch": examples_per_epoch,
         "peak_memory_bytes": memory or peak_memory_bytes(),
         "threads": threads,

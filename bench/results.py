@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.harness import ENOUGH_BLOCKS
 from bench.machine import commit, describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -25,10 +26,18 @@ def circumstances(load_before: float | None, provisional: bool) -> dict[str, Any
 
 
 def write_result(result: Mapping[str, Any], text: str, folder: Path = RESULTS) -> Path:
-    """Write ``<date>-<name>.json`` and, for people, ``.md`` with the text; the first's path."""
+    """Write ``<date>-<name>.json`` and, for people, ``.md`` with the text; the first's path.
+
+    Results are never overwritten: the second of a day is ``<date>-<name>-repeat-2``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['date']}-{result['name']}.json"
-    path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    first, number = path.stem, 1
+    while path.exists():
+        number += 1
+        path = path.with_name(f"{first}-repeat-{number}.json")
+    record = {**result, "number": number}
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     path.with_suffix(".md").write_text(text)
     return path
 
@@ -48,16 +57,29 @@ def page(result: Mapping[str, Any], about: str, body: Sequence[str]) -> str:
     return "\n".join([*lines, *body, "", f"Repeat: `{result['repeat'].strip()}`"]) + "\n"
 
 
-def newest_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """The newest side-by-side result of each name, sorted by name."""
-    newest: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.json")):
+def results_by_name(folder: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:
+    """The side-by-side results of each name, newest first; ``file`` is the name of the record."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in folder.glob("*.json"):
         result = json.loads(path.read_text())
         if "sides" in result:
-            kept = newest.get(result["name"])
-            if kept is None or kept["date"] <= result["date"]:
-                newest[result["name"]] = result
-    return [newest[name] for name in sorted(newest)]
+            found.setdefault(result["name"], []).append({**result, "file": path.stem})
+    return {
+        name: sorted(found[name], key=lambda r: (r["date"], r.get("number", 1)), reverse=True)
+        for name in sorted(found)
+    }
+
+
+def is_provisional(result: Mapping[str, Any]) -> bool:
+    """Whether a result has too few blocks, or was marked when it was measured."""
+    summaries = (s for mode, s in result["summary"].items() if mode != "memory")
+    return result["provisional"] or any(s["ratio"]["count"] < ENOUGH_BLOCKS for s in summaries)
+
+
+def blocks(result: Mapping[str, Any]) -> int:
+    """The blocks of the timed modes; the fewest where they differ."""
+    counts = [s["ratio"]["count"] for mode, s in result["summary"].items() if mode != "memory"]
+    return min(counts, default=0)
 
 
 def digits(value: float) -> str:
@@ -77,7 +99,7 @@ def markdown(result: Mapping[str, Any]) -> str:
     sides = result["sides"]
     lines = [f"# {result['title']}", ""]
     if result.get("provisional"):
-        lines += ["**Provisional**: few blocks, or a machine that was not quiet.", ""]
+        lines += [f"**Provisional**: fewer than {ENOUGH_BLOCKS} blocks.", ""]
     lines += [
         result["work"],
         "",
@@ -109,6 +131,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"{machine['system']}, {', '.join(machine['instructions'])}; governor "
         f"{machine['governor'] or 'not readable'}, huge pages {machine['huge_pages']}, "
         f"load before {machine['load_before']}",
+        f"- part of an epoch that was timed: {timed_part(result)}",
+        f"- code: {len(result['sources']['files'])} files, {result['sources']['sha256'][:12]}",
         f"- allocator of both sides in speed runs: {_settings(result['allocator'])}",
         f"- repeat: `{result['repeat']}`",
     ]
@@ -118,6 +142,21 @@ def markdown(result: Mapping[str, Any]) -> str:
         if side["environment"]:
             lines.append(f"  with {_settings(side['environment'])}")
     return "\n".join(lines) + "\n"
+
+
+def timed_part(result: Mapping[str, Any]) -> str:
+    """The part of an epoch that each side timed: ``5 %, 100 %``; nothing where unknown."""
+    parts = result.get("coverage") or [
+        next(_coverage(r["report"]) for r in result["runs"] if r["side"] == side) for side in (0, 1)
+    ]
+    known = [f"{100 * part:.2g} %" if part < 1 else "100 %" for part in parts if part is not None]
+    return ", ".join(known) if len(known) == len(parts) else ""
+
+
+def _coverage(report: Mapping[str, Any]) -> float | None:
+    """From the steps of a report from before reports had it; of one step it says nothing."""
+    whole = report["steps_per_epoch"]
+    return min(1.0, report["steps_measured"] / whole) if whole > 1 else None
 
 
 def _settings(values: Mapping[str, Any]) -> str:

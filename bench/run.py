@@ -1,8 +1,11 @@
 """Run comparisons and write their dated results.
 
 python -m bench.run --list
-python -m bench.run sasrec-beauty-bce --blocks 7
-python -m bench.run sasrec-beauty-bce --blocks 1 --provisional
+python -m bench.run sasrec-beauty-bce
+python -m bench.run sasrec-beauty-bce --blocks 1 --modes wall --no-record
+
+A result is recorded only from a clean checkout on a quiet machine (a load of at most 0.5). With
+fewer than seven blocks it is provisional, and stays out of README.md.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import argparse
 import sys
 
 from bench.entries import ENTRIES
-from bench.harness import MODES, SideFailedError, measure
+from bench.harness import ENOUGH_BLOCKS, MODES, SideFailedError, measure
+from bench.machine import why_not_recorded
 from bench.results import markdown, write_result
 from bench.table import main as write_tables
 
@@ -20,11 +24,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="entries; none: all")
     parser.add_argument("--list", action="store_true", help="the entries, and nothing else")
-    parser.add_argument("--blocks", type=int, default=7, help="pairs of adjacent runs a mode")
+    parser.add_argument(
+        "--blocks", type=int, default=ENOUGH_BLOCKS, help="pairs of adjacent runs a mode"
+    )
     parser.add_argument("--modes", default="wall,cpu,memory", help="of wall, cpu and memory")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds a run may take")
     parser.add_argument(
-        "--provisional", action="store_true", help="mark the figures: the machine is not quiet"
+        "--no-record", action="store_true", help="print the figures alone, on any machine"
     )
     options = parser.parse_args()
     modes = options.modes.split(",")
@@ -38,14 +44,19 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(unknown)}; entries: {', '.join(ENTRIES)}")
     failed = 0
     for name in options.names or ENTRIES:
+        if not options.no_record and (reason := why_not_recorded()) is not None:
+            print(f"{name}: not measured: {reason} (--no-record prints figures)", file=sys.stderr)
+            return 2
         try:
             result = measure(ENTRIES[name], modes, options.blocks, timeout=options.timeout)
         except SideFailedError as error:
             print(f"{name}: {error}", file=sys.stderr)
             failed += 1
             continue
-        result["provisional"] = options.provisional
         result["repeat"] = f'make bench ARGS="{name} --blocks {options.blocks}"'
+        if options.no_record:
+            print(markdown(result))
+            continue
         print(write_result(result, markdown(result)))
         write_tables([])
     return 1 if failed else 0

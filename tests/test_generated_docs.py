@@ -5,6 +5,7 @@ from experiments.quality import main as quality
 from experiments.recipes import main as recipes
 from experiments.summary import main as experiments
 from scripts.annotated_tree import main as trees
+from scripts.check_figures import main as figures
 from scripts.configuration_reference import main as configuration
 
 
@@ -30,3 +31,7 @@ def test_recipes_are_current():
 
 def test_the_table_of_quality_is_current():
     assert quality(["--check"]) == 0
+
+
+def test_figures_of_tables_are_in_the_records_beside_them():
+    assert figures([]) == 0

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from bench import machine
+from bench import run as runner
 from bench.harness import Entry, Side, SideFailedError, measure, run_side
 from bench.machine import KEEP_PAGES, describe_machine
-from bench.results import markdown, newest_results, write_result
+from bench.results import is_provisional, markdown, results_by_name, write_result
+from bench.sources import describe_sources, is_stale
 from bench.statistics import spread
 from bench.table import BEGIN, END, comparison_table, replaced, study_table
 from bench.table import main as write_tables
@@ -25,6 +28,8 @@ def fake_run(side, threads, keep_pages, timeout):
         "epoch_cpu_seconds": seconds / 2,
         "peak_memory_bytes": 300 << 20 if side.label == "slow" else 100 << 20,
         "versions": {"torch": "0"},
+        "coverage": 0.05 if side.label == "slow" else 1.0,
+        "sources": ["bench/report.py", f"bench/{threads}.py"],
     }
 
 
@@ -32,7 +37,7 @@ def fake_run(side, threads, keep_pages, timeout):
 def result():
     fake_run.calls = []
     measured = measure(ENTRY, ("wall", "cpu", "memory"), 7, run=fake_run, say=lambda text: None)
-    return measured | {"repeat": "make bench", "provisional": False}
+    return measured | {"repeat": "make bench"}
 
 
 def test_sides_alternate_within_adjacent_blocks(result):
@@ -62,22 +67,116 @@ def test_the_result_names_no_host_and_no_path(result, tmp_path):
         assert str(Path.cwd()) not in text
 
 
-def test_newest_result_of_a_name_reaches_the_table(result, tmp_path):
+def test_a_result_says_what_was_measured(result):
+    assert result["provisional"] is False
+    assert result["coverage"] == [0.05, 1.0]
+    assert result["machine"]["cpu"]
+    assert result["sources"]["files"] == ["bench/1.py", "bench/2.py", "bench/report.py"]
+    assert all("sources" not in run["report"] for run in result["runs"])
+    ratio = result["summary"]["wall"]["ratio"]
+    assert ratio["coverage"] > 0.95
+    fake_run.calls = []
+    few = measure(ENTRY, ("wall",), 6, run=fake_run, say=lambda text: None)
+    assert few["provisional"] is True
+
+
+def test_few_blocks_are_provisional_whatever_a_result_says(result):
+    assert not is_provisional(result)
+    fake_run.calls = []
+    few = measure(ENTRY, ("wall", "memory"), 6, run=fake_run, say=lambda text: None)
+    assert is_provisional(few | {"provisional": False})
+    assert is_provisional(result | {"provisional": True})
+
+
+def test_results_are_never_overwritten_and_repeats_are_shown(result, tmp_path):
+    first = write_result(result | {"title": "First"}, "one", tmp_path)
+    second = write_result(result | {"title": "Second"}, "two", tmp_path)
+    third = write_result(result | {"title": "Third"}, "three", tmp_path)
+    assert (first.stem, second.stem) == (
+        f"{result['date']}-fake",
+        f"{result['date']}-fake-repeat-2",
+    )
+    assert first.with_suffix(".md").read_text() == "one"
+    (found,) = results_by_name(tmp_path).values()
+    assert [each["title"] for each in found] == ["Third", "Second", "First"]
+    (row,) = comparison_table({"fake": found}, "results").splitlines()[2:]
+    assert "| Third |" in row
+    assert f"(results/{third.stem}.md)" in row
+    assert row.index(f"(results/{second.stem}.md)") < row.index(f"(results/{first.stem}.md)")
+    assert "; also 2.97 (2.97-3.03) ([" in row
+
+
+def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
     write_result(result | {"date": "2001-01-01", "title": "Old"}, "", tmp_path)
     write_result(result | {"date": "2002-02-02", "title": "New"}, "", tmp_path)
-    write_result(
-        result | {"date": "2002-02-02", "name": "other", "provisional": True}, "", tmp_path
-    )
+    few = {"provisional": True, "title": "Few"}
+    write_result(result | {"date": "2003-03-03", **few}, "", tmp_path)
+    write_result(result | {"date": "2002-02-02", "name": "other", **few}, "", tmp_path)
     write_result(result | {"date": "2002-02-02", "name": "setting", "study": True}, "", tmp_path)
     (tmp_path / "2003-01-01-gpu.json").write_text(json.dumps({"name": "gpu"}))
-    found = newest_results(tmp_path)
-    assert [entry["title"] for entry in found] == ["New", "Fake", "Fake"]
+    found = results_by_name(tmp_path)
+    assert [[each["title"] for each in results] for results in found.values()] == [
+        ["Few", "New", "Old"], ["Few"], ["Fake"],
+    ]  # fmt: skip
     rows = comparison_table(found, "results").splitlines()[2:]
     assert len(rows) == 2
+    assert "| New |" in rows[0]
     assert "provisional" not in rows[0]
     assert "provisional" in rows[1]
     assert "300 → 100" in rows[0]
+    assert "| 7 |" in rows[0]
+    assert "| 5 %, 100 % |" in rows[0]
+    assert f"{result['machine']['cores']} cores" in rows[0]
+    assert len(comparison_table(found, "results", provisional=False).splitlines()) == 3
+    only = {"other": found["other"]}
+    assert "No comparison has seven" in comparison_table(only, "results", provisional=False)
     assert len(study_table(found, "results").splitlines()) == 3
+
+
+def test_code_that_has_changed_since_makes_a_result_stale(tmp_path):
+    file = tmp_path / "bench" / "side.py"
+    file.parent.mkdir()
+    file.write_text('"""About."""\n\n\ndef f():\n    """Two."""\n    return 1\n')
+    result = {"sources": describe_sources(["bench/side.py"], tmp_path)}
+    assert not is_stale(result, tmp_path)
+    file.write_text('"""Otherwise."""\n# a comment\ndef f():\n    """Three."""\n\n    return 1\n')
+    assert not is_stale(result, tmp_path)
+    file.write_text('"""About."""\ndef f():\n    return 2\n')
+    assert is_stale(result, tmp_path)
+    file.unlink()
+    assert is_stale(result, tmp_path)
+    assert is_stale({})
+
+
+def test_nothing_is_recorded_on_a_busy_machine_or_from_changed_files(monkeypatch, capsys):
+    measured = []
+    monkeypatch.setattr(runner, "ENTRIES", {"fake": ENTRY})
+    monkeypatch.setattr(runner, "measure", lambda *a, **k: measured.append(a))
+    monkeypatch.setattr(sys, "argv", ["bench.run", "fake"])
+    monkeypatch.setattr(machine, "commit", lambda: "0123456789ab+")
+    assert runner.main() == 2
+    assert "differ from the last commit" in capsys.readouterr().err
+    monkeypatch.setattr(machine, "commit", lambda: "0123456789ab")
+    monkeypatch.setattr(machine, "load", lambda: 0.51)
+    assert (
+        machine.why_not_recorded(seconds=0) == "the machine is not quiet: a load of 0.51, above 0.5"
+    )
+    monkeypatch.setattr(runner, "why_not_recorded", lambda: machine.why_not_recorded(seconds=0))
+    assert runner.main() == 2
+    assert "not quiet" in capsys.readouterr().err
+    assert not measured
+    monkeypatch.setattr(machine, "load", lambda: 0.5)
+    assert machine.why_not_recorded(seconds=0) is None
+
+
+def test_figures_that_are_not_recorded_need_no_quiet_machine(result, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "ENTRIES", {"fake": ENTRY})
+    monkeypatch.setattr(runner, "measure", lambda *a, **k: dict(result))
+    monkeypatch.setattr(runner, "why_not_recorded", lambda: "busy")
+    monkeypatch.setattr(runner, "write_result", lambda *a: pytest.fail("recorded"))
+    monkeypatch.setattr(sys, "argv", ["bench.run", "fake", "--no-record"])
+    assert runner.main() == 0
+    assert "| 7 |" in capsys.readouterr().out
 
 
 def test_tables_are_written_and_found_stale(result, tmp_path):
@@ -120,9 +219,24 @@ def test_a_side_runs_in_a_process_of_its_own_with_its_settings(tmp_path, monkeyp
     )
     side = Side("x", f"{sys.executable} {script}", {"EXTRA": "1"})
     report = run_side(side, threads=1, keep_pages=True, timeout=60)
+    assert report.pop("sources") == []
     pad = KEEP_PAGES["MALLOC_TOP_PAD_"]
     assert report == {"MALLOC_TOP_PAD_": pad, "OMP_NUM_THREADS": "1", "EXTRA": "1"}
     assert run_side(side, 2, keep_pages=False, timeout=60)["MALLOC_TOP_PAD_"] is None
+
+
+def test_the_files_that_a_side_and_its_processes_load_are_noted(tmp_path):
+    script = tmp_path / "side.py"
+    script.write_text(
+        "import json, subprocess, sys\n"
+        "import bench.report\n"
+        "subprocess.run([sys.executable, '-c', 'import hasten.errors'], check=True)\n"
+        "print(json.dumps({}))\n"
+    )
+    sources = run_side(Side("x", f"{sys.executable} {script}"), 1, False, 60)["sources"]
+    assert "bench/report.py" in sources
+    assert "src/hasten/errors.py" in sources
+    assert "bench/trace/sitecustomize.py" not in sources
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit('broken here')", "print('no report')"])
