@@ -21,8 +21,8 @@ def test_a_good_file_is_counted_and_hashed_whatever_the_blocks(block, tmp_path, 
     path = tmp_path / "a"
     path.write_bytes(GOOD.encode())
     found = text.scan(path)
-    assert found.sha256 == hashlib.sha256(GOOD.encode()).hexdigest()
-    assert (found.bytes, found.lines) == (len(GOOD.encode()), 3)
+    assert found.source["sha256"] == hashlib.sha256(GOOD.encode()).hexdigest()
+    assert (found.source["bytes"], found.lines) == (len(GOOD.encode()), 3)
     assert (found.last_quote, found.hexadecimal) == (-1, False)
 
 
@@ -31,7 +31,7 @@ def test_gzip_is_hashed_as_stored_and_counted_as_text(tmp_path):
     packed = gzip.compress(GOOD.encode()) + gzip.compress(b"3,x")
     path.write_bytes(packed)
     found = text.scan(path)
-    assert found.sha256 == hashlib.sha256(packed).hexdigest()
+    assert found.source["sha256"] == hashlib.sha256(packed).hexdigest()
     assert found.lines == 4
     assert [line for _, line in text.lines_of(path)] == ["a,b", "1,é", "2,日本", "3,x"]
 

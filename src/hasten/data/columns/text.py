@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
-import io
 import os
 import zlib
 from collections.abc import Iterator
@@ -38,19 +37,15 @@ _NOT_CONTROLS = bytes(b for b in range(256) if b not in _BAD_CONTROLS)
 class TextScan:
     """Result of one pass over a text file.
 
-    lines: line ends, plus one for a last line without; sha256, bytes: of the file as stored.
-    last_quote: offset of the last ``"`` in the text, -1 for none; hexadecimal: whether ``0x``
-    occurs anywhere. Both need further checks.
+    source: name, sha256 and bytes of the file as stored; lines: line ends, plus one for a last line
+    without. last_quote: offset of the last ``"`` in the text, -1 for none; hexadecimal: whether
+    ``0x`` occurs anywhere. Both need further checks.
     """
 
-    sha256: str
-    bytes: int
+    source: dict[str, Any]
     lines: int
     last_quote: int
     hexadecimal: bool
-
-    def source(self, path: Path) -> dict[str, Any]:
-        return {"name": path.name, "sha256": self.sha256, "bytes": self.bytes}
 
 
 @dataclass(frozen=True)
@@ -110,11 +105,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except PermissionError as error:
         raise DataError(f"{path}: no permission to read it") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: damaged or truncated gzip file ({error})")
+        raise DataError(f"{path}: damaged or truncated gzip file ({error})") from error
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -135,12 +126,10 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
         if magic.startswith(start):
             raise DataError(f"{path} is {what}")
     with open_bytes(path) as file:
-        head = file.read(size)
-        while not head[: head.rfind(b"\n") + 1].strip() and (more := file.read(size)):
+        head = b""
+        while not head.strip() and (more := file.read(size) + file.readline()):
             head += more
         whole = not file.read(1)
-    if not whole:
-        head = head[: head.rfind(b"\n") + 1]
     try:
         decoded = head.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -158,28 +147,6 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
     return Sample(path, magic, tuple(numbered[:limit]), whole and len(numbered) <= limit)
 
 
-class _Hashing(io.RawIOBase):
-    """A raw file that hashes what is read through it, so that gzip is read only once."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("rb", buffering=0)
-        self.digest = hashlib.sha256()
-        self.count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self.file.readinto(buffer)
-        self.digest.update(memoryview(buffer)[:count])
-        self.count += count
-        return count
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
-
-
 def file_digest(path: Path) -> dict[str, Any]:
     """Name, sha256 and size of a file."""
     with path.open("rb") as file:
@@ -193,17 +160,16 @@ def scan(path: Path) -> TextScan:
     Raises:
         DataError: not UTF-8, a control character or a lone carriage return, with offset and line.
     """
-    compressed = is_gzip(path)
-    hashing = _Hashing(path)
     decoder = codecs.getincrementaldecoder("utf-8")()
+    digest = hashlib.sha256()
     offset = newlines = 0
     last = b"\n"
     last_quote = -1
     hexadecimal = False
     try:
-        with io.BufferedReader(hashing, _BLOCK) as raw:
-            file: Any = gzip.GzipFile(fileobj=raw) if compressed else raw
+        with open_bytes(path) as file:
             while block := file.read(_BLOCK):
+                digest.update(block)
                 if not block.isascii() or decoder.getstate()[0]:
                     decoder.decode(block)
                 if block.translate(None, _NOT_CONTROLS) or _lone_return(last, block):
@@ -215,16 +181,13 @@ def scan(path: Path) -> TextScan:
                 offset += len(block)
                 last = block[-1:]
             decoder.decode(b"", final=True)
-            if last == b"\r":
-                raise DataError(f"{path}: a carriage return ends the file without a line feed")
-            while raw.read(_BLOCK):  # what follows the gzip stream belongs to the hash
-                pass
     except UnicodeDecodeError as error:
         raise _bad_byte(path) from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from error
-    lines = newlines + (last != b"\n")
-    return TextScan(hashing.digest.hexdigest(), hashing.count, lines, last_quote, hexadecimal)
+    if last == b"\r":
+        raise DataError(f"{path}: a carriage return ends the file without a line feed")
+    source = {"name": path.name, "sha256": digest.hexdigest(), "bytes": offset}
+    source = file_digest(path) if is_gzip(path) else source
+    return TextScan(source, newlines + (last != b"\n"), last_quote, hexadecimal)
 
 
 def _lone_return(last: bytes, block: bytes) -> bool:

@@ -1,7 +1,6 @@
 """Readers of interactions, one file per format, and format detection.
 
-To add a format, write a class with the methods of :class:`~.interface.Reader` in a file of its own
-and add it to ``_ALL``.
+To add a format, write a :class:`~.interface.Reader` in a file of its own and add it to ``READERS``.
 """
 
 from __future__ import annotations
@@ -11,16 +10,15 @@ from pathlib import Path
 
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample, sample
-from hasten.data.readers.columnar import Parquet
-from hasten.data.readers.delimited import Delimited
+from hasten.data.readers.columnar import PARQUET
+from hasten.data.readers.delimited import DELIMITED
 from hasten.data.readers.interface import Claim, Events, Reader
-from hasten.data.readers.lines import Lines
-from hasten.data.readers.recbole import RecBole
-from hasten.data.readers.sequences import Sequences
+from hasten.data.readers.lines import LINES
+from hasten.data.readers.recbole import RECBOLE
+from hasten.data.readers.sequences import SEQUENCES
 from hasten.errors import ConfigurationError, DataError, did_you_mean
 
-_ALL: tuple[Reader, ...] = (Delimited(), Parquet(), Lines(), Sequences(), RecBole())
-READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}
+READERS = {reader.name: reader for reader in (DELIMITED, PARQUET, LINES, SEQUENCES, RECBOLE)}
 
 __all__ = ["READERS", "Claim", "Events", "Reader", "read_file", "recognize"]
 
@@ -32,23 +30,23 @@ def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, 
         DataError: no reader claims it, or more than one does; with the reason of each format.
         ConfigurationError: ``data.format`` is not a known format.
     """
-    beginning = sample(path)
-    if options.format is not None:
-        reader = READERS.get(options.format)
-        if reader is None:
-            raise ConfigurationError(
-                f"unknown format {options.format!r}{did_you_mean(options.format, READERS)} "
-                f"(known: {', '.join(READERS)})"
-            )
-        claim = reader.claim(beginning, options, named=True)
-        if isinstance(claim, str):
-            raise DataError(f"{path} cannot be read as {reader.name}: {claim}")
-        return reader, beginning, claim
-    claims = {r.name: r.claim(beginning, options, named=False) for r in READERS.values()}
+    beginning, form = sample(path), options.format
+    if form is not None and form not in READERS:
+        raise ConfigurationError(
+            f"unknown format {form!r}{did_you_mean(form, READERS)} (known: {', '.join(READERS)})"
+        )
+    claims = {
+        reader.name: "not text"
+        if not beginning.lines and reader is not PARQUET
+        else reader.claim(beginning, options, form is not None)
+        for reader in (READERS.values() if form is None else [READERS[form]])
+    }
     taken = {name: claim for name, claim in claims.items() if isinstance(claim, Claim)}
     if len(taken) == 1:
         name, claim = next(iter(taken.items()))
         return READERS[name], beginning, claim
+    if form is not None:
+        raise DataError(f"{path} cannot be read as {form}: {claims[form]}")
     if taken:
         said = [f"  {name}: {claim.reason}" for name, claim in taken.items()]
         head = f"{path}: the format is ambiguous; choose with --format:"
@@ -61,5 +59,5 @@ def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, 
 def read_file(path: Path, options: InteractionOptions) -> tuple[str, Events]:
     """The name of the file's format, and its interactions."""
     reader, beginning, claim = recognize(path, options)
-    events = reader.read(beginning, claim, options)
+    events = reader.read(beginning, claim)
     return reader.name, replace(events, notes=(*claim.notes, *events.notes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv as python_csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hasten.errors import DataError
@@ -53,14 +53,16 @@ def separator_name(separator: str) -> str:
     return _SEPARATOR_NAMES.get(separator, repr(separator))
 
 
-def separator_of(option: str) -> str:
-    """The separator that ``data.separator`` names: a character, "::", or a word such as "tab"."""
+def separators(option: str | None, usual: Sequence[str]) -> Sequence[str]:
+    """The one that ``data.separator`` names (a character, "::" or a word such as "tab"), or all."""
+    if option is None:
+        return usual
     separator = _SEPARATOR_WORDS.get(option.lower(), option)
     if separator != "::" and (len(separator) != 1 or separator in '"\r\n'):
         raise DataError(
             f"data.separator={option!r}: one character, '::', 'tab' or 'blank' is expected"
         )
-    return separator
+    return (separator,)
 
 
 def split(line: str, separator: str) -> list[str]:

@@ -17,7 +17,7 @@ from hasten.data.columns.checks import ID_ROLES, Problem, Rules, first_rule
 from hasten.data.columns.text import Sample, file_digest
 from hasten.data.readers.claims import header_claim
 from hasten.data.readers.columns import ROLES, find_roles
-from hasten.data.readers.interface import Claim, Events
+from hasten.data.readers.interface import Claim, Reader
 from hasten.data.readers.table import Table, is_date
 from hasten.errors import DataError
 
@@ -109,22 +109,13 @@ def open_parquet(path: Path, claim: Claim) -> Table:
     return Table(opened.rows, opened.columns, (file_digest(path),))
 
 
-class Parquet:
-    """Parquet files with a user and an item column, and optionally a rating and a time."""
-
-    name = "parquet"
-    summary = "Parquet with the columns user_id, item_id[, rating][, timestamp]"
-
-    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
-        if not sample.magic.startswith(MAGIC):
-            return "it does not start as Parquet does"
-        claim = claim_parquet(sample.path, options.columns)
-        if isinstance(claim, Claim) and options.separator is not None:
-            return "data.separator is given, but Parquet has none"
-        return claim
-
-    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        return open_parquet(sample.path, claim).events()
+def _claim(sample: Sample, options: InteractionOptions, _: bool) -> Claim | str:
+    if not sample.magic.startswith(MAGIC):
+        return "it does not start as Parquet does"
+    claim = claim_parquet(sample.path, options.columns)
+    if isinstance(claim, Claim) and options.separator is not None:
+        return "data.separator is given, but Parquet has none"
+    return claim
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
@@ -147,3 +138,11 @@ def _plain(source: str, role: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if types.is_boolean(column.type) or types.is_nested(column.type):
         raise DataError(f"{source}: the {role} column is of type {column.type}, which is no {role}")
     return column
+
+
+PARQUET = Reader(
+    "parquet",
+    "Parquet with the columns user_id, item_id[, rating][, timestamp]",
+    _claim,
+    lambda sample, claim: open_parquet(sample.path, claim).events(),
+)

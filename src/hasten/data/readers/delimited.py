@@ -8,58 +8,49 @@ from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.claims import header_claim
 from hasten.data.readers.columns import check_distinct, find_roles
-from hasten.data.readers.interface import Claim, Events
+from hasten.data.readers.interface import Claim, Reader
 
 _SEPARATORS = (",", "\t", ";", "|", "::", cells.BLANKS)
 
 
-class Delimited:
-    """Separated text whose first line names the columns."""
-
-    name = "delimited"
-    summary = "CSV, TSV, ... with a header: user_id,item_id[,rating][,timestamp], plain or .gz"
-
-    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
-        if not sample.lines:
-            return "not text"
-        number, first = sample.lines[0]
-        chosen = None if options.separator is None else cells.separator_of(options.separator)
-        declined = "the first line has no separator"
-        for separator in _SEPARATORS if chosen is None else (chosen,):
-            header = cells.stripped(first, separator)
-            if len(header) < 2:
-                continue
-            if not named and any(":" in name for name in header):
-                declined = "the header has name:type cells (that is recbole)"
-                continue
-            if any(looks_numeric(name) for name in header):
-                declined = "the first line holds numbers, so it is no header"
-                continue
-            check_distinct(str(sample.path), header)
-            numbers = {name.strip() for name in options.columns.values()} - set(header)
-            if numbers and all(name.isdecimal() for name in numbers):
-                declined = "data.columns gives numbers of columns, so there is no header"
-                continue
-            roles = find_roles(str(sample.path), header, options.columns)
-            if isinstance(roles, str):
-                declined = roles
-                continue
-            return self._claim(sample, separator, header, number, roles)
-        return declined
-
-    def _claim(
-        self, sample: Sample, separator: str, header: list[str], number: int, roles: dict[str, int]
-    ) -> Claim:
-        notes = []
+def _claim(sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
+    number, first = sample.lines[0]
+    declined = "the first line has no separator"
+    for separator in cells.separators(options.separator, _SEPARATORS):
+        header = cells.stripped(first, separator)
+        if len(header) < 2:
+            continue
+        if not named and any(":" in name for name in header):
+            declined = "the header has name:type cells (that is recbole)"
+            continue
+        if any(looks_numeric(name) for name in header):
+            declined = "the first line holds numbers, so it is no header"
+            continue
+        check_distinct(str(sample.path), header)
+        numbers = {name.strip() for name in options.columns.values()} - set(header)
+        if numbers and all(name.isdecimal() for name in numbers):
+            declined = "data.columns gives numbers of columns, so there is no header"
+            continue
+        roles = find_roles(str(sample.path), header, options.columns)
+        if isinstance(roles, str):
+            declined = roles
+            continue
+        notes: tuple[str, ...] = ()
         if "part" in roles and not _holds_parts(sample, separator, len(header), roles["part"]):
-            notes.append(f"column {header[roles['part']]!r} does not name parts: ignored")
+            notes = (f"column {header[roles['part']]!r} does not name parts: ignored",)
             del roles["part"]
-        return header_claim(None, header, roles, (separator, header, number), tuple(notes))
-
-    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        return separated.read(sample, claim)
+        return header_claim(None, header, roles, (separator, header, number), notes)
+    return declined
 
 
 def _holds_parts(sample: Sample, separator: str, width: int, position: int) -> bool:
     rows = cells.rows_of(sample.texts[1:], separator)
     return all(part_of(row[position]) is not None for row in rows if len(row) == width)
+
+
+DELIMITED = Reader(
+    "delimited",
+    "CSV, TSV, ... with a header: user_id,item_id[,rating][,timestamp], plain or .gz",
+    _claim,
+    separated.read,
+)

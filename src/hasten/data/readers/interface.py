@@ -1,14 +1,14 @@
 """The interface of file formats (:class:`Reader`) and what they return.
 
-A new format is one file: an object with ``name``, ``summary``, ``claim`` and ``read``, listed in
-``readers/__init__.py``. Files made of cells only need ``claim``: :func:`.separated.open_table`
-reads them from the layout that the claim holds.
+A new format is one file with a :class:`Reader`, listed in ``readers/__init__.py``. Files made of
+cells only need ``claim``: :func:`.separated.read` reads them from the layout that the claim holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,30 +78,17 @@ class Claim:
     layout: Any = None
 
 
-class Reader(Protocol):
-    """One file format of interactions."""
+@dataclass(frozen=True)
+class Reader:
+    """One file format of interactions.
 
-    @property
-    def name(self) -> str:
-        """The value of ``--format`` that selects it."""
-        ...
+    name: the value of ``--format``; summary: one line for the list of formats.
+    claim: how a file would be read, or why it cannot be. Its last argument tells whether the user
+    chose this format; otherwise it claims only what no other format could be.
+    read: the interactions of a file. Raises DataError with file, line and text.
+    """
 
-    @property
-    def summary(self) -> str:
-        """One line for the list of formats."""
-        ...
-
-    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
-        """How the file would be read, or the reason why it cannot be.
-
-        named: the user chose this format; otherwise claim only what no other format could be.
-        """
-        ...
-
-    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        """The interactions of the file.
-
-        Raises:
-            DataError: rows that cannot be used, with file, line and text.
-        """
-        ...
+    name: str
+    summary: str
+    claim: Callable[[Sample, InteractionOptions, bool], Claim | str]
+    read: Callable[[Sample, Claim], Events]

@@ -9,7 +9,7 @@ from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.claims import header_claim
 from hasten.data.readers.columns import find_roles
-from hasten.data.readers.interface import Claim, Events
+from hasten.data.readers.interface import Claim, Reader
 from hasten.errors import DataError
 
 _CELL = re.compile(r"\s*([^:\s][^:]*):(token|float|token_seq|float_seq)\s*")
@@ -23,33 +23,30 @@ def atomic_header(line: str, separator: str) -> list[tuple[str, str]] | None:
     return [(m[1], m[2]) for m in matches if m is not None]
 
 
-class RecBole:
-    """Tab-separated text with a typed header."""
+def _claim(sample: Sample, options: InteractionOptions, _: bool) -> Claim | str:
+    number, first = sample.lines[0]
+    separator = cells.separators(options.separator, ("\t",))[0]
+    header = atomic_header(first, separator)
+    if header is None:
+        return f"no name:type header separated by {cells.separator_name(separator)}"
+    names = [name for name, _ in header]
+    roles = find_roles(str(sample.path), names, options.columns)
+    if isinstance(roles, str):
+        return roles
+    roles.pop("part", None)
+    for role, position in roles.items():
+        if header[position][1].endswith("_seq"):
+            raise DataError(
+                f"{sample.path}: the {role} column {names[position]!r} holds sequences; "
+                "one interaction per line is expected"
+            )
+    texts = [cell.strip() for cell in first.split(separator)]
+    return header_claim("a header of name:type cells", names, roles, (separator, texts, number))
 
-    name = "recbole"
-    summary = "RecBole atomic files (.inter): user_id:token, item_id:token, ..., names in .item"
 
-    def claim(self, sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
-        if not sample.lines:
-            return "not text"
-        number, first = sample.lines[0]
-        separator = "\t" if options.separator is None else cells.separator_of(options.separator)
-        header = atomic_header(first, separator)
-        if header is None:
-            return f"no name:type header separated by {cells.separator_name(separator)}"
-        names = [name for name, _ in header]
-        roles = find_roles(str(sample.path), names, options.columns)
-        if isinstance(roles, str):
-            return roles
-        roles.pop("part", None)
-        for role, position in roles.items():
-            if header[position][1].endswith("_seq"):
-                raise DataError(
-                    f"{sample.path}: the {role} column {names[position]!r} holds sequences; "
-                    "one interaction per line is expected"
-                )
-        texts = [cell.strip() for cell in first.split(separator)]
-        return header_claim("a header of name:type cells", names, roles, (separator, texts, number))
-
-    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        return separated.read(sample, claim)
+RECBOLE = Reader(
+    "recbole",
+    "RecBole atomic files (.inter): user_id:token, item_id:token, ..., names in .item",
+    _claim,
+    separated.read,
+)

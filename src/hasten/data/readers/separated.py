@@ -23,11 +23,7 @@ _Times = Literal["int", "float", "text"]
 
 
 def read(sample: Sample, claim: Claim) -> Events:
-    """All interactions of the file.
-
-    Raises:
-        DataError: with file, line and text.
-    """
+    """All interactions of the file. Raises DataError with file, line and text."""
     return open_table(sample, claim.layout).events()
 
 
@@ -50,7 +46,7 @@ def open_table(sample: Sample, layout: Layout) -> Table:
     table = _read(rows, times)
     rows.check_lines(found, table.num_rows)
     columns = {role: table.column(f"c{layout.position_of(role)}") for role in layout.columns}
-    return Table(rows, columns, (found.source(path),))
+    return Table(rows, columns, (found.source,))
 
 
 def _first_times(layout: Layout, lines: list[str]) -> list[str]:

@@ -29,50 +29,39 @@ from hasten.data.columns.checks import (
 from hasten.data.columns.raw import IdColumn, TimeColumn
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells
-from hasten.data.readers.interface import Claim, Events
+from hasten.data.readers.interface import Claim, Events, Reader
 from hasten.errors import DataError
 
 _MOSTLY = 0.9
 _BLOCK = 16 << 20
 
 
-class Sequences:
-    """One user per line."""
-
-    name = "sequences"
-    summary = "one user a line: user item item ..., oldest first; times in a parallel file"
-
-    def claim(  # noqa: PLR0911 - one return a reason
-        self, sample: Sample, options: InteractionOptions, named: bool
-    ) -> Claim | str:
-        if not sample.lines:
-            return "not text"
-        if options.columns:
-            return "data.columns is given, but sequences have no columns"
-        separator = cells.BLANKS if options.separator is None else options.separator
-        separator = cells.separator_of(separator)
-        if separator in ("::", '"'):
-            return f"separated by {separator!r}"
-        rows = cells.rows_of(sample.texts, separator)
-        width, frequency = Counter(len(row) for row in rows).most_common(1)[0]
-        if not named:
-            if max(len(row) for row in rows) < 2:
-                return "one cell a line"
-            if not all(looks_numeric(cell) for row in rows for cell in row):
-                return "cells that are not numbers (labels are possible with --format sequences)"
-            if len({row[0] for row in rows}) < len(rows):
-                return "the first cell of the lines repeats, so it is not one user a line"
-            if width <= 4 and frequency >= _MOSTLY * len(rows):
-                return f"nearly every line has {width} cells (that is lines)"
-        return Claim(
-            reason="lines of different lengths, each with another first cell",
-            details={"separator": separator},
-            layout=separator,
-        )
-
-    def read(self, sample: Sample, claim: Claim, options: InteractionOptions) -> Events:
-        times = None if options.times is None else Path(options.times)
-        return _read(_Files(sample.path, times, claim.layout))
+def _claim(  # noqa: PLR0911 - one return a reason
+    sample: Sample, options: InteractionOptions, named: bool
+) -> Claim | str:
+    if options.columns:
+        return "data.columns is given, but sequences have no columns"
+    separator = cells.separators(options.separator, (cells.BLANKS,))[0]
+    if separator in ("::", '"'):
+        return f"separated by {separator!r}"
+    rows = cells.rows_of(sample.texts, separator)
+    width, frequency = Counter(len(row) for row in rows).most_common(1)[0]
+    if not named:
+        if max(len(row) for row in rows) < 2:
+            return "one cell a line"
+        if not all(looks_numeric(cell) for row in rows for cell in row):
+            return "cells that are not numbers (labels are possible with --format sequences)"
+        if len({row[0] for row in rows}) < len(rows):
+            return "the first cell of the lines repeats, so it is not one user a line"
+        if width <= 4 and frequency >= _MOSTLY * len(rows):
+            return f"nearly every line has {width} cells (that is lines)"
+    return Claim(
+        reason="lines of different lengths, each with another first cell",
+        details={"separator": separator},
+        layout=_Files(
+            sample.path, None if options.times is None else Path(options.times), separator
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +145,8 @@ class _Files:
 _Ragged = tuple[pa.ChunkedArray, pa.ChunkedArray, NDArray[np.int64]]
 
 
-def _read(files: _Files) -> Events:
+def _read(_: Sample, claim: Claim) -> Events:
+    files: _Files = claim.layout
     scans = [text.scan(files.path)]
     first, rest, counts = _ragged(files, files.path, encode=True)
     users = IdColumn.of(first)
@@ -173,13 +163,12 @@ def _read(files: _Files) -> Events:
     if not len(rest):
         raise DataError(f"{files.path}: 0 interactions, no user has an item")
     empty = int(np.count_nonzero(counts == 0))
-    paths = [path for path in (files.path, files.times) if path is not None]
     return Events(
         rows=files,
         user=IdColumn(np.repeat(users.codes, counts), users.values),
         item=IdColumn.of(rest),
         time=time,
-        files=tuple(found.source(path) for found, path in zip(scans, paths, strict=True)),
+        files=tuple(found.source for found in scans),
         notes=(f"{counted(empty, 'user')} without items: left out",) if empty else (),
     )
 
@@ -239,3 +228,11 @@ def _line_blocks(path: Path) -> Iterator[pa.Array]:
                 yield batch.column(0)
         except pa.ArrowInvalid as error:
             raise DataError(f"{path}: {error}") from error
+
+
+SEQUENCES = Reader(
+    "sequences",
+    "one user a line: user item item ..., oldest first; times in a parallel file",
+    _claim,
+    _read,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Iterator
@@ -114,21 +115,12 @@ class TextRows:
 
     def quotes_pair_up(self, stop: int) -> bool:
         """Whether every double quote before the offset ``stop`` encloses a cell of one line."""
-        if not stop:
-            return True
         with text.open_bytes(self.path) as file:
-            first = file.read(3)
-            rest = b"" if first == b"\xef\xbb\xbf" else first
-            done = 3
-            while done < stop and (block := file.read(1 << 20)):
-                done += len(block)
-                block = rest + block
-                cut = block.rfind(b"\n") + 1
-                if not self._pairs_up(block[:cut]):
+            while (start := file.tell()) < stop:
+                lines = file.read(1 << 20) + file.readline()
+                if not self._pairs_up(lines if start else lines.removeprefix(codecs.BOM_UTF8)):
                     return False
-                rest = block[cut:]
-            rest += file.readline()
-        return self._pairs_up(rest)
+        return True
 
     def _pairs_up(self, lines: bytes) -> bool:
         if b'"' not in lines:

@@ -68,9 +68,9 @@ def read_triples(path: Path, options: DataOptions) -> TripleColumns:
 
 def _separator(beginning: Sample, options: DataOptions) -> str | None:
     """The first separator that gives the first line three cells or more."""
-    chosen = _SEPARATORS if options.separator is None else [cells.separator_of(options.separator)]
+    usual = cells.separators(options.separator, _SEPARATORS)
     first = beginning.texts[0]
-    return next((s for s in chosen if len(cells.split_or_empty(first, s)) >= _WIDTH), None)
+    return next((s for s in usual if len(cells.split_or_empty(first, s)) >= _WIDTH), None)
 
 
 def _header_like(row: list[str], options: DataOptions) -> bool:
