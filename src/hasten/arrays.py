@@ -33,3 +33,12 @@ def distinct(values: Int64) -> Int64:
     ordered = np.sort(values)
     found: Int64 = ordered[np.append(True, ordered[1:] != ordered[:-1])]
     return found
+
+
+def repeats(*columns: NDArray[Any]) -> NDArray[np.bool_]:
+    """[n] which rows are equal to an earlier row in all columns."""
+    order = np.lexsort(columns)  # stable
+    again = np.zeros(len(order), bool)
+    same = [column[order][1:] == column[order][:-1] for column in columns]
+    again[order[1:][np.logical_and.reduce(same)]] = True
+    return again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeVar
 
 from hasten.config import (
@@ -66,26 +67,25 @@ def readings(options: AnyDataOptions) -> list[str]:
         more = ["interactions"] if entry.kind in ("facts", "features") else []
         return [*more, entry.kind]
     found = []
-    try:
+    with suppress(DataError, UsageError):
         beside = interactions_beside(options)
         if all(holds_events(path, beside) for path, _ in locate(beside).parts):
             found.append("interactions")
             found += ["facts"] if holds_knowledge(options) else []
             found += ["features"] if holds_features(options) else []
-    except (DataError, UsageError):
-        pass
-    return [*found, *_graph_readings(options)]
-
-
-def _graph_readings(options: AnyDataOptions) -> list[str]:
-    try:
+    with suppress(DataError, UsageError):
         if holds_typed(options):
-            return ["typed"]
+            return [*found, "typed"]
+    return [*found, "triples"] if _claims_triples(options, named=True) else found
+
+
+def _claims_triples(options: AnyDataOptions, named: bool) -> bool:
+    try:
         with located(options) as place:
-            claims = [triples.claim(sample(p), options, True) for p, _ in place.triples.parts]
-            return ["triples"] if all(isinstance(claim, Claim) for claim in claims) else []
+            first = place.triples.parts[0][0]
+            return isinstance(triples.claim(sample(first), options, named), Claim)
     except (DataError, UsageError):
-        return []
+        return False
 
 
 def interactions_beside(options: AnyDataOptions) -> FeatureOptions:
@@ -114,9 +114,4 @@ def holds_triples(options: AnyDataOptions) -> bool:
         return True
     if (entry := catalogue.registered(options.path)) is not None:
         return entry.kind in ("triples", "typed")
-    try:
-        with located(options) as place:
-            first = place.triples.parts[0][0]
-            return isinstance(triples.claim(sample(first), options, named=False), Claim)
-    except (DataError, UsageError):
-        return False  # the readers of interactions report the error
+    return _claims_triples(options, named=False)  # the readers of interactions report errors

@@ -20,11 +20,8 @@ def refitted(dataset: AnyDataset) -> AnyDataset:
     if not moved.any():
         raise DataError(f"{dataset.name}: data.refit=true, but there is no validation part")
     part = np.where(moved, TRAIN, dataset.part).astype(np.int8)
-    source = dataset.source
-    counts = dict(source.counts)
-    counts |= {"train": int(np.sum(part == TRAIN)), "valid": 0}
     note = f"{int(moved.sum()):,} of validation are trained on (data.refit)"
-    source = replace(source, counts=counts, notes=(*source.notes, note))
+    source = dataset.source.plus([note], train=int(np.sum(part == TRAIN)), valid=0)
     split = f"{dataset.split}, refitted on train and validation"
     if isinstance(dataset, KnowledgeGraph):
         misses = dataset.rank_last & ~moved

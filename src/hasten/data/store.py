@@ -271,10 +271,5 @@ def _source(described: dict[str, Any]) -> Source:
 
 
 def _vocabulary(table: pa.Table) -> Vocabulary:
-    def column(name: str) -> pa.Array:
-        chunked = table.column(name)
-        return (
-            pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
-        )
-
-    return Vocabulary(column("label"), column("name") if "name" in table.column_names else None)
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    return Vocabulary(columns["label"], columns.get("name"))

@@ -6,7 +6,8 @@ contiguous from 0; a ``Vocabulary`` maps them to labels and names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,17 @@ class Source:
     files: tuple[dict[str, Any], ...] = ()
     counts: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def plus(
+        self, notes: Iterable[str] = (), files: Iterable[dict[str, Any]] = (), **counts: Any
+    ) -> Source:
+        """The source with more notes (each once) and files, and with these counts."""
+        return replace(
+            self,
+            files=(*self.files, *files),
+            counts={**self.counts, **counts},
+            notes=tuple(dict.fromkeys((*self.notes, *notes))),
+        )
 
 
 @dataclass(frozen=True, eq=False)

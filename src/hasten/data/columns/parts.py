@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,25 +25,6 @@ def given_parts(part: Parts | None, noun: str, remedy: str) -> tuple[Parts, str]
         raise DataError(f"the given split has no training {noun}")
     names = [name for number, name in enumerate(PART_NAMES) if np.any(part == number)]
     return part, f"given parts ({', '.join(names)})"
-
-
-class _Rows(Protocol):
-    """The columns of one file."""
-
-    @property
-    def part(self) -> Parts | None: ...
-
-    def __len__(self) -> int: ...
-
-
-def parts_of_files(files: Sequence[tuple[_Rows, int | None]]) -> Parts | None:
-    """[n] the part of every row: that of its file or its column. None where none is given."""
-    found = [
-        columns.part if part is None else np.full(len(columns), part, np.int8)
-        for columns, part in files
-    ]
-    named = [part for part in found if part is not None]
-    return np.concatenate(named) if named else None
 
 
 def overlaps(keys: Int64, part: Parts, noun: str, of: str, said: list[str]) -> dict[str, int]:

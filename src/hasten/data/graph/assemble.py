@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import TripleOptions
-from hasten.data.columns.parts import given_parts, parts_of_files
+from hasten.data.columns.parts import given_parts
 from hasten.data.graph import policies, statistics
 from hasten.data.graph.dictionaries import Dictionary
 from hasten.data.graph.splits import random_parts
 from hasten.data.graph.typed_links import link_parts, stored_links
 from hasten.data.graph.vocabularies import compact, index_triples
-from hasten.data.readers.interface import TripleColumns
+from hasten.data.readers.interface import TripleColumns, parts_of_files
 from hasten.data.readers.names import with_names
 from hasten.data.tables import KnowledgeGraph, Source, Triples
 from hasten.errors import DataError
@@ -103,7 +103,7 @@ def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGr
         read.typed,
     )  # fmt: skip
     counts |= statistics.count(graph, notes)
-    return replace(graph, source=replace(source, counts=counts, notes=tuple(dict.fromkeys(notes))))
+    return replace(graph, source=source.plus(notes, **counts))
 
 
 def _parts(

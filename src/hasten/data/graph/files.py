@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ _ENTITY_FILES = ("node_dict", "entity_dict", "entities", "entity2id", "node2id",
 _RELATION_FILES = ("rel_dict", "relation_dict", "relations", "relation2id", "rel2id")
 _RELATION_NAME_FILES = ("edge_map",)
 _DICTIONARY_ENDINGS = (".txt", ".tsv", ".dict", ".json", ".csv")
-_ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
+_ARCHIVE_ENDING = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz|zip)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def located(options: TripleOptions) -> Iterator[GraphFiles]:
         yield _locate(options, path, None)
         return
     with tempfile.TemporaryDirectory(prefix="hasten-") as scratch:
-        folder = Path(scratch) / _archive_name(archive)
+        folder = Path(scratch) / (_ARCHIVE_ENDING.sub("", archive.name) or "archive")
         unpack(archive, folder)
         inner = _descend(folder)
         try:
@@ -78,14 +79,6 @@ def _archive(path: Path) -> Path | None:
         data = [p for p in files if not p.name.lower().startswith("readme")]
         return data[0] if len(data) == 1 and is_archive(data[0]) else None
     return path if path.is_file() and is_archive(path) else None
-
-
-def _archive_name(path: Path) -> str:
-    name = path.name
-    for end in _ARCHIVE_ENDINGS:
-        if name.lower().endswith(end):
-            return name[: -len(end)] or "archive"
-    return name
 
 
 def _descend(folder: Path) -> Path:
@@ -116,30 +109,28 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> Grap
 
 def _names(given: str | None, path: Path | None) -> Path | None:
     """The file of names: that of the option, ``X.names.csv`` beside ``X.csv`` or in the folder."""
-    if given is not None:
-        return resolve("names", given, path if path is not None and path.is_dir() else None)
-    if path is None:
-        return None
-    if path.is_dir():
-        found = sorted(p for p in path.glob("*.names.*") if p.suffix in (".csv", ".tsv", ".txt"))
-        if len(found) > 1:
-            both = ", ".join(p.name for p in found)
-            raise DataError(f"{path}: {both}: choose with --set data.names=FILE")
-        return found[0] if found else None
+    if path is None or path.is_dir():
+        found = [] if path is None else sorted(path.glob("*.names.*"))
+        return _only(
+            "names", given, path, [p for p in found if p.suffix in (".csv", ".tsv", ".txt")]
+        )
     beside = path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".names.csv")
-    return beside if beside.is_file() else None
+    return _only("names", given, None, [beside] if beside.is_file() else [])
 
 
 def _dictionary(
     key: str, given: str | None, folder: Path | None, known: tuple[str, ...]
 ) -> Path | None:
     """The dictionary that an option names, or one with a conventional name in the folder."""
+    names = [stem + end for stem in known for end in _DICTIONARY_ENDINGS]
+    found = [] if folder is None else [folder / name for name in names]
+    return _only(key, given, folder, [path for path in found if path.is_file()])
+
+
+def _only(key: str, given: str | None, folder: Path | None, found: list[Path]) -> Path | None:
+    """The file that an option names, or the only one that was found."""
     if given is not None:
         return resolve(key, given, folder)
-    if folder is None:
-        return None
-    names = [stem + end for stem in known for end in _DICTIONARY_ENDINGS]
-    found = [folder / name for name in names if (folder / name).is_file()]
     if len(found) > 1:
         both = ", ".join(p.name for p in found)
         raise DataError(f"{folder}: {both}: choose with --set data.{key}=FILE")

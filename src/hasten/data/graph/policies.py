@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, repeats
 from hasten.config import TripleOptions
 from hasten.data.columns.checks import bad_rows, counted
 from hasten.data.readers.interface import TripleColumns
@@ -66,14 +66,7 @@ def apply_outside(selected: Selection, outside: NDArray[np.bool_], options: Trip
 def apply_duplicates(selected: Selection, options: TripleOptions) -> None:
     """Refuse, drop or keep repetitions of a triple within a part; the first one stays."""
     triples = selected.triples
-    keys = (triples.tail, triples.relation, triples.head, selected.part)
-    order = np.lexsort((selected.row, *keys))
-    same = np.ones(max(0, len(order) - 1), bool)
-    for column in keys:
-        ordered = column[order]
-        same &= ordered[1:] == ordered[:-1]
-    again = np.zeros(len(order), bool)
-    again[order[1:][same]] = True
+    again = repeats(triples.tail, triples.relation, triples.head, selected.part)
     count = int(again.sum())
     selected.counts["duplicates"] = count
     if not count:

@@ -14,10 +14,11 @@ from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import ids, times
 from hasten.data.columns.checks import counted
-from hasten.data.columns.parts import given_parts, parts_of_files
+from hasten.data.columns.parts import given_parts
 from hasten.data.interactions import clean, splits
 from hasten.data.interactions.statistics import count
-from hasten.data.readers import Events, names
+from hasten.data.readers import names
+from hasten.data.readers.interface import Events, parts_of_files
 from hasten.data.tables import VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.errors import DataError
 
@@ -89,7 +90,7 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, otherwise: Oth
         read.name, user_vocabulary, item_vocabulary, interactions, part, split, source
     )
     counts |= count(dataset, said, split.startswith("given"))
-    return replace(dataset, source=replace(source, counts=counts, notes=tuple(dict.fromkeys(said))))
+    return replace(dataset, source=source.plus(said, **counts))
 
 
 def _join(

@@ -72,21 +72,17 @@ def attach_knowledge(
     facts = Facts(
         Vocabulary(labels, entity_names), Vocabulary(relations.labels, names["relation"]), triples
     )
-    counts = {
-        "entities": len(labels),
-        "relations": len(facts.relations),
-        "facts": len(triples),
-        "duplicate_facts": again,
-        "items_linked": linked,
-        "items_with_facts": known,
-    }
-    source = dataset.source
-    source = replace(
-        source,
-        format=source.format if source.format == "sample" else f"{source.format}+facts",
-        counts={**source.counts, **counts},
-        notes=tuple(dict.fromkeys((*source.notes, *said))),
+    source = dataset.source.plus(
+        said,
+        entities=len(labels),
+        relations=len(facts.relations),
+        facts=len(triples),
+        duplicate_facts=again,
+        items_linked=linked,
+        items_with_facts=known,
     )
+    if source.format != "sample":
+        source = replace(source, format=f"{source.format}+facts")
     return replace(dataset, facts=facts, source=source)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, repeats
 from hasten.data.columns.checks import counted
 from hasten.data.columns.counter_random import mix
 from hasten.errors import DataError
@@ -72,12 +72,7 @@ def duplicate_rows(events: Columns) -> Bool:
     keys: list[NDArray[Any]] = [events.item[candidates], events.user[candidates]]
     if events.time is not None:
         keys.append((events.time if events.key is None else events.key)[candidates])
-    order = np.lexsort((candidates, *keys))
-    same = np.ones(len(order) - 1, bool)
-    for key in keys:
-        sorted_key = key[order]
-        same &= sorted_key[1:] == sorted_key[:-1]
-    mask[candidates[order[1:][same]]] = True
+    mask[candidates[repeats(*keys)]] = True
     return mask
 
 

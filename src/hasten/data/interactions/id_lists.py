@@ -81,7 +81,7 @@ def add_id_lists(
         DataError: a user or an item that its list lacks.
     """
     items, users = dataset.items, dataset.users
-    said = list(dataset.source.notes)
+    said: list[str] = []
     if (listed := lists.get("item")) is not None:
         found = listed.place(items.labels)
         _refuse_beyond(found, items.labels, listed, options, 1)
@@ -96,10 +96,8 @@ def add_id_lists(
         found = listed.place(users.labels)
         _refuse_beyond(found, users.labels, listed, options, 0)
         users = Vocabulary(users.labels, listed.names.take(pa.array(found)))
-    files = tuple(text.file_digest(listed.path) for listed in lists.values())
-    source = dataset.source
-    counts = {**source.counts, "items": len(items)}
-    source = replace(source, counts=counts, notes=tuple(said), files=(*source.files, *files))
+    files = (text.file_digest(listed.path) for listed in lists.values())
+    source = dataset.source.plus(said, files, items=len(items))
     return replace(dataset, items=items, users=users, source=source)
 
 

@@ -53,8 +53,7 @@ def load_with_feature_files(
         files = replace(files, interactions=options)
     dataset = load_by_ratio(files.interactions, seed, table)
     if files.note is not None:
-        notes = (*dataset.source.notes, files.note)
-        source = replace(dataset.source, path=options.path, notes=notes)
+        source = replace(dataset.source.plus([files.note]), path=options.path)
         dataset = replace(dataset, name=set_name(Path(options.path or "")), source=source)
     opened = {name: open_features(path) for name, path in files.files.items()}
     if not opened and isinstance(entry, catalogue.Sample) and entry.kind == "features":
@@ -65,22 +64,18 @@ def load_with_feature_files(
 
 def _attach(dataset: Dataset, opened: dict[str, FeatureFile]) -> Dataset:
     """The dataset with the features of its items."""
-    said, found = list(dataset.source.notes), []
+    said: list[str] = []
+    found = []
     for name, file in opened.items():
         found.append(aligned(name, file, dataset.items.labels))
         values = found[-1].values
         where = "" if file.made else f" from {file.path.name}"
         said.append(f"{name} features{where}: {len(values):,} x {values.shape[1]:,} {values.dtype}")
         said += [f"{name}: {words}" for words in said_of(values)]
-    source = dataset.source
     digests = (file_digest(file.path) for file in opened.values() if not file.made)
-    source = replace(
-        source,
-        format=source.format if source.format == "sample" else f"{source.format}+features",
-        files=(*source.files, *digests),
-        counts={**source.counts, "features": {m.name: m.width for m in found}},
-        notes=tuple(said),
-    )
+    source = dataset.source.plus(said, digests, features={m.name: m.width for m in found})
+    if source.format != "sample":
+        source = replace(source, format=f"{source.format}+features")
     return replace(dataset, modalities=tuple(found), source=source)
 
 
@@ -104,10 +99,8 @@ def _all_items(dataset: Dataset, files: dict[str, FeatureFile]) -> Dataset:
     names = dataset.items.names
     if names is not None:
         names = pa.concat_arrays([names, pa.nulls(more, names.type)])
-    source = dataset.source
     note = f"{counted(more, 'item')} with features and without interactions"
-    counts = {**source.counts, "items": len(known)}
-    source = replace(source, counts=counts, notes=(*source.notes, note))
+    source = dataset.source.plus([note], items=len(known))
     return replace(dataset, items=Vocabulary(known, names), source=source)
 
 

@@ -58,12 +58,9 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
 def _with_source(dataset: Dataset, *paths: Path | None) -> Dataset:
     """The dataset with the files of the knowledge graph in its source."""
     files = [path for path in paths if path is not None]
-    source = dataset.source
-    notes = [note for note in source.notes if not note.startswith("files not used")]
-    notes.append(f"knowledge graph from {files[0].name}")
-    digests = (file_digest(path) for path in files)
-    source = replace(source, files=(*source.files, *digests), notes=tuple(notes))
-    return replace(dataset, source=source)
+    notes = [note for note in dataset.source.notes if not note.startswith("files not used")]
+    source = replace(dataset.source, notes=(*notes, f"knowledge graph from {files[0].name}"))
+    return replace(dataset, source=source.plus(files=map(file_digest, files)))
 
 
 def typed_columns(path: Path) -> dict[str, str]:

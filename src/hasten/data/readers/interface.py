@@ -6,7 +6,7 @@ cells only need ``claim``: :func:`.separated.read` reads them from the layout th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,18 @@ class TripleColumns(FileColumns):
 
     def __len__(self) -> int:
         return len(self.head)
+
+
+def parts_of_files(
+    files: Sequence[tuple[Events | TripleColumns, int | None]],
+) -> NDArray[np.int8] | None:
+    """[n] the part of every row: that of its file or its column. None where none is given."""
+    found = [
+        columns.part if part is None else np.full(len(columns), part, np.int8)
+        for columns, part in files
+    ]
+    named = [part for part in found if part is not None]
+    return np.concatenate(named) if named else None
 
 
 @dataclass(frozen=True)

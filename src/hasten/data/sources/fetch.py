@@ -34,6 +34,7 @@ Report = Callable[[int, int | None], None]
 DEFAULT_CAP = 4 << 30
 _BLOCK = 1 << 20
 _TIMEOUT = 60.0
+_FAILURES = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
 _RECORD = "content.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
@@ -235,11 +236,9 @@ def _download(url: str, target: Path, expected: str, cap: int, report: Report | 
     try:
         with opener.open(request, timeout=_TIMEOUT) as response:
             _stream(url, response, target, cap, report)
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+    except _FAILURES as error:
         reason = getattr(error, "reason", None) or error
         raise HastenError(f"{url}: the download failed: {reason}") from error
-    except ConnectionError as error:
-        raise HastenError(f"{url}: the download broke off: {error}") from error
     if (digest := _digest(target, expected)) != expected:
         if expected.startswith(GIT):
             raise DataError(f"{url}: git calls it {digest}, but {expected} was expected; not kept")
