@@ -166,7 +166,7 @@ def describe_data(dataset: AnyDataset) -> dict[str, Any]:
     }
 
 
-def load_initial_weights(model: Model, checkpoint: Checkpoint) -> None:
+def apply_initial_weights(model: Model, checkpoint: Checkpoint) -> None:
     """Initialize the model from a checkpoint, possibly one of another model."""
     if not model.adopt(checkpoint.tensors["weights"]):
         load_weights(model, checkpoint)

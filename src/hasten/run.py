@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from hasten.build import (
+    apply_initial_weights,
     build_model,
     describe_data,
     load_data,
-    load_initial_weights,
     ranking_tasks,
     refuse_other_data,
     with_sample,
 )
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
-from hasten.data.refit import refitted
+from hasten.data.refit import require_validation
 from hasten.data.store import load_stored, save_dataset
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
@@ -37,7 +37,7 @@ from hasten.runs.environment import describe_environment
 from hasten.runs.resuming import (
     checkpoint_to_resume,
     copy_run,
-    initial_weights,
+    read_initial_checkpoint,
     refuse_changed_data,
     requested_changes,
     with_changes,
@@ -84,11 +84,13 @@ def train(
         if existing is None:
             first = _train_new(processes, resolved, table, quiet, begin, refit)
         elif refit and existing.name == _REFIT:  # restarted within the second run
-            return _resume(processes, existing, None, {}, quiet, begin)
+            done = RunFolder(existing.parent, None)
+            read = processes.run_on_rank0(lambda: done.read_json("metrics.json"))
+            first = Summary.from_json(read)
         else:
             changes = requested_changes(config.model_copy(update={"out": existing}))
             given = (config, table) if resume_auto and not processes.restarts else None
-            first = _resume(processes, existing, None, changes, quiet, begin, given)
+            first = _resume_joined(processes, existing, None, changes, quiet, begin, given)
         if not refit or first.stopped_by == "max_time":
             return first
         return _refit(processes, resolved, table, quiet, first)
@@ -104,7 +106,7 @@ def _refit(
     """Retrain on train + validation for the selected number of epochs, or resume doing so."""
     begin, folder = time.perf_counter(), first.run / _REFIT
     if processes.run_on_rank0(lambda: RunFolder.holds_run(folder)):
-        summary = _resume(processes, folder, None, {}, quiet, begin)
+        summary = _resume_joined(processes, folder, None, {}, quiet, begin)
     else:
         config = resolved.config
         overrides = {"epochs": first.best_epoch, "patience": None}
@@ -152,15 +154,17 @@ def _train_new(
     config, device = resolved.config, processes.device
     dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
     if refit:  # fail before anything is trained
-        processes.run_on_all_ranks("looking for a validation part", lambda: refitted(dataset))
+        processes.run_on_all_ranks(
+            "looking for a validation part", lambda: require_validation(dataset)
+        )
     require_same_data(processes, dataset)
-    weights = _initial_weights(processes, config)
+    weights = _initial_checkpoint(processes, config)
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
         model = build_model(config, dataset, device)
         if weights is not None:
-            load_initial_weights(model, weights)
+            apply_initial_weights(model, weights)
         # all validation happens before the run folder is created
         return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
 
@@ -195,12 +199,12 @@ def _train_new(
     return resume(path, changes={"device": "cpu"}, quiet=quiet)
 
 
-def _initial_weights(processes: Processes, config: RunConfig) -> Checkpoint | None:
+def _initial_checkpoint(processes: Processes, config: RunConfig) -> Checkpoint | None:
     """Read the checkpoint of ``init_from``, on every process; None if there is none."""
     if config.init_from is None:
         return None
     source = Path(config.init_from)
-    return shared_checkpoint(processes, lambda: initial_weights(source))
+    return shared_checkpoint(processes, lambda: read_initial_checkpoint(source))
 
 
 def _warn_if_falling_back(
@@ -243,14 +247,14 @@ def resume(
             run = out
         requested = None if restarted else checkpoint
         try:
-            return _resume(processes, run, requested, changes or {}, quiet, begin)
+            return _resume_joined(processes, run, requested, changes or {}, quiet, begin)
         except RuntimeError as error:
             if not _warn_if_falling_back(error, processes, config, run):
                 raise
     return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet)
 
 
-def _resume(
+def _resume_joined(
     processes: Processes,
     run: Path,
     checkpoint: str | None,
@@ -259,7 +263,10 @@ def _resume(
     begin: float,
     given: tuple[RunConfig, object | None] | None = None,
 ) -> Summary:
-    """Resume a run. given: a configuration and a table, whose data must be those of the run."""
+    """Resume a run in processes that have joined.
+
+    given: a configuration and a table, whose data must be those of the run.
+    """
     held: list[RunFolder] = []  # on rank 0, which holds the lock
     warnings: list[str] = []
 
@@ -286,9 +293,9 @@ def _resume(
             "building the model", lambda: build_model(config, dataset, device)
         )
         found = shared_checkpoint(processes, choose)
-        weights = _initial_weights(processes, config) if found is None else None
+        weights = _initial_checkpoint(processes, config) if found is None else None
         if weights is not None:
-            load_initial_weights(model, weights)
+            apply_initial_weights(model, weights)
         processes.run_on_rank0(lambda: folder.write_config(config))
         phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)

@@ -14,6 +14,7 @@ from hasten.data.graph.load import load_graph_table
 from hasten.data.interactions.load import load_table
 from hasten.data.refit import refitted
 from hasten.data.tables import TEST, TRAIN, VALID
+from hasten.distributed.processes import Processes
 from hasten.errors import ConfigurationError, DataError
 from tests.contract.cases import graph, sequences
 
@@ -88,6 +89,17 @@ def test_a_refit_that_was_begun_is_gone_on_with(tmp_path, monkeypatch, capsys):
     again = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(first)["test"] == json.loads(again)["test"]
     assert json.loads(again)["selected"]["run"] == "run"
+
+
+def test_a_restart_within_the_refit_keeps_the_selection(tmp_path, monkeypatch):
+    given = {"settings": SMALL, "out": str(tmp_path / "run"), "quiet": True, "refit": True}
+    selected = api.train("sasrec", sequences(), **given).summary.selected
+    refit = str(tmp_path / "run" / "refit")
+    monkeypatch.setattr(Processes, "restarts", 1)
+    monkeypatch.setattr(Processes, "load_job_state", lambda self, name: refit)
+    again = api.train("sasrec", sequences(), **given)
+    assert str(again.path) == refit
+    assert again.summary.selected == selected
 
 
 def test_refit_without_a_validation_part_is_refused_before_training(tmp_path):

@@ -10,15 +10,20 @@ from hasten.data.tables import TRAIN, VALID, AnyDataset, KnowledgeGraph
 from hasten.errors import DataError
 
 
+def require_validation(dataset: AnyDataset) -> None:
+    """Raise DataError if there is no validation part."""
+    if not (dataset.part == VALID).any():
+        raise DataError(f"{dataset.name}: data.refit=true, but there is no validation part")
+
+
 def refitted(dataset: AnyDataset) -> AnyDataset:
     """The dataset with its validation part moved into the training part; test stays as it is.
 
     Raises:
         DataError: there is no validation part.
     """
+    require_validation(dataset)
     moved = dataset.part == VALID
-    if not moved.any():
-        raise DataError(f"{dataset.name}: data.refit=true, but there is no validation part")
     part = np.where(moved, TRAIN, dataset.part).astype(np.int8)
     note = f"{int(moved.sum()):,} of validation are trained on (data.refit)"
     source = dataset.source.plus([note], train=int(np.sum(part == TRAIN)), valid=0)

@@ -48,7 +48,7 @@ RESUMABLE = frozenset(
 )
 
 
-def initial_weights(source: Path) -> Checkpoint:
+def read_initial_checkpoint(source: Path) -> Checkpoint:
     """The weights that ``init_from`` names: a run folder (its best) or a checkpoint folder."""
     folder = source / "best" if RunFolder.holds_run(source) else source
     return read_checkpoint(folder, groups={"weights"})
