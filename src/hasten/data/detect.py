@@ -82,8 +82,7 @@ def readings(options: AnyDataOptions) -> list[str]:
 def _claims_triples(options: AnyDataOptions, named: bool) -> bool:
     try:
         with located(options) as place:
-            first = place.triples.parts[0][0]
-            return isinstance(triples.claim(sample(first), options, named), Claim)
+            return isinstance(triples.claim(sample(place.parts[0][0]), options, named), Claim)
     except (DataError, UsageError):
         return False
 

@@ -132,12 +132,12 @@ def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict
         return files, {"format": forms.pop() if len(forms) == 1 else None}
     files = []
     with located(options) as place:
-        for path, part in place.triples.parts:
+        for path, part in place.parts:
             claim = triples.claim(sample(path), options, named=True)
             if isinstance(claim, Claim):
                 described = _describe(path, part, triples.NAME, claim)
-                if place.files:  # of an archive
-                    described["file"] = f"{place.triples.path}/{path.name}"
+                if place.archives:
+                    described["file"] = f"{place.path}/{path.name}"
                 files.append(described)
     return files, {"format": triples.NAME}
 

@@ -93,7 +93,7 @@ def test_the_sample_ends_at_a_line(tmp_path):
     path = tmp_path / "a"
     path.write_text("\n".join(f"{i} {i}" for i in range(5000)))
     beginning = text.sample(path, size=1000)
-    assert not beginning.whole
+    assert len(beginning.lines) < 1000
     assert beginning.texts[-1].split()[0] == beginning.texts[-1].split()[1]
     assert beginning.lines[0] == (1, "0 0")
     path.write_text("\n\n" + "long " * 1000 + "\nnext\n")

@@ -228,7 +228,7 @@ def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str 
 def bad_rows(
     sources: Sequence[tuple[LocatedRows, int]],
     rows: Int64,
-    reason: Callable[[int], str],
+    reason: str | Callable[[int], str],
     remedy: str,
 ) -> DataError:
     """The error for given rows. sources: files with their number of rows; rows: over all files."""
@@ -243,7 +243,7 @@ def bad_rows(
             located = source.locate(first - start) if len(first) else iter(())
             for row, (where, text) in zip(first.tolist(), located, strict=True):
                 place = f"{source.source}, {where}" if len(sources) > 1 else where
-                yield Problem(place, text, reason(row))
+                yield Problem(place, text, reason if isinstance(reason, str) else reason(row))
             for _ in range(len(mine) - len(first)):
                 yield Problem("line", "", "")
             start += count

@@ -53,13 +53,12 @@ class Sample:
     """The beginning of a file, to detect its format.
 
     magic: the first bytes as stored; lines: (number from 1, text) of the first non-blank lines
-    of a text file; whole: whether these are all of them.
+    of a text file.
     """
 
     path: Path
     magic: bytes
     lines: tuple[tuple[int, str], ...] = ()
-    whole: bool = True
 
     @property
     def texts(self) -> list[str]:
@@ -129,7 +128,6 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
         head = b""
         while not head.strip() and (more := file.read(size) + file.readline()):
             head += more
-        whole = not file.read(1)
     try:
         decoded = head.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -142,9 +140,9 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
         for number, text in enumerate((t.rstrip("\r") for t in decoded.split("\n")), 1)
         if text.strip()
     ]
-    if not numbered and whole:
+    if not numbered:
         raise DataError(f"{path}: 0 rows, the file is empty")
-    return Sample(path, magic, tuple(numbered[:limit]), whole and len(numbered) <= limit)
+    return Sample(path, magic, tuple(numbered[:limit]))
 
 
 def file_digest(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hasten.config import TripleOptions
@@ -35,20 +35,8 @@ _DICTIONARY_ENDINGS = (".txt", ".tsv", ".dict", ".json", ".csv")
 _ARCHIVE_ENDING = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz|zip)$", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class GraphFiles:
-    """The files of a knowledge graph: triples, dictionaries and names; files: archives read."""
-
-    triples: Files
-    entities: Path | None = None
-    relations: Path | None = None
-    names: Path | None = None
-    relation_names: Path | None = None
-    files: tuple[dict[str, object], ...] = ()
-
-
 @contextmanager
-def located(options: TripleOptions) -> Iterator[GraphFiles]:
+def located(options: TripleOptions) -> Iterator[Files]:
     """The files that the options name. An archive is unpacked while the context is open.
 
     Raises:
@@ -66,8 +54,7 @@ def located(options: TripleOptions) -> Iterator[GraphFiles]:
         inner = _descend(folder)
         try:
             found = _locate(options, inner, set_name(folder))
-            triples = replace(found.triples, path=str(archive))
-            yield replace(found, triples=triples, files=(file_digest(archive),))
+            yield replace(found, path=str(archive), archives=(file_digest(archive),))
         except DataError as error:
             raise DataError(str(error).replace(str(inner), str(archive))) from error
 
@@ -90,7 +77,7 @@ def _descend(folder: Path) -> Path:
         folder = inside[0]
 
 
-def _locate(options: TripleOptions, path: Path | None, name: str | None) -> GraphFiles:
+def _locate(options: TripleOptions, path: Path | None, name: str | None) -> Files:
     folder = path if path is not None and path.is_dir() else None
     entities = _dictionary("entities", options.entities, folder, _ENTITY_FILES)
     relations = _dictionary("relations", options.relations, folder, _RELATION_FILES)
@@ -103,8 +90,15 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> Grap
     given = {options.entities, options.relations, options.names, options.relation_names}
     found = [p.name for p in sorted(beside) if str(p) not in given]
     notes = (f"taken from the same folder: {', '.join(found)}",) if found else ()
-    place = Files(name or place.name, place.path, place.parts, notes=(*place.notes, *notes))
-    return GraphFiles(place, entities, relations, names, relation_names)
+    return replace(
+        place,
+        name=name or place.name,
+        names=names,
+        notes=(*place.notes, *notes),
+        entities=entities,
+        relations=relations,
+        relation_names=relation_names,
+    )
 
 
 def _names(given: str | None, path: Path | None) -> Path | None:

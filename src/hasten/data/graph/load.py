@@ -12,14 +12,15 @@ from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.graph.assemble import GraphRead, assemble_graph
 from hasten.data.graph.dictionaries import Dictionary, read_dictionary, read_relation_names
-from hasten.data.graph.files import GraphFiles, located
+from hasten.data.graph.files import located
 from hasten.data.graph.load_typed import filtered_table, holds_typed, read_typed
 from hasten.data.readers import triples, typed
-from hasten.data.readers.memory import as_arrow, read_triple_table
+from hasten.data.readers.columns import TRIPLE_ROLES
+from hasten.data.readers.memory import as_arrow, open_memory
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
-from hasten.data.sources.files import refuse_options
+from hasten.data.sources.files import Files, refuse_options
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import DataError, UsageError
 
@@ -79,16 +80,15 @@ def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
     arrow = as_arrow(table, name)
     if typed.is_typed_table(arrow.column_names):
         return filtered_table(typed.read_edge_table(arrow, name), options, name)
-    columns = read_triple_table(table, options, name)
+    columns = open_memory(table, options, name, TRIPLE_ROLES).triples()
     return GraphRead(name, None, "table", [(columns, None)])
 
 
-def _read(place: GraphFiles, options: TripleOptions) -> GraphRead:
-    found = [(triples.read_triples(path, options), part) for path, part in place.triples.parts]
-    where = place.triples
-    read = GraphRead(where.name, where.path, triples.NAME, found, notes=where.notes)
+def _read(place: Files, options: TripleOptions) -> GraphRead:
+    found = [(triples.read_triples(path, options), part) for path, part in place.parts]
+    read = GraphRead(place.name, place.path, triples.NAME, found, notes=place.notes)
     beside = (place.entities, place.relations, place.names, place.relation_names)
-    read.files = (*place.files, *(file_digest(path) for path in beside if path is not None))
+    read.files = (*place.archives, *(file_digest(path) for path in beside if path is not None))
     if place.entities is not None:
         read.entities = read_dictionary(place.entities)
     if place.relations is not None:

@@ -45,7 +45,7 @@ class Selection:
     def refused(self, rows: NDArray[np.bool_], reason: str) -> DataError:
         """The error about the marked triples, with their files and lines."""
         sources = [(source.rows, len(source)) for source in self.sources]
-        return bad_rows(sources, self.row[rows], lambda _: reason, _REMEDY)
+        return bad_rows(sources, self.row[rows], reason, _REMEDY)
 
 
 def apply_outside(selected: Selection, outside: NDArray[np.bool_], options: TripleOptions) -> None:

@@ -9,7 +9,7 @@ from hasten.config import InteractionOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.assemble import Otherwise, Read, assemble
 from hasten.data.readers import read_file
-from hasten.data.readers.memory import read_table
+from hasten.data.readers.memory import open_memory
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
@@ -74,7 +74,7 @@ def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
     """A built-in sample: always the same data, whatever the seed of the run."""
     refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
-    events = read_table(made.table, options, entry.name)
+    events = open_memory(made.table, options, entry.name).events()
     return Read(entry.name, entry.name, "sample", [(events, None)], made.names)
 
 
@@ -91,7 +91,7 @@ def load_table(
         DataError: what is wrong, with row and text.
     """
     refuse_options("a table in memory", options, ("path", *_OF_FILES))
-    read = Read(name, None, "table", [(read_table(table, options, name), None)])
+    read = Read(name, None, "table", [(open_memory(table, options, name).events(), None)])
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)

@@ -13,7 +13,7 @@ from hasten.data.interactions.id_lists import add_id_lists, read_links, read_lis
 from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
 from hasten.data.interactions.load import load_by_ratio
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
-from hasten.data.readers.memory import read_triple_table
+from hasten.data.readers.memory import open_memory
 from hasten.data.readers.recbole import atomic_header
 from hasten.data.readers.triples import read_triples
 from hasten.data.sources import catalogue
@@ -45,7 +45,8 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
             columns = read_triples(path_of_triples, typed)
         dataset = _with_source(dataset, files.kg, files.links)
     elif isinstance(entry, catalogue.Sample) and entry.kind == "facts":
-        columns = read_triple_table(entry.make().facts, DataOptions(), f"{entry.name} facts")
+        facts, name = entry.make().facts, f"{entry.name} facts"
+        columns = open_memory(facts, DataOptions(), name, TRIPLE_ROLES).triples()
     else:
         raise DataError(
             f"{dataset.source.path or dataset.name}: interactions, but no knowledge graph about "

@@ -6,7 +6,8 @@ reads neither: a checkpoint holds the vectors computed from the features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,33 +59,27 @@ def load_features(
         if entry["copied"]:
             if not (folder / _file(name)).is_file():
                 raise DataError(f"{folder} holds no stored dataset: {_file(name)} missing")
-            read = _of_copy(folder / _file(name))
+            read = partial(_read_copy, folder / _file(name))
         else:
-            read = _of_origin(name, Path(origin), labels)
+            read = partial(_read_origin, name, Path(origin), labels)
         rows, width = entry["shape"]
         path = None if origin is None else Path(origin)
         found.append(Modality(name, (int(rows), int(width)), entry["digest"], read, path))
     return tuple(found)
 
 
-def _of_copy(path: Path) -> Callable[[], Matrix]:
-    def read() -> Matrix:
-        try:
-            values: Matrix = np.load(path, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise DataError(f"{path}: the stored features are damaged ({error})") from error
-        return values
-
-    return read
+def _read_copy(path: Path) -> Matrix:
+    try:
+        values: Matrix = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path}: the stored features are damaged ({error})") from error
+    return values
 
 
-def _of_origin(name: str, path: Path, labels: pa.Array) -> Callable[[], Matrix]:
-    def read() -> Matrix:
-        if not path.is_file():
-            raise DataError(
-                f"{path}: the {name} features are gone. They are too large for a copy in the run "
-                "folder: put the file back to train on (recommending needs none)"
-            )
-        return aligned(name, open_features(path), labels).values
-
-    return read
+def _read_origin(name: str, path: Path, labels: pa.Array) -> Matrix:
+    if not path.is_file():
+        raise DataError(
+            f"{path}: the {name} features are gone. They are too large for a copy in the run "
+            "folder: put the file back to train on (recommending needs none)"
+        )
+    return aligned(name, open_features(path), labels).values

@@ -5,7 +5,6 @@ To add a format, write a :class:`~.interface.Reader` in a file of its own and ad
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from hasten.config import InteractionOptions
@@ -59,5 +58,4 @@ def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, 
 def read_file(path: Path, options: InteractionOptions) -> tuple[str, Events]:
     """The name of the file's format, and its interactions."""
     reader, beginning, claim = recognize(path, options)
-    events = reader.read(beginning, claim)
-    return reader.name, replace(events, notes=(*claim.notes, *events.notes))
+    return reader.name, reader.read(beginning, claim)

@@ -69,7 +69,9 @@ class ArrowRows:
             yield f"row {row + 1}", ", ".join(map(str, texts))
 
 
-def open_arrow(source: str, table: pa.Table, roles: Mapping[str, int]) -> Table:
+def open_arrow(
+    source: str, table: pa.Table, roles: Mapping[str, int], notes: tuple[str, ...] = ()
+) -> Table:
     """The columns of a table in memory. roles: role -> position.
 
     Raises:
@@ -78,7 +80,7 @@ def open_arrow(source: str, table: pa.Table, roles: Mapping[str, int]) -> Table:
     columns = {role: _plain(source, role, table.column(i)) for role, i in roles.items()}
     if not table.num_rows:
         raise DataError(f"{source}: 0 rows")
-    return Table(ArrowRows(source, columns), columns)
+    return Table(ArrowRows(source, columns), columns, notes=notes)
 
 
 def claim_parquet(
@@ -106,7 +108,7 @@ def open_parquet(path: Path, claim: Claim) -> Table:
         raise _damaged(path, error) from error
     roles = {role: table.column_names.index(name) for role, name in columns.items()}
     opened = open_arrow(str(path), table, roles)
-    return Table(opened.rows, opened.columns, (file_digest(path),))
+    return Table(opened.rows, opened.columns, (file_digest(path),), claim.notes)
 
 
 def _claim(sample: Sample, options: InteractionOptions, _: bool) -> Claim | str:

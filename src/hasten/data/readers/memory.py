@@ -11,8 +11,7 @@ import pyarrow as pa
 from hasten.config import DataOptions
 from hasten.data.readers.claims import unused_note
 from hasten.data.readers.columnar import open_arrow
-from hasten.data.readers.columns import ROLES, TRIPLE_ROLES, find_roles
-from hasten.data.readers.interface import Events, TripleColumns
+from hasten.data.readers.columns import ROLES, find_roles
 from hasten.data.readers.table import Table
 from hasten.errors import DataError
 
@@ -50,23 +49,12 @@ def _column(name: str, key: str, values: Any) -> pa.Array:
     return pa.array(values if isinstance(values, (list, tuple)) else array)
 
 
-def read_table(table: Any, options: DataOptions, name: str) -> Events:
-    """The interactions of a table in memory."""
-    opened, notes = _open(table, options, name, ROLES)
-    return opened.events(notes)
-
-
-def read_triple_table(table: Any, options: DataOptions, name: str) -> TripleColumns:
-    """The triples of a table in memory with the columns head, relation and tail."""
-    opened, notes = _open(table, options, name, TRIPLE_ROLES)
-    return opened.triples(notes)
-
-
-def _open(
-    table: Any, options: DataOptions, name: str, among: tuple[str, ...]
-) -> tuple[Table, tuple[str, ...]]:
+def open_memory(
+    table: Any, options: DataOptions, name: str, among: tuple[str, ...] = ROLES
+) -> Table:
+    """The columns of a table in memory by role. among: ROLES or TRIPLE_ROLES."""
     arrow = as_arrow(table, name)
     roles = find_roles(name, arrow.column_names, options.columns, among)
     if isinstance(roles, str):
         raise DataError(f"{name}: {roles}")
-    return open_arrow(name, arrow, roles), unused_note(arrow.column_names, roles)
+    return open_arrow(name, arrow, roles, unused_note(arrow.column_names, roles))

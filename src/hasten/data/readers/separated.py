@@ -24,10 +24,10 @@ _Times = Literal["int", "float", "text"]
 
 def read(sample: Sample, claim: Claim) -> Events:
     """All interactions of the file. Raises DataError with file, line and text."""
-    return open_table(sample, claim.layout).events()
+    return open_table(sample, claim.layout, claim.notes).events()
 
 
-def open_table(sample: Sample, layout: Layout) -> Table:
+def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> Table:
     """The needed columns of a checked file.
 
     Raises:
@@ -46,7 +46,7 @@ def open_table(sample: Sample, layout: Layout) -> Table:
     table = _read(rows, times)
     rows.check_lines(found, table.num_rows)
     columns = {role: table.column(f"c{layout.position_of(role)}") for role in layout.columns}
-    return Table(rows, columns, (found.source,))
+    return Table(rows, columns, (found.source,), notes)
 
 
 def _first_times(layout: Layout, lines: list[str]) -> list[str]:

@@ -27,14 +27,16 @@ from hasten.errors import DataError
 class Table:
     """The columns of a file or of a table in memory. Methods raise DataError with the bad rows.
 
-    columns: role -> Arrow column; rows: the same row by row, for messages; files: what was read.
+    columns: role -> Arrow column; rows: the same row by row, for messages; files: what was read;
+    notes: what was assumed or left out.
     """
 
     rows: LocatedRows
     columns: Mapping[str, pa.ChunkedArray]
     files: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
-    def events(self, notes: tuple[str, ...] = ()) -> Events:
+    def events(self) -> Events:
         """The interactions: columns user, item and, where present, rating, time and part."""
         return Events(
             rows=self.rows,
@@ -44,10 +46,10 @@ class Table:
             time=self.times(),
             part=self.parts(),
             files=self.files,
-            notes=notes,
+            notes=self.notes,
         )
 
-    def triples(self, notes: tuple[str, ...] = ()) -> TripleColumns:
+    def triples(self) -> TripleColumns:
         """The triples: columns head, relation, tail and, where present, part."""
         return TripleColumns(
             rows=self.rows,
@@ -56,7 +58,7 @@ class Table:
             tail=self.ids("tail"),
             part=self.parts(),
             files=self.files,
-            notes=notes,
+            notes=self.notes,
         )
 
     def refuse(self, cause: str) -> NoReturn:

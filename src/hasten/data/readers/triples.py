@@ -62,8 +62,8 @@ def read_triples(path: Path, options: DataOptions) -> TripleColumns:
     if isinstance(claimed, str):
         raise DataError(f"{path} cannot be read as triples: {claimed}")
     if beginning.magic.startswith(MAGIC):
-        return open_parquet(path, claimed).triples(claimed.notes)
-    return separated.open_table(beginning, claimed.layout).triples(claimed.notes)
+        return open_parquet(path, claimed).triples()
+    return separated.open_table(beginning, claimed.layout, claimed.notes).triples()
 
 
 def _separator(beginning: Sample, options: DataOptions) -> str | None:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from hasten.data.columns.checks import LocatedRows, bad_rows, printable
 from hasten.data.columns.raw import IdColumn
@@ -134,7 +133,7 @@ def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
         DataError: rows that cannot be used, with file, line and text.
     """
     layout: cells.Layout = file.claim.layout
-    table = separated.open_table(file.beginning, layout)
+    table = separated.open_table(file.beginning, layout, file.claim.notes)
     column = labels_of(table)
     if file.form == PRIMEKG:
         ends = [_joined(column[role], column[f"{role}_type"]) for role in _ENDS]
@@ -145,7 +144,7 @@ def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
         ends = [_prefixed(column[role], kind) for role, kind in zip(_ENDS, kinds, strict=True)]
         codes = np.zeros(len(column["head"]), np.int32)
         column["relation"] = IdColumn(codes, pa.array([file.relation]))
-    return _edges(table, column, ends, file.claim.notes)
+    return _edges(table, column, ends)
 
 
 def is_typed_table(names: list[str]) -> bool:
@@ -166,12 +165,9 @@ def read_edge_table(table: pa.Table, source: str) -> TypedEdges:
     return _edges(opened, column, [_joined(column[r], column[f"{r}_type"]) for r in _ENDS])
 
 
-def _edges(
-    table: Table, column: dict[str, IdColumn], ends: list[IdColumn], notes: tuple[str, ...] = ()
-) -> TypedEdges:
+def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> TypedEdges:
     names: dict[str, str] = {}
     for role, end in zip(_ENDS, ends, strict=True):
-        _check_types(end, table.rows)
         if f"{role}_name" in column:
             _gather_names(names, end, column[f"{role}_name"], table.rows)
     triples = TripleColumns(
@@ -180,16 +176,9 @@ def _edges(
         relation=column["relation"],
         tail=ends[1],
         files=table.files,
-        notes=notes,
+        notes=table.notes,
     )
     return triples, names
-
-
-def _refused(
-    rows: LocatedRows, marked: NDArray[np.bool_], reason: str, remedy: str = ""
-) -> DataError:
-    """The error about the marked rows."""
-    return bad_rows([(rows, len(marked))], np.flatnonzero(marked), lambda _: reason, remedy)
 
 
 def _prefixed(column: IdColumn, kind: str) -> IdColumn:
@@ -211,7 +200,7 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: LocatedRows) -> 
     """The labels of ids by the table of nodes; without a table the ids are labels already."""
     texts = column.texts()
     if nodes is None:
-        bad, reason = [TYPE_MARK not in text for text in texts], "has no type"
+        bad, reason = [text.find(TYPE_MARK) < 1 for text in texts], "has no type"
         remedy = "ids are type::id, or --set data.nodes=FILE names a table of id, name and kind"
     else:
         bad, reason = [text not in nodes.labels for text in texts], f"is not in {nodes.path}"
@@ -229,14 +218,6 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: LocatedRows) -> 
     return IdColumn(column.codes, pa.array([nodes.labels[text] for text in texts]))
 
 
-def _check_types(column: IdColumn, rows: LocatedRows) -> None:
-    """Refuse labels whose type is empty or cannot be printed."""
-    kinds = [text.split(TYPE_MARK)[0] for text in column.texts()]
-    bad = [not kind or not kind.isprintable() for kind in kinds]
-    if any(bad):
-        raise _refused(rows, column.marked(bad), "the type of a node is empty")
-
-
 def _gather_names(
     names: dict[str, str], column: IdColumn, name: IdColumn, rows: LocatedRows
 ) -> None:
@@ -248,9 +229,6 @@ def _gather_names(
         label, text = labels[pair // width], texts[pair % width]
         if text and names.setdefault(label, text) != text:
             kind, _, node = label.partition(TYPE_MARK)
-            raise _refused(
-                rows,
-                np.arange(len(column)) == row,
-                f"duplicate ({kind}, {node}): named {text!r} here and {names[label]!r} before",
-                "the pair (type, id) must name one node",
-            )
+            said = f"duplicate ({kind}, {node}): named {text!r} here and {names[label]!r} before"
+            remedy = "the pair (type, id) must name one node"
+            raise bad_rows([(rows, len(column))], np.array([row]), said, remedy)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hasten.config import DataOptions, InteractionOptions
 from hasten.data.columns.text import require_file
@@ -28,7 +29,10 @@ _PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a data set. parts: (file, TRAIN, VALID or TEST; None where not given)."""
+    """The files of a data set. parts: (file, TRAIN, VALID or TEST; None where not given).
+
+    entities, relations, relation_names: of triples; archives: the one that was unpacked.
+    """
 
     name: str
     path: str
@@ -36,6 +40,10 @@ class Files:
     times: Path | None = None
     names: Path | None = None
     notes: tuple[str, ...] = ()
+    entities: Path | None = None
+    relations: Path | None = None
+    relation_names: Path | None = None
+    archives: tuple[dict[str, Any], ...] = ()
 
 
 def set_name(path: Path) -> str:
