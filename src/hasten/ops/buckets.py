@@ -33,9 +33,9 @@ class Bucket:
 
 
 def make_buckets(lengths: Int64, slack: int) -> list[Bucket]:
-    """Buckets for sequences of the given lengths, which must not rise (longest first).
+    """Buckets for sequences of these lengths, which must be sorted, longest first.
 
-    slack: padded tokens up to which a bucket goes on.
+    slack: start a new bucket when the padding of the current one would exceed this many tokens.
     """
     assert len(lengths) == 0 or bool((np.diff(lengths) <= 0).all())
     buckets: list[Bucket] = []

@@ -19,7 +19,7 @@ from hasten.ops.random import integers
 
 @dataclass(frozen=True)
 class KnownItems:
-    """Per row the items a sample must avoid, prepared for :func:`negatives`.
+    """For each row, the items that a sample must avoid, prepared for :func:`negatives`.
 
     keys: int64 [n] ascending, ``row * (N + 1) + (h_i - i)``; offsets: int64 [rows + 1];
     count: N, the size of the catalogue.
@@ -31,7 +31,7 @@ class KnownItems:
 
     @classmethod
     def build(cls, rows: Int64, items: Int64, row_count: int, count: int) -> KnownItems:
-        """From pairs (row, item) in any order, with repetitions."""
+        """From pairs (row, item) in any order; pairs may be repeated."""
         flat = distinct(rows * count + items)
         row, item = flat // count, flat % count
         offsets = ragged_offsets(row, row_count)
@@ -47,10 +47,10 @@ class KnownItems:
 
 
 def negatives(known: KnownItems, rows: Tensor, base: int, *parts: Tensor) -> Tensor:
-    """Uniform items outside each row's known items, int64, in the broadcast shape.
+    """Sample items uniformly outside each row's known items: int64, in the broadcast shape.
 
-    rows: int64, the row of each sample; base, parts: the key of the draw (``ops.random``);
-    rows and parts broadcast against each other.
+    rows: int64, the row of each sample; base, parts: the key of the random numbers
+    (:mod:`hasten.ops.random`); rows and parts are broadcast.
     """
     free = known.count - (known.offsets[rows + 1] - known.offsets[rows])
     draw = integers(free, base, *parts)

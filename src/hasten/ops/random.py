@@ -31,14 +31,14 @@ def _signed(value: int) -> int:
 
 
 def _shift_right(value: Tensor, bits: int) -> Tensor:
-    """Logical shift: torch's int64 shift drags the sign along."""
+    """Logical shift; torch's shift of int64 keeps the sign."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def bits(base: int, *parts: Tensor) -> Tensor:
     """64 random bits for every element of the (broadcast) int64 parts, as int64.
 
-    base: from :func:`key`; parts: e.g. example ids [B, 1] and draw numbers [k].
+    base: from :func:`key`; parts: e.g. example ids [B, 1] and sample numbers [k].
     """
     state: Tensor | None = None
     gamma = _signed(GAMMA)
@@ -67,13 +67,13 @@ def uniform(base: int, *parts: Tensor) -> Tensor:
 
 
 def permutation(count: int, base: int) -> Tensor:
-    """A random order of 0..count-1 (int64): the argsort of one random key an element."""
+    """A random order of 0..count-1 (int64): the argsort of one random key per element."""
     keys = bits(base, torch.arange(count))
     return torch.sort(keys, stable=True).indices
 
 
 def seed_device(device: torch.device, value: int) -> None:
-    """Put the default generator of a device to a state that follows from a key."""
+    """Seed torch's default generator of a device from a key."""
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(value % 2**63)
         return

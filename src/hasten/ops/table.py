@@ -30,7 +30,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class FixedTable:
-    """Rows that were computed: what a whole-graph model has encoded. weight: [N, D]."""
+    """Computed rows, such as the node embeddings of a whole graph. weight: [N, D]."""
 
     weight: Tensor
 
@@ -45,7 +45,7 @@ class FixedTable:
 
 
 class EmbeddingTable(nn.Module):
-    """A whole table as one parameter ``weight`` [N, D], Xavier-normal initialized."""
+    """A table as one parameter ``weight`` [N, D], with Xavier-normal initialization."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class EmbeddingTable(nn.Module):
 
     def rows(self, ids: Tensor) -> Tensor:
         if self.weight.device.type == "cpu":
-            # its backward is one index_add, 3-5 times faster there than embedding's own
+            # its backward pass is one index_add, here 3-5 times faster than that of embedding
             return self.weight.index_select(0, ids.reshape(-1)).view(*ids.shape, -1)
         return F.embedding(ids, self.weight)
 
     def block(self, start: int, stop: int) -> Tensor:
-        # the whole table is no slice: a slice's backward fills a gradient with zeros first
+        # no slice of the whole table: its backward pass first fills a gradient with zeros
         return self.weight if (start, stop) == (0, len(self)) else self.weight[start:stop]
 
     def __len__(self) -> int:

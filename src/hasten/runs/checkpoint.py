@@ -106,7 +106,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Checkpoint:
-    """Verify and read a checkpoint: the sizes of all files, the hashes of the files it reads.
+    """Read a checkpoint after checking the sizes of all its files and the hashes of those it reads.
 
     groups: the groups of tensors to read; None: all. If another process replaces the checkpoint
     meanwhile, it is read again. Raises CheckpointError with the file and the problem.

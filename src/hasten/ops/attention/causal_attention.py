@@ -25,7 +25,7 @@ from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_mask
 from hasten.ops.dtypes import accumulation_dtype
 
-#: queries taken together: fewer waste less on masked keys, more make larger products
+#: queries per chunk: fewer waste less work on masked keys, more make larger products
 CHUNK = 64
 
 
@@ -40,15 +40,15 @@ def causal_attention(
 ) -> Tensor:
     """Attention output [T, D] of flat tokens.
 
-    query, key, value: [T, D], each head's columns together; buckets: must cover all T tokens; drop:
-    probability with which attention weights are dropped.
+    query, key, value: [T, D], the columns of each head adjacent; buckets: cover all T tokens; drop:
+    dropout probability of the attention weights.
     """
     if query.device.type == "cpu" and training and drop > 0.0:
         out: Tensor = _BucketedAttention.apply(query, key, value, buckets, heads, drop)  # type: ignore[no-untyped-call]
         return out
     width = query.shape[1]
     parts = []
-    # split, not slices: its backward is one concatenation
+    # split instead of slices: its backward pass is one concatenation
     sizes = [bucket.rows * bucket.length for bucket in buckets]
     pieces = zip(*(torch.split(tensor, sizes) for tensor in (query, key, value)), strict=True)
     for bucket, piece in zip(buckets, pieces, strict=True):
@@ -64,7 +64,7 @@ def causal_attention(
 def causal_attention_reference(
     query: Tensor, key: Tensor, value: Tensor, buckets: Sequence[Bucket], heads: int
 ) -> Tensor:
-    """The equation, written out (no dropout)."""
+    """The same as its equation, without dropout."""
     width = query.shape[1]
     parts = []
     for bucket in buckets:
@@ -81,8 +81,8 @@ def causal_attention_reference(
 
 
 def _future_mask(start: int, stop: int, dtype: torch.dtype) -> Tensor:
-    """[1, stop-start, stop] of 0 where a query may look and -inf above."""
-    # torch.compile traces the function itself, and warns of a cache around it
+    """[1, stop-start, stop]: 0 for keys that a query may see, otherwise -inf."""
+    # torch.compile traces the function and warns about the cache
     make = _make_mask if torch.compiler.is_compiling() else _cached_mask
     return make(start, stop, dtype)
 
@@ -98,7 +98,7 @@ _cached_mask = lru_cache(maxsize=1024)(_make_mask)
 class _Piece:
     """A chunk of queries of one head in one bucket, with the keys that it sees.
 
-    tokens, columns: where the bucket and the head lie in [T, D]; start, stop: the queries.
+    tokens, columns: the slices of the bucket and the head in [T, D]; start, stop: the queries.
     """
 
     bucket: Bucket
@@ -109,17 +109,17 @@ class _Piece:
 
     @property
     def cells(self) -> tuple[int, int, int]:
-        """The shape of its attention weights."""
+        """The shape of the attention weights."""
         return self.bucket.rows, self.stop - self.start, self.stop
 
     def of(self, tensor: Tensor) -> Tensor:
-        """[rows, length, d] view of a [T, D] tensor: this bucket's rows, this head's columns."""
+        """[rows, length, d]: the bucket's rows and the head's columns of a [T, D] tensor."""
         part = tensor[self.tokens, self.columns]
         return part.view(self.bucket.rows, self.bucket.length, part.shape[1])
 
 
 def _pieces(buckets: Sequence[Bucket], heads: int, width: int) -> list[_Piece]:
-    """All pieces; within a bucket and head the last chunk first: it sees all keys."""
+    """All pieces. For each bucket and head the last chunk comes first, because it sees all keys."""
     size = width // heads
     return [
         _Piece(
@@ -204,9 +204,9 @@ def _put(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _add(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``leftᵀ @ right`` onto the keys that a piece sees of a [T, D] tensor.
+    """Add ``leftᵀ @ right`` to the rows of the keys that a piece sees, in a [T, D] tensor.
 
-    The chunk that sees all keys comes first and begins their sums; the others add.
+    The first chunk sees all keys and overwrites these rows; the others add.
     """
     part = piece.of(total)[:, : piece.stop]
     turned = left.transpose(1, 2)

@@ -29,7 +29,7 @@ from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 from hasten.ops.graph.typed_edges import Relation, TypedEdges
 
 Path = Literal["bag", "gather"]
-#: numbers of gathered rows that are held at once
+#: elements of gathered rows held at once
 _GATHERED = 1 << 19
 
 
@@ -43,12 +43,12 @@ def edge_attention(
     keep: Tensor | None = None,
     path: Path | None = None,
 ) -> Tensor:
-    """[M, H·d] attention of every destination over its edges; zeros where it has none.
+    """[M, H·d] attention of every destination over its edges; zeros for destinations without edges.
 
     query: [M, H·d]; key, value: [N, H·d]; attention, message: [R, H, d, d], the maps; keep: bool
-    [E] in the order of ``edges``, edges to take part; path: ``bag`` (one fused sum of weighted
-    rows) or ``gather`` (MPS); None: what is fast on the device. Autocast chooses the precision of
-    products; softmax and its gradient are in float32 or wider.
+    [E] in the order of ``edges``, the edges to use; path: ``bag`` (one fused sum of weighted rows)
+    or ``gather`` (for MPS); None: the faster one on the device. Matrix products follow autocast;
+    softmax and its gradient are at least float32.
     """
     kind = autocast_dtype(query)
     path = path or ("gather" if query.device.type == "mps" else "bag")
@@ -141,7 +141,7 @@ class _EdgeAttention(torch.autograd.Function):
 
 
 def _sides(each: Relation, q: Tensor, k: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of the targets and of the sources whose products are the logits."""
+    """The rows of the targets and of the sources whose products are the logits."""
     queries, keys = q.index_select(0, each.targets), k.index_select(0, each.sources)
     if each.by_source:
         return queries, _mapped(keys, maps[each.number])
@@ -149,14 +149,14 @@ def _sides(each: Relation, q: Tensor, k: Tensor, maps: Tensor) -> tuple[Tensor, 
 
 
 def _mapped(rows: Tensor, maps: Tensor) -> Tensor:
-    """[B, H·d] every head's part of the rows through its map [H, d, d]."""
+    """[B, H·d]: the columns of each head, multiplied by the head's map [H, d, d]."""
     heads, width = maps.shape[:2]
     out = torch.bmm(rows.view(-1, heads, width).transpose(0, 1), maps)
     return out.transpose(0, 1).reshape(-1, heads * width)
 
 
 def _outer(left: Tensor, right: Tensor, heads: int) -> Tensor:
-    """[H, d, d] the gradient of maps: the sum over rows of left ⊗ right, head by head."""
+    """[H, d, d] the gradient of maps: for each head the sum over rows of left ⊗ right."""
     parts = [t.view(len(t), heads, -1).transpose(0, 1) for t in (left, right)]
     return torch.bmm(parts[0].mT, parts[1])
 
@@ -178,18 +178,18 @@ def _dots(each: Relation, targets: Tensor, sources: Tensor, out: Tensor) -> None
 
 
 def _sums(each: Relation, weights: Tensor, sources: Tensor, path: Path) -> Tensor:
-    """[targets, H·d] for every destination the weighted rows of its sources."""
+    """[targets, H·d]: for every destination the weighted sum of its source rows."""
     return _weighted(each.offsets, each.column, weights, sources, path)
 
 
 def _sums_t(each: Relation, weights: Tensor, targets: Tensor, path: Path) -> Tensor:
-    """[sources, H·d] for every source the weighted rows of its destinations."""
+    """[sources, H·d]: for every source the weighted sum of its destination rows."""
     row = each.row.index_select(0, each.order)
     return _weighted(each.offsets_t, row, weights.index_select(1, each.order), targets, path)
 
 
 def _weighted(offsets: Tensor, place: Tensor, weights: Tensor, rows: Tensor, path: Path) -> Tensor:
-    """[segments, H·d] the rows of every segment, each head weighed by its own [H, E]."""
+    """[segments, H·d] the weighted sum of each segment's rows, with weights per head [H, E]."""
     heads, count = weights.shape
     segments, width = len(offsets) - 1, rows.shape[1] // heads
     if path == "gather":
@@ -215,7 +215,7 @@ def _weighted(offsets: Tensor, place: Tensor, weights: Tensor, rows: Tensor, pat
 
 
 def _softmax_(logits: Tensor, edges: TypedEdges, keep: Tensor | None) -> Tensor:
-    """[H, E] softmax over the edges into each node, in place; 0 for edges that are left out."""
+    """[H, E] softmax over the edges into each node, in place; 0 for edges that are not used."""
     if keep is not None:
         logits.masked_fill_(~keep, -torch.inf)
     nodes, target = edges.shape[0], edges.target.expand_as(logits)

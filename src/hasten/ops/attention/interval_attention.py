@@ -29,20 +29,20 @@ from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_mask
 from hasten.ops.dtypes import accumulation_dtype
 
-#: queries taken together: they see only the keys up to their end
+#: queries per chunk, which sees only the keys up to its end
 CHUNK = 64
 
 
 def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
     """Every bucket has another shape: traced, each would be compiled anew."""
-    if torch.compiler.is_compiling():  # not before: what it needs takes a second to import
+    if torch.compiler.is_compiling():  # a late import: it takes a second
         return torch.compiler.disable(function)(*arguments)  # type: ignore[no-untyped-call]
     return function(*arguments)
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """The intervals between the tokens of each sequence, made once for all blocks of a model.
+    """The intervals between the tokens of each sequence, computed once for all blocks of a model.
 
     pairs: for each bucket and each chunk of its queries, int64 [rows, chunk, keys seen] in 0..span.
     """
@@ -53,7 +53,7 @@ class Intervals:
 
 
 def _chunks(length: int) -> Iterator[slice]:
-    """Chunks of queries, the last first: it sees all keys."""
+    """Chunks of queries, the last first, because it sees all keys."""
     for start in reversed(range(0, length, CHUNK)):
         yield slice(start, min(start + CHUNK, length))
 
@@ -61,8 +61,8 @@ def _chunks(length: int) -> Iterator[slice]:
 def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
     """The intervals of flat tokens.
 
-    times: int64 [T] in units of a step of the tables; buckets: must cover all T tokens; span: the
-    largest interval that is told apart.
+    times: int64 [T] in the unit of the tables' rows; buckets: cover all T tokens; span: the largest
+    interval; longer ones count as span.
     """
     found: Intervals = _untraced(_find_intervals, times, buckets, span)
     return found
@@ -94,8 +94,8 @@ def interval_attention(
 ) -> Tensor:
     """Attention output [T, D] of flat tokens.
 
-    query, key, value: [T, D], each head's columns together; key_table, value_table: [span + 1, D]
-    embeddings of the intervals; drop: probability with which attention weights are dropped.
+    query, key, value: [T, D], the columns of each head adjacent; key_table, value_table:
+    [span + 1, D] embeddings of the intervals; drop: dropout probability of the attention weights.
     """
     assert len(key_table) == len(value_table) == intervals.span + 1
     chance = drop if training else 0.0
@@ -137,7 +137,7 @@ def interval_attention_reference(
 
 @dataclass(frozen=True)
 class _Head:
-    """One head of one bucket: where its rows and columns lie, and its chunks of queries."""
+    """One head of one bucket: its rows and columns in [T, D], and its chunks of queries."""
 
     bucket: Bucket
     columns: slice
@@ -149,7 +149,7 @@ class _Head:
         return part.view(self.bucket.rows, self.bucket.length, part.shape[1])
 
     def pieces(self) -> Iterator[tuple[slice, Tensor]]:
-        """Every chunk of queries with the intervals to the keys that it sees."""
+        """Every chunk of queries, with the intervals to the keys that it sees."""
         return zip(_chunks(self.bucket.length), self.pairs, strict=True)
 
 
@@ -247,7 +247,7 @@ class _IntervalAttention(torch.autograd.Function):
                 grad_value_table[:, head.columns].add_(_outer(bins.to(dtype), upper))
                 new_key = torch.bmm(slope.transpose(1, 2), asked)
                 new_value = torch.bmm(low.transpose(1, 2), upper)
-                # the chunk that sees all keys comes first and begins their gradients
+                # the first chunk sees all keys: it overwrites their gradients, the others add
                 if part.stop == head.bucket.length:
                     head.of(grad_key).copy_(new_key)
                     head.of(grad_value).copy_(new_value)
@@ -260,7 +260,7 @@ class _IntervalAttention(torch.autograd.Function):
 
 
 def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
-    """x_i · (keys_j + table[pairs_ij]), wide: [rows, chunk, keys seen]."""
+    """x_i · (keys_j + table[pairs_ij]) in float32 or wider: [rows, chunk, keys seen]."""
     found = torch.gather(torch.matmul(x, table.T).to(accumulation_dtype(x)), 2, pairs)
     if found.dtype == x.dtype:
         return found.baddbmm_(x, keys.transpose(1, 2))
@@ -268,7 +268,7 @@ def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
 
 
 def _bins(weights: Tensor, count: int, pairs: Tensor) -> Tensor:
-    """The weights of the keys at the same interval added up: [rows, chunk, count]."""
+    """Sum the weights of the keys at the same interval: [rows, chunk, count]."""
     empty = weights.new_zeros(*weights.shape[:2], count)
     return empty.scatter_add_(2, pairs, weights)
 
@@ -279,7 +279,7 @@ def _outer(bins: Tensor, x: Tensor) -> Tensor:
 
 
 def _hide_future(scores: Tensor) -> None:
-    """Set to -inf what a query may not look at, in the square [rows, c, c] on the diagonal."""
+    """Set future keys to -inf, in the square [rows, c, c] on the diagonal."""
     size = scores.shape[-1]
     future = torch.ones(size, size, dtype=torch.bool, device=scores.device).triu_(1)
     scores.masked_fill_(future, -math.inf)

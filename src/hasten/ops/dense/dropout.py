@@ -30,7 +30,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
 
 
 def kept_scale(probability: float) -> float:
-    """What a kept element is multiplied by: 1/(1-p), p being rounded to the nearest 1/256."""
+    """The factor of kept elements, 1/(1-p), with p rounded to the nearest 1/256."""
     threshold = round(probability * 256)
     if not 0 <= threshold < 256:
         raise ValueError(f"dropout probability must be in [0, 1), got {probability}")
@@ -38,20 +38,20 @@ def kept_scale(probability: float) -> float:
 
 
 def keep_mask(shape: torch.Size, probability: float) -> Tensor:
-    """float32 mask of 0 and 1/(1-p), p being the probability rounded to the nearest 1/256."""
+    """float32 mask of 0 and 1/(1-p), with p rounded to the nearest 1/256."""
     if kept_scale(probability) == 1:
         return torch.ones(shape)
     return mask_of(keep_bytes(shape.numel(), probability), shape, probability)
 
 
 def keep_bytes(count: int, probability: float) -> Tensor:
-    """uint8 [count / 8, rounded up] bits of a mask, for :func:`mask_of`; probability above 1/512.
+    """uint8 [count / 8, rounded up]: the bits of a mask for :func:`mask_of`; probability > 1/512.
 
-    What a step keeps of a mask for its backward pass: a bit an element.
+    Keep this for the backward pass: one bit per element.
     """
     if torch.compiler.is_compiling():
-        # a compiler can follow neither such draws nor the view, and takes two calls with the same
-        # arguments for one: each has a seed of its own, which it does draw twice
+        # torch.compile can trace neither these random bits nor the view, and merges two calls with
+        # the same arguments: so each call gets its own seed, which is drawn inside the graph
         drawn: Tensor = _drawn(torch.randint(2**62, (1,)), count, probability)
         return drawn
     return _draw(count, probability, None)
@@ -79,7 +79,7 @@ def _(seed: Tensor, count: int, probability: float) -> Tensor:  # noqa: ARG001 -
 
 
 def mask_of(bits: Tensor, shape: torch.Size, probability: float) -> Tensor:
-    """The float32 mask whose bits :func:`keep_bytes` has drawn."""
+    """The float32 mask of the bits from :func:`keep_bytes`."""
     table = _BITS * kept_scale(probability)
     expanded = table.index_select(0, bits.to(torch.int32))
     return expanded.view(-1)[: shape.numel()].view(shape)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class GroupMoments(nn.Module):
-    """The running mean and variance of some channels [C]; not parameters, but of the weights."""
+    """Running means and variances of C channels: buffers, saved with the weights."""
 
     mean: Tensor
     variance: Tensor
@@ -30,19 +30,19 @@ class GroupMoments(nn.Module):
         self.register_buffer("gathered", torch.zeros(2 * channels + 1), persistent=False)
 
     def start(self) -> None:
-        """Begin a step."""
+        """Reset the moments of the step."""
         self.gathered.zero_()
 
     @torch.no_grad()
     def add(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Take in a group of ``count`` values a channel; variance: biased, of these values."""
+        """Add a group of ``count`` values per channel; variance: biased, of these values."""
         unbiased = variance * (count / max(1, count - 1))
         one = mean.new_ones(1)
         self.gathered += count * torch.cat([mean, unbiased, one]).to(self.gathered.dtype)
 
     @torch.no_grad()
     def fold(self, finite: Tensor) -> None:
-        """Follow what was gathered, unless the step or a moment was not finite."""
+        """Update the running moments, unless the step was skipped or a moment is not finite."""
         total = self.gathered[-1]
         mean, variance = (self.gathered[:-1] / total.clamp(min=1)).chunk(2)
         good = finite & (total > 0) & self.gathered.isfinite().all()
@@ -51,5 +51,5 @@ class GroupMoments(nn.Module):
 
 
 def normalize(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
-    """[B, C] or [B, ...] to mean 0 and variance 1 by the given moments (channels last)."""
+    """[B, C] or [B, ..., C] with mean 0 and variance 1 by the given moments."""
     return (x - mean) * torch.rsqrt(variance + eps)

@@ -13,9 +13,9 @@ from hasten.ops.dense.product import product, product_plus
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[N, O]: ``x weightᵀ + bias``, as ``torch.nn.functional.linear`` for large N that stays.
+    """[N, O]: ``x weightᵀ + bias``, as ``torch.nn.functional.linear``, for large and constant N.
 
-    x: [N, D]; weight: [O, D]; bias: [O]. Under autocast it is torch's own.
+    x: [N, D]; weight: [O, D]; bias: [O]. Under autocast it calls torch's function.
     """
     if torch.is_autocast_enabled(x.device.type) or x.device.type != "cpu":
         return F.linear(x, weight, bias)
@@ -24,7 +24,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class LinearMap(nn.Linear):
-    """``torch.nn.Linear`` by :func:`linear`."""
+    """``torch.nn.Linear`` with :func:`linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from hasten.ops.dtypes import accumulation_dtype
 
-#: what a shorter row is divided by
+#: lower bound of the norm that a row is divided by
 LEAST = 1e-12
 
 
 def normalized_rows(*tables: Sequence[Tensor]) -> Tensor:
-    """[R, M D], in float32 or wider; tables: M lists of parts [*, D], of the same heights in all.
+    """[R, M D] in float32 or wider. tables: M lists of parts [*, D], with the same total height R.
 
-    A row of zeros stays one, and its gradient is that of dividing by 1e-12.
+    A row of zeros stays zero; its gradient is that of the division by 1e-12.
     """
     heights = [len(part) for part in tables[0]]
     found: Tensor = _NormalizedRows.apply(  # type: ignore[no-untyped-call]
@@ -61,5 +61,5 @@ class _NormalizedRows(torch.autograd.Function):
 
 
 def _places(table: Tensor, heights: list[int]) -> list[Tensor]:
-    """Where the parts lie in [R, M, D]: of the first table, then of the second, ..."""
+    """The slices of the parts in [R, M, D]: those of the first table, then of the second, ..."""
     return [part for m in range(table.shape[1]) for part in torch.split(table[:, m], heights)]

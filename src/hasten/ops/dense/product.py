@@ -15,21 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: multiplications below which a call costs more than there is to gain
+#: multiplications below which the overhead of the call exceeds the gain
 LEAST = 1 << 26
-#: columns of b from which on a transposed copy of ``a`` pays
+#: columns of b above which a transposed copy of ``a`` is worth its cost
 _COLUMNS = 1024
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` [M, N] of [M, K] and [K, N], without a gradient."""
+    """``a @ b`` [M, N] of [M, K] and [K, N], without gradient."""
     if not _large_float32(a, b) or not (a.is_contiguous() or b.shape[1] >= _COLUMNS):
         return a @ b
     return _onednn(a.contiguous(), _dense(b).T)
 
 
 def product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """``a @ b`` into ``out`` [M, N], which may be of another type."""
+    """Write ``a @ b`` into ``out`` [M, N], which may have another dtype."""
     if out.dtype != a.dtype or _large_float32(a, b):
         out.copy_(product(a, b))
     else:
@@ -37,14 +37,14 @@ def product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def product_plus(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
-    """``a @ b + bias`` [M, N], bias [N], without a gradient."""
+    """``a @ b + bias`` [M, N], bias [N], without gradient."""
     if not _large_float32(a, b) or not a.is_contiguous():
         return torch.addmm(bias, a, b)
     return _onednn(a, _dense(b).T, bias)
 
 
 def _dense(b: Tensor) -> Tensor:
-    """A part of a wider matrix in memory of its own: oneDNN takes seconds over gaps."""
+    """A contiguous copy of a slice of a wider matrix: with strided rows oneDNN takes seconds."""
     return b if b.is_contiguous() or b.T.is_contiguous() else b.contiguous()
 
 
@@ -59,7 +59,7 @@ def _large_float32(a: Tensor, b: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def onednn_is_faster() -> bool:
-    """Whether this CPU is one where oneDNN was measured faster than MKL, and torch has both."""
+    """Whether torch has oneDNN and MKL, and oneDNN was measured to be faster on such a CPU."""
     return _onednn_is_faster()
 
 
@@ -76,7 +76,7 @@ def _onednn_is_faster() -> bool:
 
 
 def _onednn(a: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``a @ rows.T + bias``: the operation behind torch's compiled linear layers."""
+    """``a @ rows.T + bias`` by the operation of torch's compiled linear layers."""
     # Inductor lowers this operation only where it inserted it itself
     call: Any = _opaque if torch.compiler.is_compiling() else _call
     result: Tensor = call(a, rows, bias)

@@ -35,16 +35,16 @@ class PathGraph:
 
 @dataclass(frozen=True)
 class WeighedPath:
-    """Edges one after the other, and the product of their weights."""
+    """Consecutive edges, and the product of their weights."""
 
     edges: tuple[int, ...]
     weight: float
 
 
 def bounds_to(graph: PathGraph, target: int, edges: int) -> list[Float64]:
-    """For k = 0, ..., edges - 1: what the best walk of at most k edges to the target weighs.
+    """For k = 0, ..., edges - 1: the weight of the best walk of at most k edges to the target.
 
-    [nodes] each; 0 where there is none. The same for all sources.
+    [nodes] each; 0 if there is none. The bounds are the same for all sources.
     """
     found = [np.zeros(len(graph))]
     found[0][target] = 1.0
@@ -61,13 +61,13 @@ def bounds_to(graph: PathGraph, target: int, edges: int) -> list[Float64]:
 def best_paths(
     graph: PathGraph, source: int, target: int, edges: int, bounds: list[Float64] | None = None
 ) -> Iterator[WeighedPath]:
-    """Simple paths of 1 to ``edges`` edges from the source to the target, the heaviest first.
+    """Simple paths of 1 to ``edges`` edges from the source to the target, largest weight first.
 
-    Of equal ones that with the smaller numbers of edges first; none of weight 0. bounds: those of
-    :func:`bounds_to`, where they are known.
+    Ties are ordered by the smaller edge numbers; paths of weight 0 are left out. bounds: from
+    :func:`bounds_to`, if already computed.
     """
     bounds = bounds_to(graph, target, edges) if bounds is None else bounds
-    # (bound, whether complete, edges, nodes, weight): of equal bounds the unfinished come first
+    # (bound, complete, edges, nodes, weight): of equal bounds, incomplete paths come first
     heap: list[tuple[float, bool, tuple[int, ...], tuple[int, ...], float]] = [
         (-1.0, False, (), (source,), 1.0)
     ]

@@ -36,7 +36,7 @@ class Weighted:
         return len(self.graph)
 
     def to(self, like: Tensor) -> Weighted:
-        """On the device and in the precision of a tensor."""
+        """Move to the device and dtype of a tensor."""
         values = self.weights.values.to(like)
         graph = self.graph.to(like.device)
         return Weighted(graph, graph.weigh(values))
@@ -49,14 +49,14 @@ class Weighted:
         values: NDArray[np.float64],
         shape: tuple[int, int],
     ) -> Weighted:
-        """From entries in the order of their rows."""
+        """From entries sorted by row."""
         graph = SparseGraph.build(row, column, *shape)
         return cls(graph, graph.weigh(torch.from_numpy(values)))
 
 
 @dataclass(frozen=True, eq=False)
 class Bipartite:
-    """The pairs of users and items. whole: [N + U, N + U]; to_users: [U, N]; to_items: [N, U]."""
+    """The user-item graph. whole: [N + U, N + U]; to_users: [U, N]; to_items: [N, U]."""
 
     whole: Weighted
     to_users: Weighted
@@ -64,7 +64,7 @@ class Bipartite:
 
     @classmethod
     def build(cls, pairs: CSR, items: int, normalized: Literal["mean", "symmetric"]) -> Bipartite:
-        """From each user's distinct items."""
+        """From the distinct items of each user."""
         users = len(pairs)
         user, item = pairs.rows, pairs.items
         order = stable_order(item, items)
@@ -88,5 +88,5 @@ class Bipartite:
         )
 
     def to(self, like: Tensor) -> Bipartite:
-        """On the device and in the precision of a tensor."""
+        """Move to the device and dtype of a tensor."""
         return Bipartite(self.whole.to(like), self.to_users.to(like), self.to_items.to(like))

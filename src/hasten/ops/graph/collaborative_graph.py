@@ -17,7 +17,7 @@ from hasten.ops.graph.csr import CSR
 
 @dataclass(frozen=True, eq=False)
 class CollaborativeGraph:
-    """Distinct edges in the order of head, relation, tail: int64 [n] each."""
+    """Distinct edges sorted by head, relation and tail: int64 [n] each."""
 
     head: Int64
     relation: Int64
@@ -52,12 +52,12 @@ class CollaborativeGraph:
 
     @property
     def questions(self) -> Int64:
-        """[n] which distinct (head, relation) an edge belongs to, in their order."""
+        """[n] the number of each edge's distinct (head, relation), ascending."""
         new = np.ones(len(self), bool)
         new[1:] = (self.head[1:] != self.head[:-1]) | (self.relation[1:] != self.relation[:-1])
         return np.asarray(np.cumsum(new) - 1, np.int64)
 
     def normalized(self) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        """float32 [n]: one over the head's edges of that relation, the weights to begin with."""
+        """float32 [n], the initial weights: 1 / number of the head's edges of that relation."""
         question = self.questions
         return (1.0 / np.bincount(question))[question].astype(np.float32)

@@ -12,7 +12,7 @@ from hasten.data.tables import Histories
 
 @dataclass(frozen=True, eq=False)
 class CSR:
-    """One list of catalogue ids a row (compressed sparse rows), on the host.
+    """One list of catalogue ids per row (compressed sparse rows), on the host.
 
     offsets: int64 [rows + 1]; items: int64 [n].
     """
@@ -22,7 +22,7 @@ class CSR:
 
     @classmethod
     def of(cls, histories: Histories) -> CSR:
-        """The items of histories, without their times."""
+        """The items of histories."""
         return cls(histories.offsets, histories.items)
 
     def __len__(self) -> int:
@@ -42,12 +42,12 @@ class CSR:
         return self.items[self.offsets[number] : self.offsets[number + 1]]
 
     def take(self, rows: Int64) -> CSR:
-        """The given rows, in the given order (with repetition)."""
+        """The given rows, in the given order; rows may be repeated."""
         positions, offsets = ragged_positions(self.offsets, rows)
         return CSR(offsets, self.items[positions])
 
     def distinct(self) -> CSR:
-        """Each row's ids in ascending order, without repetitions."""
+        """The distinct ids of each row, ascending."""
         if not len(self.items):
             return self
         width = int(self.items.max()) + 1

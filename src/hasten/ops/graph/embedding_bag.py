@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from hasten.arrays import Int64
 
-#: entries of a block that are worth a call of its own
+#: entries of a block that justify a separate call
 _LEAST = 100_000
-#: what a thread may have above its share before there are more blocks
+#: factor by which a thread may exceed its share before more blocks are used
 _UNEQUAL = 1.1
 _MOST = 64
 
@@ -43,7 +43,7 @@ def embedding_bag_sums(offsets: Tensor, columns: Tensor, values: Tensor, x: Tens
 
 
 def equal_blocks(offsets: np.ndarray, threads: int) -> Int64:
-    """Bounds [K + 1] of blocks of bags, as few as keep the threads about equally busy."""
+    """Bounds [K + 1] of as few blocks of bags as keep all threads about equally busy."""
     bags, entries = len(offsets) - 1, int(offsets[-1])
     best, blocks, most = np.array([0, bags]), 1, min(_MOST, entries // _LEAST)
     if most < 2:
@@ -60,7 +60,7 @@ def equal_blocks(offsets: np.ndarray, threads: int) -> Int64:
 
 
 def busiest(offsets: np.ndarray, bounds: Int64, threads: int) -> int:
-    """Entries that the blocks wait for: of each, those of the thread that has the most."""
+    """The sum over blocks of the entries of the thread with the most entries."""
     low, high = bounds[:-1, None], bounds[1:, None]
     share = -(-(high - low) // threads)
     cuts = np.minimum(low + share * np.arange(threads + 1), high)

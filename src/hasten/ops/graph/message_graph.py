@@ -26,9 +26,10 @@ IntArray = NDArray[np.int32] | NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Hop:
-    """A layer's edges between some nodes: targets and sources, ascending, and their types.
+    """The edges of a layer between target and source nodes (ascending), and their types.
 
-    own: int64 [M], the place of every target among the sources; sizes, own_sizes: [T].
+    own: int64 [M], the index of every target among the sources; sizes, own_sizes: [T], numbers of
+    sources and of targets of each type.
     """
 
     edges: TypedEdges
@@ -40,11 +41,11 @@ class Hop:
 
 @dataclass(frozen=True, eq=False)
 class MessageGraph:
-    """Messages by relation, destination and source; links by relation.
+    """Messages sorted by relation, destination and source; links sorted by relation.
 
-    source, target, link: int32 [E] of messages, as there may be many (int64 where a number does not
-    fit); bounds: int64 [2R + 1], where a relation's messages begin; by_target: int32 [E], the
-    messages by destination; offsets: int64 [N + 1], those of each. head, kind, tail: int64 [L] of
+    source, target, link: int32 [E] of messages (int64 if the numbers are too large); bounds: int64
+    [2R + 1], the first message of each relation; by_target: int32 [E], the messages sorted by
+    destination; offsets: int64 [N + 1], those of each destination. head, kind, tail: int64 [L] of
     links.
     """
 
@@ -61,7 +62,7 @@ class MessageGraph:
 
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> MessageGraph:
-        """That of the training part."""
+        """The graph of the training part."""
         types, train = NodeTypes.of(graph), graph.of(TRAIN)
         count, relations = int(types.offsets[-1]), len(graph.relations)
         both = types.symmetric[train.relation]
@@ -71,7 +72,9 @@ class MessageGraph:
         kind, head, tail = codes // count**2, codes // count % count, codes % count
         number = np.arange(len(codes))
         back = np.where(types.symmetric[kind], kind, kind + relations)
-        proper = (head != tail) | ~types.symmetric[kind]  # a loop of a symmetric relation is one
+        proper = (head != tail) | ~types.symmetric[
+            kind
+        ]  # a self-loop of a symmetric relation is stored once
         source = np.concatenate([head, tail[proper]])
         relation = np.concatenate([kind, back[proper]])
         target = np.concatenate([tail, head[proper]])
@@ -98,7 +101,7 @@ class MessageGraph:
         return np.searchsorted(self.bounds, messages, "right") - 1
 
     def sizes(self, nodes: Int64) -> tuple[int, ...]:
-        """How many of the nodes (ascending) are of each type."""
+        """The number of these nodes (ascending) of each type."""
         return tuple(np.diff(np.searchsorted(nodes, self.types.offsets)).tolist())
 
     def hop(
@@ -110,11 +113,11 @@ class MessageGraph:
         *,
         everything: bool = False,
     ) -> Hop:
-        """The messages into some nodes (ascending).
+        """The messages into these nodes (ascending).
 
-        scored: bool [L], links without messages. fan_out: at most so many messages of a relation
-        into a node, drawn by the key ``draw`` and the message alone, so that it does not matter
-        what else is asked for. everything: the sources are all nodes.
+        scored: bool [L], links that pass no messages. fan_out: largest number of messages per
+        relation and node. The sample depends only on the key ``draw`` and the message, not on the
+        other targets. everything: the sources are all nodes.
         """
         chosen = self._into(targets, scored, fan_out, draw)
         source, target = self.source[chosen], self.target[chosen]
@@ -132,7 +135,7 @@ class MessageGraph:
     def _into(
         self, targets: Int64, scored: NDArray[np.bool_] | None, fan_out: int | None, draw: int
     ) -> IntArray:
-        """The messages of :meth:`hop`, ascending; drawn by relation, so that little is held."""
+        """The messages of :meth:`hop`, ascending; sampled relation by relation, to save memory."""
         chosen = self.by_target[ragged_positions(self.offsets, targets)[0]]
         if scored is not None:
             chosen = chosen[~scored[self.link[chosen]]]
@@ -144,7 +147,7 @@ class MessageGraph:
         return np.concatenate([part[self._first(part, fan_out, draw)] for part in parts])
 
     def _first(self, chosen: IntArray, fan_out: int, draw: int) -> NDArray[np.bool_]:
-        """Which of a relation's messages (by destination) are among the drawn."""
+        """Which of a relation's messages (sorted by destination) are sampled."""
         target = self.target[chosen]
         begin = np.flatnonzero(np.diff(target, prepend=-1))
         lengths = np.diff(np.append(begin, len(target)))
@@ -165,7 +168,7 @@ class MessageGraph:
         fan_out: int | None,
         draw: int,
     ) -> Sequence[Hop]:
-        """The hops of all layers, the first layer's first, that lead to the wanted nodes."""
+        """The hops of all layers, first layer first, that compute the wanted nodes."""
         found: list[Hop] = []
         targets = wanted
         for layer in reversed(range(layers)):
@@ -180,7 +183,7 @@ def _narrow(numbers: Int64, bound: int) -> IntArray:
 
 
 def _union(some: IntArray, others: Int64, count: int) -> Int64:
-    """The distinct nodes of both, ascending."""
+    """The distinct nodes of both arrays, ascending."""
     seen = np.zeros(count, bool)
     seen[some] = True
     seen[others] = True

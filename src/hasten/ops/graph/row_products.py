@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-#: elements that are gathered at once where rows cannot be read where they are
+#: elements gathered at once, if rows cannot be read in place
 _GATHERED = 1 << 24
 
 
@@ -18,7 +18,7 @@ def row_products(offsets: Tensor, columns: Tensor, a: Tensor, b: Tensor) -> Tens
     """
     out = a.new_zeros(len(columns))
     if len(out) and a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64):
-        # reads both rows where they are: a quarter of the time of gathering them
+        # reads both rows in place, in a quarter of the time of gathering them
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant)")
             matrix = torch.sparse_csr_tensor(offsets, columns, out, (len(a), len(b)))

@@ -31,16 +31,16 @@ from hasten.ops.graph.embedding_bag import embedding_bag_sums
 from hasten.ops.graph.row_products import row_products, rows_of
 
 Path = Literal["bag", "csr", "gather"]
-#: elements that the gathering path holds at once
+#: elements that the gather path holds at once
 _GATHERED = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
 class SparseGraph:
-    """Where the entries of an [M, N] matrix are, by rows, and by rows of its transpose.
+    """The positions of the entries of an [M, N] matrix, by rows, and by rows of the transpose.
 
-    offsets: int32 [M + 1]; columns: int32 [E]; the same of the transpose: offsets_t [N + 1],
-    columns_t [E]; order_t: int64 [E], which entry an entry of the transpose is; bounds: the offsets
+    offsets: int32 [M + 1]; columns: int32 [E]; of the transpose: offsets_t [N + 1], columns_t [E];
+    order_t: int64 [E], the entry of the matrix for each entry of the transpose; bounds: the offsets
     on the host, int64.
     """
 
@@ -53,7 +53,7 @@ class SparseGraph:
 
     @classmethod
     def build(cls, row: Int64, column: Int64, rows: int, columns: int) -> SparseGraph:
-        """From entries in the order of their rows (int64 [E]); a pair may occur several times."""
+        """From entries sorted by row (int64 [E]); a pair may occur several times."""
         assert len(row) < 2**31
         assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
         order = stable_order(column, columns)
@@ -89,13 +89,13 @@ class SparseGraph:
         )
 
     def weigh(self, values: Tensor) -> EdgeWeights:
-        """Values [E] of the entries, in both orders, for many products with the same ones."""
+        """Values [E] of the entries in both orders, to use in several products."""
         return EdgeWeights(values, values.index_select(0, self.order_t))
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeWeights:
-    """Values of a graph's entries, in its order and in that of its transpose: [E] each."""
+    """The values of a graph's entries, in the order of the matrix and of its transpose: [E]."""
 
     values: Tensor
     transposed: Tensor
@@ -110,10 +110,10 @@ def _offsets(sorted_rows: Int64, rows: int) -> Tensor:
 def spmm(
     graph: SparseGraph, weights: EdgeWeights | Tensor, x: Tensor, path: Path | None = None
 ) -> Tensor:
-    """[M, D]: the matrix with these values times ``x`` [N, D]; in bf16 where autocast says so.
+    """[M, D]: the matrix with these values times ``x`` [N, D]; under autocast in bf16.
 
-    weights: those of :meth:`SparseGraph.weigh`, without gradient, or values [E] that may need one.
-    path: how; None: what is fast on the device of ``x``.
+    weights: from :meth:`SparseGraph.weigh`, without gradient, or values [E], with gradient. path:
+    the implementation; None: the fastest on the device of ``x``.
     """
     if isinstance(weights, Tensor):
         values, transposed = weights, None
@@ -126,7 +126,7 @@ def spmm(
 
 
 def _path_of(x: Tensor) -> Path:
-    """What is fast on the device of ``x``."""
+    """The fastest implementation on the device of ``x``."""
     if x.device.type == "cpu":
         return "bag"
     return "csr" if x.device.type == "cuda" else "gather"
@@ -168,7 +168,7 @@ class _Spmm(torch.autograd.Function):
 def product(
     offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor, path: Path | None = None
 ) -> Tensor:
-    """[M, D] of entries by rows (as in :class:`SparseGraph`), without gradient."""
+    """[M, D]: the product of entries sorted by row (see :class:`SparseGraph`), without gradient."""
     rows, path = len(offsets) - 1, path or _path_of(x)
     if path == "bag":
         return embedding_bag_sums(offsets, columns, values, x)

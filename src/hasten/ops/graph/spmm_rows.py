@@ -31,17 +31,17 @@ def spmm_rows(
     path: Path | None = None,
     among: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """[S, D] the given rows of ``x``, and the same rows of :func:`spmm`; others cost nothing.
+    """[S, D] the given rows of ``x``, and the same rows of :func:`spmm`.
 
-    x: [M, D], as many rows as columns of the graph, or [R, D], those of ``among``; rows: int64 [S]
-    on the host, distinct; among: int64 [R] ascending, with the rows and all their neighbors in it.
-    Both together, because their gradients are added up in one table.
+    x: [M, D] with one row per column of the graph, or [R, D] with the rows of ``among``; rows:
+    int64 [S] on the host, distinct; among: int64 [R] ascending, the rows and all their neighbors.
+    One function returns both, because their gradients are added in one table.
     """
     return row_sums(RowEntries.of(graph, weights, rows, among), x, path)
 
 
 def row_sums(entries: RowEntries, x: Tensor, path: Path | None = None) -> tuple[Tensor, Tensor]:
-    """:func:`spmm_rows` of entries that were looked up before, for several ``x``."""
+    """:func:`spmm_rows` with the entries already selected, for several ``x``."""
     found: tuple[Tensor, Tensor] = _SpmmRows.apply(  # type: ignore[no-untyped-call]
         entries, path, autocast_dtype(x), x
     )
@@ -84,14 +84,14 @@ class _SpmmRows(torch.autograd.Function):
 
 
 def pick(numbers: Tensor, place: Tensor) -> Tensor:
-    """[S] the numbers at these places; numpy takes them in a third of torch's time."""
+    """[S] the numbers at these indices; numpy takes a third of torch's time."""
     if numbers.device.type != "cpu":
         return numbers.index_select(0, place)
     return torch.from_numpy(numbers.numpy().take(place.numpy()))
 
 
 def places(rows: Tensor, count: int) -> Tensor:
-    """int32 [count] which of the rows (int64 [R]) each number is, R where it is none of them."""
+    """int32 [count]: the index of each number in the rows (int64 [R]); R if it is none of them."""
     place = torch.full((count,), len(rows), dtype=torch.int32, device=rows.device)
     place[rows] = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
     return place
@@ -99,11 +99,11 @@ def places(rows: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class RowEntries:
-    """The entries of some rows of a graph: for a product, and its transpose in the backward pass.
+    """The entries of some rows of a graph, for the product and for its transpose (backward).
 
     count: rows of ``x``, N or R; own: int64 [S] the rows; offsets: int32 [S + 1], columns: [E'] and
     values: [E'], their entries as in :class:`SparseGraph`. With ``among``, own and columns are
-    places among these.
+    indices into it.
     """
 
     count: int
@@ -130,20 +130,20 @@ class RowEntries:
         return cls(count, own, chosen, columns, values)
 
     def spread(self, grad: Tensor) -> Tensor:
-        """[N, D] the transpose times ``grad`` [S, D]; [R, D] where there is ``among``."""
+        """[N, D], or [R, D] with ``among``: the transpose times ``grad`` [S, D]."""
         if self.columns.device.type != "cpu":
             return self.spread_added(grad)
         return self.spread_sorted(grad)
 
     def spread_added(self, grad: Tensor) -> Tensor:
-        """One message after the other."""
+        """Add the entries in their own order."""
         rows = rows_of(self.offsets, len(self.columns))
         messages = grad.index_select(0, rows).mul_(self.values.to(grad.dtype)[:, None])
         out = messages.new_zeros(self.count, grad.shape[1])
         return out.index_add_(0, self.columns, messages)
 
     def spread_sorted(self, grad: Tensor) -> Tensor:
-        """By columns in order; sorting costs a fifth of adding one message after the other."""
+        """Add in the order of the columns; sorting takes a fifth of the time of adding unsorted."""
         bounds, rows, values = self._sorted
         return product(bounds, rows, values.to(grad.dtype), grad)
 

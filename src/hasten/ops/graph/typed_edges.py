@@ -17,11 +17,11 @@ from hasten.arrays import Int64, ragged_offsets
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """The edges first..last of one relation, by destination.
+    """The edges first..last of one relation, sorted by destination.
 
-    sources, targets: int64, the distinct nodes at both ends; column: int64 [E_r], the place of an
-    edge's source among ``sources``; row: that of its destination among ``targets``; offsets:
-    int64 [targets + 1], the edges of each destination. order: int64 [E_r], the edges by source;
+    sources, targets: int64, the distinct nodes at both ends; column: int64 [E_r], the index of each
+    edge's source in ``sources``; row: that of its destination in ``targets``; offsets: int64
+    [targets + 1], the edges of each destination. order: int64 [E_r], the edges sorted by source;
     offsets_t: [sources + 1], those of each source.
     """
 
@@ -38,15 +38,15 @@ class Relation:
 
     @property
     def by_source(self) -> bool:
-        """Whether the maps are applied to the sources."""
+        """Whether the maps are applied to the sources, or to the targets."""
         return len(self.sources) <= len(self.targets)
 
 
 @dataclass(frozen=True, eq=False)
 class TypedEdges:
-    """Edges by relation, then destination.
+    """Edges sorted by relation, then by destination.
 
-    target: int64 [E]; order: int64 [E], the place of each edge among those it was built from;
+    target: int64 [E]; order: int64 [E], the index of each edge in the input of :meth:`build`;
     shape: (M, N).
     """
 
@@ -65,9 +65,9 @@ class TypedEdges:
         *,
         in_order: bool = False,
     ) -> TypedEdges:
-        """From edges in any order; the same one may occur several times.
+        """From edges in any order; an edge may occur several times.
 
-        in_order: they come by relation, destination and source already.
+        in_order: the input is already sorted by relation, destination and source.
         """
         targets, sources = shape
         order = np.arange(len(source)) if in_order else np.lexsort((source, target, relation))
@@ -118,7 +118,7 @@ def _relation(
 
 
 def _distinct(nodes: Int64, count: int) -> tuple[Int64, Int64]:
-    """The distinct nodes, ascending, and the place of each among them."""
+    """The distinct nodes, ascending, and the index of each node in them."""
     if len(nodes) * 8 < count:
         found, place = np.unique(nodes, return_inverse=True)
         return found, place.reshape(-1)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
 
-#: logits held at once: in the second-level cache's reach on CPUs, a useful GEMM on GPUs
+#: bytes of logits held at once: near the second-level cache on CPUs, a large GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
 CHUNK_BYTES_DEVICE = 512 << 20
 _FEWEST_ROWS = 64
@@ -87,7 +87,7 @@ class _Targets:
         return cls(targets, query, torch.bincount(query, minlength=rows))
 
     def within(self, start: int, stop: int) -> slice:
-        """The targets of the rows from ``start`` to before ``stop``."""
+        """The slice of the targets of rows ``start`` to ``stop``."""
         if self.counts is None:
             return slice(start, stop)
         edges = torch.tensor([start, stop], device=self.query.device)

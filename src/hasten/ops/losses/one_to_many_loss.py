@@ -26,10 +26,10 @@ from torch.nn import functional as F
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
 
-#: scores held at once: few calls of GEMM, and still in a CPU's third-level cache
+#: scores held at once: few GEMM calls, and still in a CPU's third-level cache
 CHUNK_BYTES_CPU = 8 << 20
 CHUNK_BYTES_DEVICE = 256 << 20
-#: scores of a piece
+#: scores per piece
 _PIECE_BYTES = 4 << 20
 _FEWEST_ROWS = 64
 
@@ -100,7 +100,7 @@ class _OneToMany(torch.autograd.Function):
 
 
 class _Pass:
-    """Loss and gradients, all queries against a chunk of catalogue rows at a time.
+    """Loss and gradients of all queries against one chunk of catalogue rows at a time.
 
     Scores are held as [rows, B]: both products that follow read them along their rows.
     """
@@ -129,7 +129,7 @@ class _Pass:
         self.held = [torch.empty(0, dtype=self.kind, device=x.device) for _ in range(2)]
 
     def run(self, exact: bool) -> Tensor:
-        """The loss; the gradients stay here. exact: no exp that could overflow."""
+        """Return the loss and keep the gradients. exact: use no exp that could overflow."""
         wide_x = self.x.new_empty(0, dtype=self.kind)
         self.grad_x = wide_x.new_zeros(self.x.shape)
         self.grads = [wide_x.new_empty(block.shape) for block in self.blocks]
@@ -153,7 +153,7 @@ class _Pass:
         return loss
 
     def residuals_(self, scores: Tensor, first: int, exact: bool) -> Tensor:
-        """Scores [rows, B] from catalogue row ``first`` on become residuals; their loss."""
+        """Turn scores [rows, B] from catalogue row ``first`` on into residuals; return the loss."""
         starts = range(first, first + len(scores), self.piece)
         edges = torch.tensor([*starts, first + len(scores)], device=scores.device)
         bounds = torch.searchsorted(self.item, edges).tolist()
@@ -182,23 +182,23 @@ class _Pass:
         return loss
 
     def buffer(self, number: int, like: Tensor) -> Tensor:
-        """A buffer of that shape, used again for every piece."""
+        """A buffer of this shape, reused for every piece."""
         held = self.held[number]
         if held.numel() < like.numel():
             held = self.held[number] = held.new_empty(like.numel())
         return held[: like.numel()].view(like.shape)
 
     def gradients(self) -> list[Tensor]:
-        """Of x, of the bias, and of the blocks, in their types."""
+        """The gradients of x, the bias and the blocks, in their dtypes."""
         shaped = [g.to(b.dtype) for g, b in zip(self.grads, self.blocks, strict=True)]
         return [self.grad_x.to(self.x.dtype), self.grad_bias, *shaped]
 
 
 def _softplus_and_residual_(scores: Tensor, share: float, above: Tensor, exact: bool) -> Tensor:
-    """The sum of softplus(s); the scores become sigmoid(s) - share. above: a buffer.
+    """The sum of softplus(s); turns the scores into sigmoid(s) - share. above: a buffer.
 
-    exp is taken once for both, log(1 + e) and e / (1 + e), and the logarithm of products of eight;
-    an overflow shows in the sum. exact: as torch has them.
+    exp is computed once, for log(1 + e) and for e / (1 + e), and the logarithm once per product of
+    eight; an overflow shows in the sum. exact: use torch's functions.
     """
     if exact:
         total = F.softplus(scores).sum()

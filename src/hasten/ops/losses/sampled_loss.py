@@ -18,20 +18,20 @@ from torch.nn import functional as F
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.table import Table
 
-#: gathered rows held at once: in the second-level cache's reach on CPUs
+#: bytes of gathered rows held at once: they fit the second-level cache of CPUs
 CHUNK_BYTES_CPU = 4 << 20
 CHUNK_BYTES_DEVICE = 256 << 20
 
 
 def gbce_beta(negatives: int, count: int, calibration: float) -> float:
-    """The power on the positive's probability: 1 at calibration 0, alpha at calibration 1."""
+    """The weight of the positive term: 1 at calibration 0, alpha at calibration 1."""
     alpha = negatives / (count - 1)
     return alpha * (calibration * (1 - 1 / alpha) + 1 / alpha)
 
 
 def sampled_loss(x: Tensor, rows: Tensor, beta: float = 1.0) -> Tensor:
-    """Scalar sum over T rows: x [T, D] against rows [T, 1+k, D], the positive's row first."""
-    # products and sums: a batched product of such thin matrices takes twice the time backward
+    """The sum over T rows: x [T, D] against rows [T, 1+k, D], the positive first."""
+    # multiply and sum: the backward pass of bmm takes twice the time for such thin matrices
     scores = (x[:, None] * rows).sum(-1, dtype=accumulation_dtype(x))
     return beta * F.softplus(-scores[:, 0]).sum() + F.softplus(scores[:, 1:]).sum()
 
@@ -39,10 +39,10 @@ def sampled_loss(x: Tensor, rows: Tensor, beta: float = 1.0) -> Tensor:
 def sampled_loss_from_table(
     x: Tensor, table: Table, ids: Tensor, beta: float = 1.0, chunk_bytes: int | None = None
 ) -> Tensor:
-    """The same from ids, int64 [T, 1+k], without ever holding all gathered rows.
+    """The same from ids, int64 [T, 1+k], without materializing all gathered rows.
 
     Loss and gradients are computed together, a chunk of T at a time while its rows are in cache.
-    chunk_bytes: rows held at once (None: by device).
+    chunk_bytes: of the rows held at once (None: by device).
     """
     if chunk_bytes is None:
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE

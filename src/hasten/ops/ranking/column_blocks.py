@@ -12,15 +12,15 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.ops.ranking.scorer import Scorer
 
-#: scores kept whole: 64 MiB of float32, 65,536 candidates for a tile of 256 queries
+#: most scores held in one block: 64 MiB of float32, 65,536 candidates for 256 queries
 WHOLE = 2**24
-#: columns of a block where the scores of all candidates do not fit ``WHOLE``
+#: columns of a block if the scores of all candidates exceed ``WHOLE``
 COLUMNS = 2048
 
 
 @dataclass(frozen=True)
 class ColumnBlocks:
-    """The catalogue 0..count-1 in blocks of ``columns`` columns, the last one narrower."""
+    """The catalogue 0..count-1 in blocks of ``columns`` columns; the last one may be narrower."""
 
     count: int
     columns: int
@@ -29,7 +29,7 @@ class ColumnBlocks:
     def choose(
         cls, queries: int, count: int, columns: int | None, otherwise: int | None = None
     ) -> ColumnBlocks:
-        """Blocks of this width; None: one block where ``WHOLE`` allows, else ``otherwise``."""
+        """Blocks of this width; None: one block if ``WHOLE`` allows it, otherwise ``otherwise``."""
         assert count > 0
         assert columns is None or columns > 0
         if columns is None:
@@ -53,10 +53,10 @@ class ColumnBlocks:
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Positions (row, item) of a score matrix, in the order of its blocks.
+    """Positions (row, item) in a score matrix, sorted by block.
 
-    row, column (within its block), order (place in the caller's list): int64 [n];
-    starts: int64 [blocks + 1], where the positions of each block begin.
+    row, column (within its block), order (index in the caller's list): int64 [n];
+    starts: int64 [blocks + 1], the first position of each block.
     """
 
     row: Int64
@@ -77,18 +77,18 @@ class Positions:
         return cls(row[order], column[order], order, starts, blocks)
 
     def per_row(self, rows: int) -> Int64:
-        """How many positions each row has [rows]."""
+        """The number of positions in each row [rows]."""
         return np.bincount(self.row, minlength=rows)
 
     def fill(self, scores: Tensor, number: int, value: float) -> None:
-        """Overwrite the positions of one block in its scores."""
+        """Overwrite the scores of one block at the positions."""
         if self.starts[number + 1] > self.starts[number]:
             scores.view(-1).index_fill_(0, self._flat(scores, number), value)
 
     def scores(self, scorer: Scorer, whole: Tensor | None) -> Tensor:
         """[n] the scores at the positions, in the caller's order; only their blocks are computed.
 
-        whole: the scores of the only block, where they have been computed.
+        whole: the scores of the only block, if already computed.
         """
         if whole is not None:
             return whole.view(-1)[self._flat(whole, 0)]

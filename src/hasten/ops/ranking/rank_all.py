@@ -122,10 +122,10 @@ def _hidden(
 
 
 def _count(scores: Tensor, row: Tensor | None, own: Tensor, at_most: Tensor, below: Tensor) -> None:
-    """Add, for every pair, the scores of its row that are at most, and below, its own.
+    """For every pair, add the numbers of scores in its row that are at most, and below, its own.
 
-    row: int64 [S], the row of each pair; None: one pair a row. The comparisons are written as
-    0 and 1 in float32, whose sums are exact up to 2^24 and several times faster than of booleans.
+    row: int64 [S], the row of each pair; None: one pair per row. Comparisons are written as float32
+    0 and 1, whose sums are exact up to 2^24 and several times faster than those of booleans.
     """
     pairs, width = len(own), scores.shape[1]
     assert width <= 2**24

@@ -13,6 +13,6 @@ class Scorer(Protocol):
     def block(self, start: int, stop: int) -> Tensor:
         """[Q, stop-start] float32 scores of catalogue rows start..stop.
 
-        A tensor of the caller's own, which may overwrite it.
+        The caller may overwrite the returned tensor.
         """
         ...

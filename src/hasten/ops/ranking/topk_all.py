@@ -19,7 +19,7 @@ from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking.column_blocks import ColumnBlocks, Positions
 from hasten.ops.ranking.scorer import Scorer
 
-#: columns of a block where not all fit; each costs a selection and a merge, so wider than ranking's
+#: columns of a block if not all fit; wider than in ranking, as each is selected from and merged
 _COLUMNS = 8192
 _LOWER = 2**32 - 1
 
@@ -37,10 +37,10 @@ def topk_all(
 ) -> tuple[Tensor, Tensor]:
     """The k best candidates of each query, best first: ids int64 [Q, k], scores float32 [Q, k].
 
-    scorer: scores of ``queries`` queries against catalogue rows 0..count-1.
-    excluded: one row a query, ids that it must not get. allowed: the only ids anyone may get
-    (blocks without one are not scored); None: all. Where fewer than k candidates exist the rest
-    is -1 with a score of -inf. columns: the width of a block; None: as in ``rank_all``.
+    scorer: scores of ``queries`` queries against catalogue rows 0..count-1. excluded: one row per
+    query, ids that it must not get. allowed: the only ids that any query may get (blocks without
+    one are not scored); None: all. If there are fewer than k candidates, the rest is -1 with a
+    score of -inf. columns: the width of a block; None: as in ``rank_all``.
     """
     assert k > 0
     assert count < _LOWER
@@ -70,13 +70,13 @@ def topk_all(
         keys = _key(found, ids)
         best = keys if best is None else torch.cat([best, keys], 1)
         best = best.topk(min(k, best.shape[1]), dim=1).values
-    if best is None:  # nothing is allowed
+    if best is None:  # no candidate is allowed
         best = torch.empty((queries, 0), dtype=torch.int64)
     return _unpack(best, k)
 
 
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Scores and columns of each row's best min(k, width), equal scores in any order."""
+    """The scores and columns of each row's best min(k, width); equal scores in any order."""
     width = scores.shape[1]
     values, column = scores.topk(min(k + 1, width), dim=1)
     if bool(values[:, 0].isnan().any()):  # NaN comes first in torch's order
@@ -98,7 +98,7 @@ def _key(scores: Tensor, ids: Tensor) -> Tensor:
     """int64 keys in the order of (score, lower id); NaN as -inf.
 
     The upper half is the float's bit pattern, with the lower 31 bits of negative numbers flipped
-    so that it grows with the number; adding 0 makes one of the two zeros.
+    so that it increases with the number; adding 0 turns -0 into 0.
     """
     bits = (scores + 0.0).masked_fill(scores.isnan(), -torch.inf).view(torch.int32)
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
@@ -106,7 +106,7 @@ def _key(scores: Tensor, ids: Tensor) -> Tensor:
 
 
 def _unpack(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The inverse of :func:`_key`, padded to k columns; -1 where the score is -inf."""
+    """The inverse of :func:`_key`, padded to k columns; -1 if the score is -inf."""
     ordered = (keys >> 32).to(torch.int32)
     scores = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
     ids = (_LOWER - (keys & _LOWER)).masked_fill(scores == -torch.inf, -1)
