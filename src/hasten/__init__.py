@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when something of it is asked for."""
+    """Import torch only when an attribute that needs it is accessed."""
     if name in ("train", "load", "Result"):
         from hasten.runs.allocator import tune_process  # noqa: PLC0415 - before torch
 

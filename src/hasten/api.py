@@ -103,7 +103,7 @@ def train(
     options by name (``epochs=20, lr=1e-3, device="cpu", out="runs/mine"``). refit: train again on
     the training and validation parts, for the selected number of epochs.
     ``devices=2`` trains in two new processes. They read the data from a path; scripts need no
-    ``if __name__`` guard. Under torchrun, each call is one of its processes.
+    ``if __name__`` guard. Under torchrun, each calling process is one of the run's processes.
     Raises hasten.HastenError.
     """
     path = str(data) if isinstance(data, str | Path) else None

@@ -58,7 +58,7 @@ class NonFiniteError(HastenError):
 
 
 class ProcessesError(HastenError):
-    """Several processes cannot work together, or one of them failed, died or stands still."""
+    """Several processes cannot work together, or one of them failed, died or hangs."""
 
     code = "processes"
 
@@ -76,7 +76,7 @@ class Interrupted(HastenError):
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the nearest of the names, or nothing."""
+    """``"; did you mean 'x'?"`` for the nearest of the names, or an empty text."""
     near = get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -23,7 +23,7 @@ _REQUIRED = ("name", "summary", "Options", "sample")
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """Where a model lives, and one line on what it is."""
+    """The location of a model's class, and a one-line summary."""
 
     name: str
     module: str
@@ -96,7 +96,7 @@ def _foreign_entries() -> tuple[ModelEntry, ...]:
 
 
 def model_entries() -> tuple[ModelEntry, ...]:
-    """Every model there is: the built-in ones first."""
+    """All models, the built-in ones first."""
     return BUILT_IN + _foreign_entries()
 
 

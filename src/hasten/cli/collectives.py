@@ -21,10 +21,10 @@ SIZES = ((8, 100), (1 << 16, 50), (1 << 20, 30), (1 << 24, 8))
 
 
 def examine_processes(device: str, options: DistributedOptions) -> dict[str, Any]:
-    """Sum and broadcast between the processes: right or not, latency and bandwidth of a step's sum.
+    """Check sums and broadcasts between the processes; measure latency and bandwidth of sums.
 
-    ``bus_gb_per_second`` counts what each link of a ring carries, 2(n-1)/n of the tensor, and so
-    compares between numbers of processes.
+    ``bus_gb_per_second`` counts what each link of a ring carries, 2(n-1)/n of the tensor, so it is
+    comparable between numbers of processes.
     """
     with Processes.join(device, options) as processes:
         prepare_threads(processes.launch)
@@ -51,7 +51,7 @@ def examine_processes(device: str, options: DistributedOptions) -> dict[str, Any
 
 
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """What of the environment bears on several processes."""
+    """The environment variables that affect several processes."""
     names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT")
     return {
         name: value
@@ -61,7 +61,7 @@ def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_right(processes: Processes) -> bool:
-    """Whether sums and broadcasts give on this process what they must, exactly."""
+    """Whether sums and broadcasts give exactly the expected values on this process."""
     n, device = processes.world, processes.device
     numbers = torch.arange(1000, dtype=torch.float32, device=device)
     summed = processes.sum_(numbers * (processes.rank + 1), "the sum of the test")
@@ -94,7 +94,7 @@ def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The findings for people."""
+    """The report as lines of text."""
     text = [f"{found['world']} processes, {found['backend']}"]
     for each in found["processes"]:
         variables = ", ".join(f"{k}={v}" for k, v in each["variables"].items())

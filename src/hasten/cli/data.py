@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
 
-#: the model that is named as the next step, by what a set holds
+#: the model suggested as the next step, by the kind of data
 FIRST_MODEL = {
     "interactions": "sasrec",
     "triples": "conve",
@@ -43,7 +43,7 @@ _MODEL = option("NAME", "Read the data as this model does; default: by content."
 def _load(
     path: str | None, form: str | None, sets: list[str] | None, model: str | None
 ) -> tuple[AnyDataOptions, AnyDataset]:
-    """The options, and the data as the model reads them, or as their content says."""
+    """The options and the data, for a model, or by the kind of content."""
     from hasten.config import AnyDataOptions  # noqa: PLC0415 - brings pydantic
     from hasten.configuration.build import build_config, data_options  # noqa: PLC0415
     from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import

@@ -10,7 +10,7 @@ from hasten.cli.data import FIRST_MODEL
 from hasten.cli.options import argument, option
 from hasten.errors import UsageError
 
-#: users, items and interactions of a sample, or its one size; None: the sample's own number
+#: users, items and interactions of a sample, or its only size; None: the sample's default
 _Sizes = tuple[int | None, ...]
 
 
@@ -72,7 +72,7 @@ def make(
 def _written(
     kind: str, out: Path, sizes: _Sizes, size: int | None, seed: int
 ) -> tuple[dict[str, Any], str]:
-    """Write a sample: what was written, and what is said of it."""
+    """Write a sample; return its path and a description."""
     from hasten.data.samples.files import write_sample  # noqa: PLC0415 - slow to import
 
     counts: tuple[str, ...] = ("users", "items", "events")

@@ -76,7 +76,7 @@ def _examine_processes(context: typer.Context, flags: dict[str, Any]) -> dict[st
 
 
 def examine() -> dict[str, Any]:
-    """Everything the command says: ``{"ok", "environment", "torch", ..., "checks"}``."""
+    """The complete report: ``{"ok", "environment", "torch", ..., "checks"}``."""
     import torch  # noqa: PLC0415 - slow to import
 
     from hasten.cli.selftest import run_checks  # noqa: PLC0415 - brings torch
@@ -110,7 +110,7 @@ def examine() -> dict[str, Any]:
 
 
 def cpu_features() -> dict[str, bool]:
-    """Instruction sets that decide how fast products are; empty where the system does not say."""
+    """Instruction sets that determine the speed of matrix products; empty if unknown."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -126,7 +126,7 @@ def cpu_features() -> dict[str, bool]:
 
 
 def memory() -> dict[str, int | None]:
-    """Bytes of the machine's memory, of what is free to take, and of this container's limit."""
+    """Bytes of the machine's memory, of the available memory, and of the container's limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free, limit = None, None
     meminfo = Path("/proc/meminfo")

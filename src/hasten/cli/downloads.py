@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 
 @contextmanager
 def bar() -> Iterator[Callable[[int, int | None], None]]:
-    """A function to call with the bytes so far and the bytes to come (None: not said)."""
+    """A function to call with the bytes so far and the total (None: unknown)."""
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

@@ -70,7 +70,7 @@ def evaluate(
 
 
 def _configured_metrics(run: Path) -> tuple[str, ...] | None:
-    """The run's metrics, which complete --metrics or --topk where only one is given."""
+    """The run's metrics, which complete --metrics or --topk if only one is given."""
     from hasten.configuration.build import load_config  # noqa: PLC0415 - only when needed
 
     file = run / "config.yaml"

@@ -58,7 +58,7 @@ DEBUG = switch("--debug", "Show the traceback of an error.")
 
 
 class Command(TyperCommand):
-    """A command that takes several pairs after one ``--set``."""
+    """A command that accepts several pairs after one ``--set``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat ``--set`` before every further ``key.path=value``."""
@@ -83,7 +83,7 @@ def prepare_process(*, several: bool = False) -> None:
             "without torchrun"
         )
     if "WORLD_SIZE" in os.environ:
-        # when a process dies, torch's own warnings in the others bury the one line that says so
+        # when a process dies, torch's warnings in the others hide the line that says so
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from hasten.runs.allocator import tune_process  # noqa: PLC0415 - only when it is needed
 
@@ -95,7 +95,7 @@ def start_if_several(
 ) -> None:
     """Start the processes of --devices with this command's arguments, and exit with their code.
 
-    Does nothing for one process, or where a launcher has started them.
+    Does nothing for one process, or if a launcher has started the processes.
     """
     from hasten.distributed import launch  # noqa: PLC0415 - only when it is needed
 
@@ -111,7 +111,7 @@ def start_if_several(
 
 
 def whole_number(name: str, text: str | None) -> int | None:
-    """The number of a flag that is needed before there is a configuration."""
+    """The whole number of a flag that is needed before the configuration is built."""
     if text is None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,4}", text.strip()):
@@ -120,13 +120,13 @@ def whole_number(name: str, text: str | None) -> int | None:
 
 
 def one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
-    """Refuse a value of a flag that is none of the known ones."""
+    """Raise UsageError if the value of a flag is not one of the known ones."""
     if value is not None and value not in known:
         raise UsageError(f"--{name} {value}: must be one of {', '.join(known)}")
 
 
 def given(**arguments: Any) -> dict[str, Any]:
-    """The flags of the configuration among these arguments, without those that are None.
+    """The configuration flags among these arguments, without those that are None.
 
     Keys that are not given keep the value of the file or the default.
     """

@@ -21,7 +21,7 @@ PARTS = ("train", "valid", "test")
 #: users shown on a terminal; a file or a pipe gets all of them
 SHOWN = 20
 _LONGEST = 48
-#: numbers below are shown by their digits instead of as 0.000
+#: smaller numbers are shown in scientific notation instead of as 0.000
 _SMALL = 1e-3
 _COLUMNS = ("user_id", "rank", "item_id", "score", "item_name")
 _EXPLAINED = ("user_id", "rank", "item_id", "score", "path", "attention", "explanation")
@@ -136,7 +136,7 @@ def _tell(found: Recommendations, include_seen: bool) -> None:
 
 
 def _show(found: Recommendations, table: pa.Table) -> None:
-    """The items of each user under each other, on stdout."""
+    """Print the items of each user."""
     limit = SHOWN if sys.stdout.isatty() else len(found.users)
     wanted = set(found.users[:limit].to_pylist())
     shown = [row for row in table.to_pylist() if row["user_id"] in wanted]
@@ -152,7 +152,7 @@ def _show(found: Recommendations, table: pa.Table) -> None:
 def show_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], longest: int = _LONGEST
 ) -> None:
-    """Rows under each other, on stdout; of the columns those that there are."""
+    """Print rows as a table, with those of the columns that exist."""
     names = [name for name in columns if rows and name in rows[0]]
     lines = [names, *([_cell(row[name], longest) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
@@ -163,7 +163,7 @@ def show_rows(
 
 def _cell(value: Any, longest: int) -> str:
     if isinstance(value, float):
-        # influences are as small as the learning rate that they are weighted by
+        # influences are weighted by the learning rate, so they are small
         return f"{value:.3e}" if 0 < abs(value) < _SMALL else f"{value:.4f}"
     text = "" if value is None else output.printable(str(value)).replace("\n", " ")
     text = text.replace("\t", " ")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def announce(summary: Summary) -> None:
-    """What was trained, how good it is and by which protocol, and what to do next."""
+    """Print what was trained, its metrics and protocol, and the next command."""
     total = summary.seconds.get("total", math.nan)
     memory = summary.peak_memory_bytes / 2**20
     say(
@@ -32,7 +32,7 @@ def announce(summary: Summary) -> None:
 
 
 def show_metrics(valid: Mapping[str, Any], test: Mapping[str, Any], protocol: str) -> None:
-    """The metrics of both parts under each other, and how they were measured."""
+    """Print the validation and test metrics, and the protocol."""
     for part, values in (("valid", valid), ("test", test)):
         if values:
             say(f"{part:<11} " + "  ".join(f"{k} {_number(v)}" for k, v in values.items()))

@@ -23,14 +23,14 @@ from hasten.registry import load_model
 
 Status = Literal["ok", "warning", "fail"]
 _SIDE = 512
-#: seconds of a product that only emulation takes
+#: a product that takes more seconds is emulated
 _SLOW = 0.3
 _USERS, _ITEMS, _EVENTS, _STEPS = 20, 12, 8, 30
 
 
 @dataclass(frozen=True)
 class Check:
-    """One test: its name, how it ended, and what was found or is to be done."""
+    """One test: its name, its status, and what was found or what to do."""
 
     name: str
     status: Status
@@ -38,7 +38,7 @@ class Check:
 
 
 def run_checks(cache: Path) -> list[Check]:
-    """Every test, in the order of what builds on what. cache: where fetched data would go."""
+    """All tests, simplest first. cache: the folder of downloads."""
     tests: list[tuple[str, Callable[[], Check]]] = [
         ("matrix products", check_products),
         ("training step", check_training),
@@ -61,13 +61,13 @@ def _guarded(name: str, test: Callable[[], Check]) -> Check:
 
 
 def accelerators() -> list[str]:
-    """The devices beside the CPU."""
+    """The devices other than the CPU."""
     found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return [*found, "mps"] if torch.backends.mps.is_available() else found
 
 
 def check_products() -> Check:
-    """float32 against float64, and how fast bf16 is beside float32."""
+    """Compare float32 with float64 products, and the speed of bf16 with that of float32."""
     generator = torch.Generator().manual_seed(0)
     exact = torch.randn(_SIDE, _SIDE, generator=generator, dtype=torch.float64)
     expected = exact @ exact.T
@@ -88,7 +88,7 @@ def check_products() -> Check:
 def _rate(matrix: torch.Tensor) -> float:
     """GFLOP/s of a square product: the best of several, after a warm-up.
 
-    One is enough of what is emulated: it takes a second.
+    If it takes a second, it is emulated, and one is enough.
     """
     best = float("inf")
     for repeat in range(6):
@@ -103,7 +103,7 @@ def _rate(matrix: torch.Tensor) -> float:
 
 
 def check_device(name: str) -> Check:
-    """A product on the device against the CPU's."""
+    """Compare a product on the device with that on the CPU."""
     left = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     on_device = (left.to(name) @ left.to(name)).cpu()
     same = torch.allclose(on_device, left @ left, rtol=1e-2, atol=1e-2)
@@ -112,7 +112,7 @@ def check_device(name: str) -> Check:
 
 
 def check_training() -> Check:
-    """Whether a tiny SASRec learns twenty users who all walk round the same circle of items."""
+    """Whether a tiny SASRec learns twenty users who all go through the same circle of items."""
     model_class = load_model("sasrec")
     options = model_class.Options.model_validate({"name": "sasrec", "width": 16, "dropout": 0.0})
     config = RunConfig.model_validate({"model": options})
@@ -137,7 +137,7 @@ def check_training() -> Check:
 
 
 def circle() -> Dataset:
-    """Users who each take the items of a circle in turn, from another start."""
+    """Users who go through the same circle of items from different starts."""
     steps = np.arange(_USERS)[:, None] + np.arange(_EVENTS)
     part = np.full((_USERS, _EVENTS), TRAIN, np.int8)
     part[:, -2], part[:, -1] = VALID, TEST
@@ -154,7 +154,7 @@ def circle() -> Dataset:
 
 
 def check_compiler() -> Check:
-    """What torch.compile needs on the CPU; training works without it."""
+    """What torch.compile needs on the CPU. Training works without it."""
     named = os.environ.get("CXX")
     found = next((c for c in (named, "g++", "clang++", "c++") if c and shutil.which(c)), None)
     if found:
@@ -163,7 +163,7 @@ def check_compiler() -> Check:
 
 
 def check_writable(name: str, folder: Path) -> Check:
-    """Whether a file can be made there, or the folder itself where it does not exist yet."""
+    """Whether a file can be created in this folder, or the folder itself if it does not exist."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing) as file:

@@ -18,10 +18,10 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """Mark an option that has an effect only beside another option of its section.
+    """Mark an option that has an effect only together with another option of its section.
 
     ``Annotated[float, OnlyWith("schedule", "linear", "cosine")]``: with one of these values;
-    without values: where the other option is set at all.
+    without values: if the other option is set.
     """
 
     option: str
@@ -32,7 +32,7 @@ class OnlyWith:
         object.__setattr__(self, "values", values)
 
     def holds(self, value: Any) -> bool:
-        """Whether this value of the other option lets the marked one take effect."""
+        """Whether the marked option has an effect with this value of the other option."""
         return value in self.values if self.values else value is not None
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ from hasten.registry import load_model, reads
 if TYPE_CHECKING:
     from hasten.models.interface import Model
 
-#: everyday names of keys: the flags of the command line, without their dashes
+#: flags of the command line, without their dashes, and their keys
 EVERYDAY = {
     "epochs": "training.epochs",
     "batch_size": "training.batch_size",
@@ -59,9 +59,9 @@ def build_config(
 ) -> RunConfig:
     """The configuration of a new run.
 
-    sets: texts ``key.path=value``. flags: everyday names (``epochs``) or dotted keys, only those
-    that were given; ``metrics`` and ``topk`` combine. Raises ConfigurationError, also for options
-    that have no effect on the model.
+    sets: texts ``key.path=value``. flags: flag names (``epochs``) or dotted keys, only those that
+    were given; ``metrics`` and ``topk`` combine. Raises ConfigurationError, also for options that
+    have no effect on the model.
     """
     draft, chosen = _draft(model, data, config_file, sets, flags or {})
     config = draft.build(chosen)
@@ -115,7 +115,7 @@ def _recipe_entries(model: str, given: Mapping[str, Any]) -> list[Entry]:
 
 
 def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
-    """A batch size over everything and one a process, side by side, contradict each other."""
+    """Refuse a global batch size together with one per process."""
     names = ("training.batch_size_per_device", "training.batch_size")
     given = {e.key: e for e in entries if e.key in names and e.value not in (None, "null", "none")}
     if len(given) == 2:
@@ -126,7 +126,7 @@ def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
 
 
 def load_config(file: Path) -> RunConfig:
-    """The configuration saved in a run folder, with whatever options an older version accepted."""
+    """The configuration saved in a run folder; options that only older versions accepted stay."""
     draft, chosen = _draft(None, None, file, (), {}, recipes=False)
     return draft.build(chosen)
 
@@ -134,7 +134,7 @@ def load_config(file: Path) -> RunConfig:
 def data_options(
     path: str | None = None, format: str | None = None, sets: Sequence[str] = ()
 ) -> AnyDataOptions:
-    """The ``data`` part alone, for commands that read data without training."""
+    """The ``data`` section alone, for commands that read data without training."""
     draft = Draft({name: key for name, key in known_keys(None).items() if _is_data(name)})
     for entry in set_entries(sets):
         draft.put(entry)
@@ -147,10 +147,10 @@ def data_options(
 def parse_changes(
     sets: Sequence[str], flags: Mapping[str, Any], configured_metrics: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Dotted keys to change in a run that exists, with checked values.
+    """Parse and check changes of dotted keys for an existing run.
 
-    Which of them may change is the run's to decide.
-    configured_metrics: those of the run, to which ``topk`` alone applies.
+    The run decides which of them may change. configured_metrics: those of the run, to which
+    ``topk`` alone applies.
     """
     draft = Draft(known_keys(None))
     changes = set_entries(sets)
@@ -161,7 +161,7 @@ def parse_changes(
     metrics = draft.values.get("evaluation.metrics", configured_metrics)
     for entry in flag_entries(flags, metrics):
         draft.put(entry)
-    # Checked beside any model: the keys of the model's own are the run's to refuse.
+    # checked with any model: the run refuses the keys of its own model
     checked = draft.build_beside(ModelOptions(name="any"))
     return {
         **{entry.key: entry.value for entry in model},
@@ -197,8 +197,8 @@ def flag_entries(flags: Mapping[str, Any], configured: Any) -> list[Entry]:
 def combine_metrics(metrics: Any, topk: Any, configured: Any = None) -> tuple[str, ...]:
     """``ndcg,hr`` at ``10,20`` as ndcg@10, ndcg@20, hr@10, hr@20.
 
-    What is left out comes from the configured metrics; ``mrr`` and others without a cut stay
-    whole, and a metric with its own cut (``recall@50``) keeps it when ``metrics`` names it.
+    If one is missing, it comes from the configured metrics. ``mrr`` and others without a cut-off
+    stay as they are, and a metric with its own cut-off (``recall@50``) keeps it.
     """
     known = tuple(_texts(configured)) or EvaluationOptions().metrics
     cuts = [_cut(text) for text in _texts(topk)]
@@ -236,7 +236,7 @@ def _is_data(name: str) -> bool:
 
 
 def _choose_model(model: str | None, entries: list[Entry]) -> tuple[type[Model], list[Entry]]:
-    """The model that all sources agree on, and the entries that do not name it."""
+    """The model that all sources name, and the entries other than the model's name."""
     name, where = model, "MODEL"
     rest = []
     for entry in entries:

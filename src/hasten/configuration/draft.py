@@ -21,10 +21,10 @@ Section = TypeVar("Section", bound=BaseModel)
 
 
 class Draft:
-    """Values by dotted key as they are put on top of each other, with where each came from.
+    """Values by dotted key, merged in order of precedence, with the source of each.
 
-    others: ``data`` keys of other models, which only their default may be given for: the
-    configuration files of version 0.1.0 hold the keys of all models.
+    others: ``data`` keys of other models, which may only have their default values: configuration
+    files of version 0.1.0 contain the keys of all models.
     """
 
     def __init__(self, keys: Mapping[str, Key], others: Mapping[str, Key] | None = None) -> None:
@@ -35,7 +35,7 @@ class Draft:
         self.wrong: list[str] = []
 
     def put(self, entry: Entry) -> None:
-        """Lay one value over what is there; unknown keys are remembered as wrong."""
+        """Set one value, overriding an earlier one; unknown keys are recorded as errors."""
         parent, _, last = entry.key.rpartition(".")
         if entry.key in self.placed:
             self.values[entry.key] = self.placed[entry.key].fit(entry.value, entry.place)
@@ -56,9 +56,9 @@ class Draft:
             )
 
     def build(self, model: type[Model]) -> RunConfig:
-        """The configuration of a run of this model. ConfigurationError with all that is wrong."""
+        """Validate the configuration for this model. ConfigurationError lists all errors."""
         tree = nest({name: v for name, v in self.values.items() if name in self.keys})
-        # A wrong option of the model must not hide what is wrong elsewhere.
+        # a wrong option of the model must not hide other errors
         given = {**tree.pop("model", {}), "name": model.name}
         options = self._checked(model.Options, ("model",), given)
         kind = reads(model)
@@ -69,13 +69,13 @@ class Draft:
         )
 
     def build_beside(self, options: ModelOptions) -> RunConfig:
-        """The configuration with these options of a model, which the draft does not touch."""
+        """Validate the configuration with these options of a model, which are already checked."""
         tree = nest(self.values)
         data = self._checked(AnyDataOptions, ("data",), tree.pop("data", {}))
         return self._finish(options, {**tree, "data": data or AnyDataOptions()})
 
     def section(self, kind: type[Section], name: str) -> Section:
-        """One part of the configuration alone."""
+        """Validate one section alone."""
         found = self._checked(kind, (name,), nest(self.values).get(name, {}))
         self._refuse()
         assert found is not None
@@ -90,7 +90,7 @@ class Draft:
         return found
 
     def _refuse_others(self, model: str) -> None:
-        """Note every ``data`` key of other models that has another value than its default."""
+        """Record an error for every ``data`` key of other models that is not its default."""
         for name in [name for name in self.values if name not in self.keys]:
             key = name.removeprefix("data.")
             try:

@@ -18,7 +18,7 @@ from hasten.registry import load_model, reads
 if TYPE_CHECKING:
     from hasten.models.interface import Model
 
-#: keys of ``training`` and ``evaluation`` that a model without gradient steps has a use for
+#: keys of ``training`` and ``evaluation`` that affect a model without gradient steps
 _FOR_ANY = frozenset(
     {"training.deterministic"}
     | {
@@ -36,8 +36,8 @@ def refuse_without_effect(
 ) -> None:
     """Raise ConfigurationError if an option has no effect on the model.
 
-    changed: check only these keys (of a run that exists); None: every key that differs from the
-    model's default. origins: where a key was given, for the message.
+    changed: check only these keys (of an existing run); None: every key that differs from the
+    model's default. origins: where each key was given, for the message.
     """
     found = without_effect(config)
     if changed is not None:
@@ -85,7 +85,7 @@ def _unsupported(key: str, model: type[Model]) -> str | None:
 
 
 def _condition(config: RunConfig, key: str, only_with: OnlyWith | None) -> str | None:
-    """Why an option has no effect beside the others that were chosen; None if it has."""
+    """Why an option has no effect together with the other options; None if it has one."""
     if only_with is None:
         return None
     section = key.rpartition(".")[0]
@@ -98,7 +98,7 @@ def _condition(config: RunConfig, key: str, only_with: OnlyWith | None) -> str |
 def _options(
     config: RunConfig, model: type[Model]
 ) -> Iterator[tuple[str, Any, Any, OnlyWith | None]]:
-    """Every option: its key, value, default for the model, and what it takes effect with."""
+    """Every option: its key, value, default for the model, and condition."""
     own = {name if "." in name else f"training.{name}": v for name, v in model.defaults.items()}
     for name, info in RunConfig.model_fields.items():
         section = getattr(config, name)

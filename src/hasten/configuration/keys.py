@@ -28,7 +28,7 @@ class Key:
     mapping: bool
 
     def fit(self, raw: Any, origin: str) -> Any:
-        """Bring text from a file or the command line into this key's shape."""
+        """Convert text from a file or the command line to the shape of this key."""
         if isinstance(raw, Quoted) or not isinstance(raw, str):
             return str(raw) if isinstance(raw, Quoted) else raw
         if self.optional and raw.strip().lower() in ("none", "null", "~", ""):
@@ -45,7 +45,7 @@ def known_keys(
 ) -> dict[str, Key]:
     """Every key of a run's configuration.
 
-    options: those of the model, for its own keys; data: the ``data`` section that it reads.
+    options: the options of the model; data: the ``data`` section that it reads.
     """
     found: dict[str, Key] = {}
     for name, field in RunConfig.model_fields.items():
@@ -60,9 +60,9 @@ def known_keys(
 
 
 def nearest_key(name: str, keys: Iterable[str]) -> str:
-    """``"; did you mean 'training.lr'?"`` for the nearest key, or nothing.
+    """``"; did you mean 'training.lr'?"`` for the nearest key, or an empty text.
 
-    The last part of a key counts most: ``lr`` and ``model.lr`` both find ``training.lr``.
+    The last part of a key has the most weight: ``lr`` and ``model.lr`` both find ``training.lr``.
     """
     names = list(keys)
     last = name.rpartition(".")[2]

@@ -44,7 +44,7 @@ def problems(
     origins: Mapping[str, str],
     keys: Iterable[str],
 ) -> list[str]:
-    """One line for each wrong key, without repeats."""
+    """One line per wrong key, without duplicates."""
     names = list(keys)
     lines = [_line(detail, prefix, origins, names) for detail in error.errors(include_url=False)]
     return list(dict.fromkeys(lines))
@@ -54,7 +54,7 @@ def _line(
     detail: ErrorDetails, prefix: tuple[str, ...], origins: Mapping[str, str], keys: list[str]
 ) -> str:
     path = [*prefix, *(str(part) for part in detail["loc"])]
-    # The location goes on into unions and lists; the key is its longest known beginning.
+    # the location continues into unions and lists; the key is its longest known prefix
     key = next(
         (".".join(path[:n]) for n in range(len(path), 0, -1) if ".".join(path[:n]) in keys),
         ".".join(path),
@@ -64,7 +64,7 @@ def _line(
     if detail["type"] == "extra_forbidden":
         return f"unknown key {key!r}{place}{nearest_key(key, keys)}"
     if detail["type"] == "missing":
-        # A tuple with too few parts is "missing" its last ones.
+        # in a tuple with too few parts, the last ones are "missing"
         return f"{key}{place}: {'has too few parts' if key in origins else 'is required'}"
     if isinstance(detail["input"], dict) and detail["type"] == "value_error":
         given = ""  # a rule over a whole section: the values are in its message

@@ -26,13 +26,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-#: numbers M_j that are kept for each step; in the beginning, where β2^s is near 1, d_s falls fast
+#: most numbers M_j kept for a step; many are needed early in training, where d_s falls fast
 _TERMS = {torch.float32: 25, torch.float64: 49}
-#: what the terms left out may be of the whole
+#: largest share of the terms that are left out
 _SMALLEST = {torch.float32: 2.0**-27, torch.float64: 2.0**-54}
-#: bits below which a missed step adds nothing any more
+#: bits of precision: smaller contributions of a missed step are ignored
 _BITS = {torch.float32: 34, torch.float64: 60}
-#: elements of a piece: few calls, and its buffers are still in a cache
+#: elements per piece: few calls, and its buffers stay in cache
 _ELEMENTS = 1 << 17
 
 Array = npt.NDArray[np.float64]
@@ -46,22 +46,22 @@ class MissedSteps:
         falls = betas[0] / math.sqrt(betas[1])
         assert falls < 1, "Adam's first moment must fall faster than the root of the second"
         bits = _BITS[dtype] * math.log(2)
-        #: so many of the last steps can be added to
+        #: number of past steps whose sums a further step still changes
         self.window = 1 + (math.ceil(bits / -math.log(falls)) if falls > 0 else 0)
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Every row is up to date after this step."""
+        """Start after this step, at which every row is up to date."""
         self.first = self.last = step
-        # of the rows last moved at first + n, in column n: d, then M_0, M_1, ...
+        # column n, for rows last updated at step first + n: d, then M_0, M_1, ...
         self._sums = np.zeros((1 + _TERMS[self.dtype], 64))
-        #: how many of the M they need
+        #: how many of the M each column needs
         self._terms = np.ones(64, np.int64)
 
     def add(self, lr: float) -> bool:
-        """Take note of a further step; False, and nothing noted, if the sums would not do.
+        """Record a further step. False, and nothing recorded, if the sums would be inaccurate.
 
-        Then the rows must be brought up to date, and :meth:`begin` called, before.
+        Then update all rows and call :meth:`begin` first.
         """
         step = self.last + 1
         count, (beta1, beta2) = step - self.first, self.betas
@@ -84,16 +84,15 @@ class MissedSteps:
         return True
 
     def _reserve(self, count: int) -> None:
-        """Room for so many steps, and for the last one, which misses nothing."""
+        """Allocate memory for this many steps, and for the last one, which misses nothing."""
         while count >= self._sums.shape[1]:
             self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)], 1)
             self._terms = np.concatenate([self._terms, np.ones_like(self._terms)])
 
     def catch_up(self, after: Tensor, weight: Tensor, first: Tensor, second: Tensor) -> None:
-        """Bring rows up to the last step, in place.
+        """Apply all missed steps to rows, in place.
 
-        after: int64 [S], the step after which each row is as it is; weight, first (m) and second
-        (v): [S, D].
+        after: int64 [S], the last step applied to each row; weight, first (m), second (v): [S, D].
         """
         place = (after - self.first).numpy()
         terms = int(self._terms[place].max(initial=1))
@@ -119,12 +118,12 @@ class MissedSteps:
         v.mul_(fall2)
 
     def sums(self) -> Tensor:
-        """The numbers of all steps, to go on with exactly: float64 [steps, ...]."""
+        """The numbers of all steps, to continue exactly: float64 [steps, ...]."""
         count = self.last - self.first
         return torch.from_numpy(np.concatenate([self._sums, self._terms[None]])[:, :count].T.copy())
 
     def load(self, last: int, sums: Tensor) -> None:
-        """The inverse of :meth:`sums`, after so many steps."""
+        """The inverse of :meth:`sums`, after this many steps."""
         count = len(sums)
         self.begin(last - count)
         self._reserve(count)
