@@ -90,20 +90,6 @@ def test_any_number_of_processes_trains_the_same(name, several, alone):
             assert torch.equal(weights[key], first[key])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is shared on Linux alone")
-def test_memory_is_shared_where_all_can(several):
-    """The sums themselves are compared by the worker; no file stays open."""
-    _, found = several
-    for each in found:
-        assert each["summed"] == {
-            "shared": True,
-            "none to reserve": False,
-            "no semaphores": False,
-            "not for all": False,
-            "files": [],
-        }
-
-
 def test_accumulation_in_several_processes_trains_the_same(several):
     out, found = several
     model, losses, _ = worker.train("sasrec-ce", Processes(CPU), FEWER_STEPS)

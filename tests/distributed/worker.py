@@ -5,11 +5,9 @@ Every part runs on all ranks; what it finds goes to ``OUT/<rank>.json``, weights
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +20,6 @@ from hasten.build import build_model, load_data
 from hasten.config import DistributedOptions, InteractionOptions, TrainingOptions
 from hasten.configuration.build import build_config
 from hasten.data.interactions.load import load_table
-from hasten.distributed import summed_buffer
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
@@ -31,7 +28,6 @@ from hasten.distributed.replicas import (
     require_same_weights,
     shared_checkpoint,
 )
-from hasten.distributed.summed_buffer import SummedBuffer
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.checkpoint import Checkpoint
@@ -82,13 +78,6 @@ MODELS = {
     "two-denominators": stub(TwoDenominators),
     "convolutional": stub(ConvolutionalScorer),
 }
-
-
-#: how models are trained in turns: as usual, and as where memory cannot be shared
-WAYS = (
-    nullcontext,
-    lambda: patch.object(summed_buffer, "_reserve", lambda *_: None),
-)
 
 
 def train(
@@ -169,37 +158,6 @@ def collectives(processes: Processes) -> dict[str, Any]:
         "merged": [merged.higher.tolist(), merged.tied.tolist()],
         "stopped": merged_ranks(processes, None if rank == 1 else ranks) is None,
     }
-
-
-def summed(processes: Processes) -> dict[str, Any]:
-    """Sums through shared memory, as many as do not divide, and what happens without it."""
-    found: dict[str, Any] = {}
-    last = processes.rank == processes.world - 1
-    sharing: dict[str, Any] = {
-        "shared": {},
-        "none to reserve": {"_reserve": lambda *_: None},
-        "no semaphores": {"available": lambda: False},
-        "not for all": {"_map": lambda *_: None} if last else {},
-    }
-    for name, replaced in sharing.items():
-        for dtype, count in ((torch.float32, 1), (torch.float32, 200_003), (torch.float64, 70_001)):
-            with patch.multiple(summed_buffer, **replaced) if replaced else nullcontext():
-                buffer = SummedBuffer(processes, count + 5, dtype, CPU)
-            for repeat in (1, 2):
-                buffer.values.copy_(torch.arange(count + 5) * (processes.rank + repeat))
-                buffer.sum_(count, "a sum of numbers")
-                total = sum(rank + repeat for rank in range(processes.world))
-                right = torch.arange(count, dtype=dtype) * total
-                own = torch.arange(count, count + 5, dtype=dtype) * (processes.rank + repeat)
-                assert torch.equal(buffer.values[:count], right)
-                assert torch.equal(buffer.values[count:], own)
-        found[name] = buffer.shared
-    del buffer
-    gc.collect()  # what trained before this, too
-    handles = [Path(f"/proc/self/fd/{number}") for number in range(256)]
-    files = [str(each.readlink()) for each in handles if each.is_symlink()]
-    found["files"] = [each for each in files if "hasten-sums" in each]
-    return found
 
 
 def checkpoint(processes: Processes) -> dict[str, Any]:
@@ -284,7 +242,7 @@ def control_flags(processes: Processes) -> list[float]:
 
 def alone(processes: Processes) -> nn.Module:
     """Training as it would be if gradients were not exchanged."""
-    with patch.object(SummedBuffer, "sum_", lambda *_: None):
+    with patch.object(Processes, "sum_", lambda _self, tensor, _what: tensor):
         model, _, _ = train("sasrec-ce", processes, 10)
     return model
 
@@ -297,12 +255,10 @@ def main(out: Path) -> None:
             "checkpoint": checkpoint(processes),
             "poisoned": poisoned(processes),
             "control_flags": control_flags(processes),
-            "summed": summed(processes) if sys.platform == "linux" else None,
             "training": {},
         }
-        for number, name in enumerate(MODELS):
-            with WAYS[number % len(WAYS)]():
-                model, losses, seen = train(name, processes)
+        for name in MODELS:
+            model, losses, seen = train(name, processes)
             save_file(model.state_dict(), out / f"{name}-{processes.rank}.safetensors")
             found["training"][name] = {"losses": losses, "seen": seen}
         model, losses, _ = train("sasrec-ce", processes, FEWER_STEPS, accumulate=3)

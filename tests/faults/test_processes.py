@@ -335,8 +335,7 @@ def test_doctor_tests_the_exchange():
     assert (found["ok"], found["world"], found["backend"]) == (True, 2, "gloo")
     assert [each["rank"] for each in found["processes"]] == [0, 1]
     assert all(row["gb_per_second"] > 0 for row in found["sums"])
-    if sys.platform == "linux":
-        assert {row["through"] for row in found["sums"]} == {"memory"}
+    assert {row["through"] for row in found["sums"]} == {"gloo"}
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from hasten.distributed.processes import Processes
-from hasten.distributed.summed_buffer import SummedBuffer
 
 
 class GradientAllReduce:
@@ -23,7 +22,7 @@ class GradientAllReduce:
         self.processes = processes
         self._names: list[str] | None = None
         self._shapes: list[torch.Size] = []
-        self._buffer: SummedBuffer | None = None
+        self._buffer = torch.empty(0)
         self._count = self._gradients = 0
         self._tail = torch.empty(0)
         self._views: list[Tensor] = []
@@ -64,11 +63,10 @@ class GradientAllReduce:
         values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
         tail[: len(names)].copy_(torch.stack(values))
         tail[len(names) :].copy_(torch.tensor(control_flags, dtype=tail.dtype), non_blocking=True)
-        assert self._buffer is not None
-        self._buffer.sum_(self._count, "the sum of gradients")
+        self.processes.sum_(self._buffer[: self._count], "the sum of gradients")
         for parameter, view in zip(parameters, self._views, strict=True):
             parameter.grad = view
-        summed = self._buffer.values[self._gradients : self._count].clone()
+        summed = self._buffer[self._gradients : self._count].clone()
         *found, tail = torch.split(summed, [*(own.numel() for own in sums), len(tail)])
         for own, value in zip(sums, found, strict=True):
             own.copy_(value.view_as(own))
@@ -87,13 +85,13 @@ class GradientAllReduce:
         self._shapes = shapes
         sizes = [*(tensor.numel() for tensor in held), tail]
         self._count, self._gradients = sum(sizes), sum(sizes[:gradients])
-        if self._buffer is None or self._count > len(self._buffer.values):
+        if self._count > len(self._buffer):
             kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients]}
             assert len(kinds) == 1, "one dtype and device a phase"
             ((dtype, device),) = kinds
             # rows that a batch reads differ in number: a first growth should be the last
-            spare = 0 if self._buffer is None else self._count // 4
-            self._buffer = SummedBuffer(self.processes, self._count + spare, dtype, device)
-        *pieces, self._tail = torch.split(self._buffer.values[: self._count], sizes)
+            spare = self._count // 4 if len(self._buffer) else 0
+            self._buffer = torch.empty(self._count + spare, dtype=dtype, device=device)
+        *pieces, self._tail = torch.split(self._buffer[: self._count], sizes)
         views = [piece.view_as(tensor) for piece, tensor in zip(pieces, held, strict=True)]
         self._views, self._sums = views[:gradients], views[gradients:]

@@ -34,7 +34,6 @@ from hasten.distributed.error_relay import (
 from hasten.distributed.heartbeat import Heartbeat
 from hasten.distributed.launch import Launch, launched
 from hasten.distributed.rendezvous import first_line, rendezvous, resolve_backend
-from hasten.distributed.semaphores import Semaphores
 from hasten.errors import HastenError, ProcessesError
 
 T = TypeVar("T")
@@ -120,11 +119,6 @@ class Processes:
         """How many of the processes run on this machine."""
         return 1 if self.launch is None else self.launch.local_world
 
-    @property
-    def one_machine(self) -> bool:
-        """Whether all processes run on this machine."""
-        return self.launch is None or self.launch.one_node
-
     def describe(self) -> list[str]:
         """A line for the log, if a launcher started the processes."""
         if self.launch is None:
@@ -142,19 +136,6 @@ class Processes:
         else:
             self.raise_if_lost()
         return tensor
-
-    def meet(self, semaphores: Semaphores, what: str) -> None:
-        """Wait until all processes are here; for processes that share memory."""
-        self.raise_if_lost()
-        started = time.monotonic()
-        semaphores.tell()
-        while not semaphores.come(_SLICE.total_seconds()):
-            self.raise_if_lost()
-            if semaphores.ended():
-                gone = RuntimeError("a process has ended")
-                raise self._broken(what, gone, time.monotonic()) from gone
-            if time.monotonic() - started > self.timeout:
-                raise self._timed_out(what)
 
     def broadcast_(self, tensor: Tensor, what: str) -> Tensor:
         """Replace a tensor by that of rank 0."""
