@@ -80,6 +80,27 @@ def test_lower_precision_stays_near(dtype):
         assert float((gradient - reference).norm() / reference.norm()) < 2e-2
 
 
+def test_fp16_keeps_the_gradients_of_far_items():
+    """Of scores of -12, and where the loss is a mean over a million pairs."""
+    torch.manual_seed(0)
+    x = (1 + torch.rand(64, 4)).half().float()
+    table = -(1 + torch.rand(2000, 4)).half().float()
+    row, item, mean = torch.arange(64), torch.arange(64) % 9, 1 / (64 * 16384)
+
+    def gradients(x, scale):
+        leaves = [x.requires_grad_(), table.clone().requires_grad_()]
+        loss = one_to_many_loss(leaves[0], leaves[1:], row, item, None, 0.0, mean) * mean
+        return [grad.float() / scale for grad in torch.autograd.grad(loss * scale, leaves)]
+
+    expected = gradients(x.clone(), 1.0)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = gradients(x.half(), 2.0**16)
+    for ours, exact in zip(found, expected, strict=True):
+        assert float((ours - exact).norm() / exact.norm()) < 2e-3
+    far = slice(9, None)
+    assert float((found[1][far] - expected[1][far]).norm() / expected[1][far].norm()) < 1e-2
+
+
 def test_scores_that_are_not_finite_show():
     x, blocks, row, item, bias = problem([ROWS], True)
     with torch.no_grad():

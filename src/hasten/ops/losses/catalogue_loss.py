@@ -8,7 +8,8 @@ twice. The backward pass only scales the stored gradients.
 
 Memory: one chunk of logits (``chunk_bytes``) and the gradients. If even a few rows of logits do
 not fit, columns are chunked too, with a running logsumexp and a second pass (four products).
-Sums and softmax are float32; under bf16 the products are in bf16, as under autocast.
+Sums and softmax are float32; under bf16 and fp16 the products are in these, as under autocast,
+those of fp16 residuals summed in float32 (:mod:`.half_residuals`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.losses.half_residuals import residual_product, residual_scale
 
 #: bytes of logits held at once: near the second-level cache on CPUs, a large GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
@@ -99,6 +101,12 @@ class _Targets:
             residual *= self.counts[start : start + len(residual), None]
         return residual
 
+    def residual_scale(self, dtype: torch.dtype) -> float:
+        """The scale of the residuals as operands of this type."""
+        if dtype != torch.float16 or self.counts is None or not len(self.counts):
+            return residual_scale(dtype)
+        return residual_scale(dtype, float(self.counts.max()))
+
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
@@ -118,7 +126,7 @@ class _CrossEntropy(torch.autograd.Function):
                 loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype)
             else:
                 loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype)
-        ctx.has_bias = bias is not None
+        ctx.has_bias, ctx.dtype = bias is not None, x.dtype
         ctx.save_for_backward(*grads)
         return loss
 
@@ -126,7 +134,14 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, grad_bias, *grad_blocks = ctx.saved_tensors
         scaled = [g * grad_loss.to(g.dtype) for g in (grad_x, grad_bias, *grad_blocks)]
-        return scaled[0], None, scaled[1] if ctx.has_bias else None, None, None, *scaled[2:]
+        return (
+            scaled[0].to(ctx.dtype),
+            None,
+            scaled[1] if ctx.has_bias else None,
+            None,
+            None,
+            *scaled[2:],
+        )
 
 
 def _offsets(blocks: Sequence[Tensor]) -> list[int]:
@@ -147,8 +162,11 @@ def _by_rows(
     """A chunk of rows against the whole catalogue at a time: three products."""
     starts = _offsets(blocks)
     tables = [block.to(dtype) for block in blocks]
-    low = x.to(dtype)
-    grad_x = torch.empty_like(x)
+    low, scale = x.to(dtype), targets.residual_scale(dtype)
+    # fp16 gradients are cast after the backward pass has scaled them
+    grad_x = torch.zeros_like(
+        x, dtype=accumulation_dtype(x) if x.dtype == torch.float16 else x.dtype
+    )
     grads = [
         torch.zeros(block.shape, dtype=accumulation_dtype(block), device=x.device)
         for block in blocks
@@ -173,14 +191,16 @@ def _by_rows(
         flat[place] -= 1.0
         if bias is not None:
             grad_bias += residual.sum(0)
+        if scale != 1:
+            residual *= scale
         low_residual = residual.to(dtype)
         for index, (table, begin, end) in enumerate(zip(tables, starts, starts[1:], strict=False)):
             part = low_residual[:, begin:end]
-            _accumulate(grads[index], part.T, chunk)
-            if index == 0:
+            _accumulate(grads[index], part.T, chunk, scale)
+            if index == 0 and scale == 1:
                 grad_x[start : start + rows] = product(part, table)
             else:
-                grad_x[start : start + rows].add_(part @ table)
+                grad_x[start : start + rows] += residual_product(part, table, scale)
     return loss, [grad_x, grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
 
 
@@ -195,7 +215,7 @@ def _by_columns(
     """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
     starts = _offsets(blocks)
     columns = max(1, chunk_bytes // (4 * max(1, len(x))))
-    low = x.to(dtype)
+    low, scale = x.to(dtype), targets.residual_scale(dtype)
     kind = accumulation_dtype(x)
     lse = torch.full((len(x),), -torch.inf, dtype=kind, device=x.device)
     picked = torch.zeros(len(x), dtype=kind, device=x.device)
@@ -237,17 +257,17 @@ def _by_columns(
         residual.view(-1).index_add_(0, place, -inside.to(kind))
         if bias is not None:
             grad_bias[starts[index] + begin : starts[index] + end] = residual.sum(0)
-        part = residual.to(dtype)
-        grads[index][begin:end] = part.T @ low
-        grad_x += part @ blocks[index][begin:end].to(dtype)
+        part = (residual if scale == 1 else residual.mul_(scale)).to(dtype)
+        grads[index][begin:end] = residual_product(part.T, low, scale)
+        grad_x += residual_product(part, blocks[index][begin:end].to(dtype), scale)
     loss = (targets.times_(lse[:, None], 0)[:, 0] - picked).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
-    return loss, [grad_x.to(x.dtype), grad_bias, *shaped]
+    return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), grad_bias, *shaped]
 
 
-def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right to total, accumulating in its dtype."""
+def _accumulate(total: Tensor, left: Tensor, right: Tensor, scale: float) -> None:
+    """Add left @ right / scale to total, accumulating in its dtype."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:
-        total += left @ right
+        total += residual_product(left, right, scale)

@@ -11,7 +11,8 @@ element-wise work is done in pieces that stay in the second-level cache. The bac
 scales the stored gradients; it can run once.
 
 Memory: one chunk of scores (``chunk_bytes``) and the gradients, whatever B and N. Sums and
-residuals are float32; under bf16 the products are in bf16, as under autocast.
+residuals are float32; under bf16 and fp16 the products are in these, as under autocast, those of
+fp16 residuals summed in float32 (:mod:`.half_residuals`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.losses.half_residuals import residual_product, residual_scale
 
 #: scores held at once: few GEMM calls, and still in a CPU's third-level cache
 CHUNK_BYTES_CPU = 8 << 20
@@ -82,7 +84,7 @@ class _OneToMany(torch.autograd.Function):
             loss = pass_.run(exact=x.device.type != "cpu")
             if x.device.type == "cpu" and not bool(loss.isfinite()):
                 loss = pass_.run(exact=True)  # exp overflows from scores of 88 on
-        ctx.has_bias = bias is not None
+        ctx.has_bias, ctx.dtype = bias is not None, x.dtype
         ctx.grads, ctx.scale = pass_.gradients(), scale
         return loss
 
@@ -96,7 +98,7 @@ class _OneToMany(torch.autograd.Function):
                 grad.mul_(factor.to(grad.dtype))
         grad_x, grad_bias, *grad_blocks = grads
         kept = grad_bias if ctx.has_bias else None
-        return grad_x, None, None, kept, None, None, None, None, *grad_blocks
+        return grad_x.to(ctx.dtype), None, None, kept, None, None, None, None, *grad_blocks
 
 
 class _Pass:
@@ -122,6 +124,7 @@ class _Pass:
         self.kind, self.width = accumulation_dtype(x), max(1, len(x))
         self.count = sum(len(block) for block in blocks)
         self.low, self.scaled = x.to(dtype), (x * scale).to(dtype)
+        self.residual_scale = residual_scale(dtype)
         self.rows = max(_FEWEST_ROWS, chunk_bytes // (4 * self.width))
         self.piece = min(self.rows, max(_FEWEST_ROWS, _PIECE_BYTES // (4 * self.width)))
         if x.device.type != "cpu":
@@ -142,11 +145,15 @@ class _Pass:
                 scores = product(table, self.low.T)
                 loss += self.residuals_(scores, start + begin, exact)
                 target = grad[begin : begin + self.rows]
-                product_into(target, scores, self.scaled)
+                if self.dtype == torch.float16:
+                    scale = self.residual_scale / self.scale
+                    target.copy_(residual_product(scores, self.low, scale))
+                else:
+                    product_into(target, scores, self.scaled)
                 if self.dtype == self.kind:
                     self.grad_x.addmm_(scores.T, table)
                 else:
-                    self.grad_x += scores.T @ table
+                    self.grad_x += residual_product(scores.T, table, self.residual_scale)
             start += len(block)
         self.grad_x *= self.scale
         self.grad_bias *= self.scale
@@ -178,6 +185,8 @@ class _Pass:
             if self.bias is not None:
                 torch.sum(piece, 1, out=self.grad_bias[start:stop])
             if self.dtype != self.kind:
+                if self.residual_scale != 1:
+                    piece *= self.residual_scale
                 part.copy_(piece)
         return loss
 
@@ -189,9 +198,11 @@ class _Pass:
         return held[: like.numel()].view(like.shape)
 
     def gradients(self) -> list[Tensor]:
-        """The gradients of x, the bias and the blocks, in their dtypes."""
+        """The gradients of x, the bias and the blocks."""
         shaped = [g.to(b.dtype) for g, b in zip(self.grads, self.blocks, strict=True)]
-        return [self.grad_x.to(self.x.dtype), self.grad_bias, *shaped]
+        # fp16 gradients are cast after the backward pass has scaled them
+        half = self.x.dtype == torch.float16
+        return [self.grad_x if half else self.grad_x.to(self.x.dtype), self.grad_bias, *shaped]
 
 
 def _softplus_and_residual_(scores: Tensor, share: float, above: Tensor, exact: bool) -> Tensor:
