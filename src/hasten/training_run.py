@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hasten.build import evaluate_task, load_weights
 from hasten.data.tables import AnyDataset
+from hasten.distributed.device import describe_device
 from hasten.distributed.processes import Processes
 from hasten.distributed.rank_log import RankLog
 from hasten.distributed.replicas import shared_checkpoint
@@ -91,7 +92,8 @@ class TrainingRun:
         processes, resolved = setup.processes, setup.resolved
         for note in setup.dataset.source.notes if checkpoint is None else ():
             journal.log_train(f"data: {note}")
-        for note in (*processes.describe(), *resolved.notes):
+        device = f"device: {describe_device(processes.device)}"
+        for note in (*processes.describe(), device, *resolved.notes):
             journal.log_train(note)
         for text in (*warnings, *resolved.warnings):
             journal.warn(text)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hasten.training.signals import StopSignals
+from hasten.training.signals import StopNow, StopSignals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -77,3 +77,18 @@ def test_one_within_another():
         assert (inner.received, outer.received) == (signal.SIGINT, None)
         interrupt()
         assert outer.received == signal.SIGINT
+
+
+def test_immediately_where_work_can_be_abandoned():
+    with StopSignals() as stop:
+        with stop.immediate(lambda: False):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with stop.immediate(lambda: False):
+            pass
+        with pytest.raises(StopNow), stop.immediate():
+            pytest.fail("it was received before")
+        os.kill(os.getpid(), signal.SIGTERM)
+    with StopSignals() as stop:
+        with pytest.raises(StopNow), stop.immediate():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == signal.SIGTERM

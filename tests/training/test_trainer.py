@@ -6,9 +6,11 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,46 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(number, tmp_path):
     timer.cancel()
     assert stopped.value.exit_code == 128 + number
     run.resume(tmp_path / "run", quiet=True)
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+    assert training_log(tmp_path / "run") == training_log(tmp_path / "whole")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("call", "number"), [(1, signal.SIGTERM), (8, signal.SIGINT)])
+def test_a_signal_abandons_compiling(call, number, tmp_path, monkeypatch):
+    """At the start and in a step. The compiler would take 30 s; the run resumes exactly."""
+    compile_function, calls, signaled = torch.compile, 0, []
+
+    def backend(graph, _inputs):
+        if calls == call:
+            signaled.append(time.monotonic())
+            os.kill(os.getpid(), number)
+            while time.monotonic() < signaled[0] + 30:
+                pass
+        return graph.forward
+
+    def compiler(function, **_):
+        compiled = compile_function(function, backend=backend, dynamic=True)
+
+        def counted(*arguments):
+            nonlocal calls
+            calls += 1
+            if calls == 8:
+                torch._dynamo.reset()
+            return compiled(*arguments)
+
+        return counted
+
+    # compiled code draws other dropout masks
+    settings = {"training__compile": "default", "training__epochs": 2, "model__dropout": 0.0}
+    monkeypatch.setattr(torch, "compile", compiler)
+    with pytest.raises(Interrupted) as stopped:
+        train(tmp_path / "run", **settings)
+    assert time.monotonic() - signaled[0] < 10
+    assert stopped.value.exit_code == 128 + number
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    run.resume(tmp_path / "run", quiet=True)
+    train(tmp_path / "whole", **settings)
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
     assert training_log(tmp_path / "run") == training_log(tmp_path / "whole")
 
@@ -236,7 +278,9 @@ def test_training_leaves_torchs_generator_alone(tmp_path):
 
 def test_the_log_says_what_happened(tmp_path):
     train(tmp_path / "run", training__epochs=2)
-    assert "epoch 2  loss" in (tmp_path / "run" / "train.log").read_text()
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "device: cpu, 1 threads" in log
+    assert re.search(r"epoch 2  loss .* examples/s  [\d,]+ MiB RAM", log)
     assert "best so far" in (tmp_path / "run" / "val.log").read_text()
     assert "full ranking" in (tmp_path / "run" / "val.log").read_text()
     assert list((tmp_path / "run").glob("events.out.tfevents*"))

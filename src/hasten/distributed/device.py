@@ -61,6 +61,13 @@ def _device_of_process(name: str, launch: Launch) -> torch.device:
     return torch.device("cuda", launch.local_rank)
 
 
+def describe_device(device: torch.device) -> str:
+    """The device of this process, for the log."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"cpu, {torch.get_num_threads()} threads" if device.type == "cpu" else str(device)
+
+
 def prepare_torch(
     threads: int | None, deterministic: bool, device: torch.device, launch: Launch | None = None
 ) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from hasten.distributed.processes import Processes
 from hasten.errors import ConfigurationError
 from hasten.training.step import OptimizerStep
 
@@ -43,17 +46,43 @@ class CompileReport:
         return asdict(self)
 
 
-def reset_compiled() -> None:
-    """Reset torch.compile, so that only the graphs of this run are counted."""
-    torch._dynamo.reset()
+def compiling() -> bool:
+    """Whether torch.compile is compiling in this thread."""
+    return torch._guards.CompileContext.try_get() is not None
 
 
-def forced(mode: str) -> str:
-    """The mode that compiles without measuring.
+def compile_phases(
+    steppers: Sequence[OptimizerStep],
+    before: Sequence[CompileReport],
+    mode: str,
+    processes: Processes,
+    compile_phase: Callable[[OptimizerStep, str], CompileReport],
+) -> list[CompileReport]:
+    """Compile all phases, alike on all ranks; return their reports.
 
-    For ranks above 0 and for resumed runs: the phase is known to gain from being compiled.
+    before: the reports of a run that is resumed, which is compiled as it was. compile_phase:
+    :func:`compile_step` of a phase by a mode, on this rank.
     """
-    return "default" if mode == "auto" else mode
+    measured = not before and processes.is_rank0
+
+    def measure(stepper: OptimizerStep) -> dict[str, Any]:
+        return compile_phase(stepper, mode).to_json()
+
+    def compile_unmeasured(stepper: OptimizerStep, requested: str) -> None:
+        if not measured:
+            compile_phase(stepper, "default" if requested == "auto" else requested)
+
+    torch._dynamo.reset()  # so that only the graphs of this run are counted
+    # rank 0 measures, the other ranks do as it decided
+    reports = list(before) or [
+        CompileReport(**processes.run_on_rank0(partial(measure, stepper), "compiling"))
+        for stepper in steppers
+    ]
+    for stepper, report in zip(steppers, reports, strict=False):
+        if report.in_effect:
+            again = partial(compile_unmeasured, stepper, report.requested)
+            processes.run_on_all_ranks("compiling", again)
+    return reports
 
 
 def _probe(stepper: OptimizerStep, seed: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -71,6 +71,12 @@ class RunControl:
     def synchronize_stop(self) -> None:
         """Sum the flags over all processes outside of a step, and apply them."""
         self.apply(self.processes.sum_(torch.tensor(self.collect()), "stop requests").tolist())
+
+    def abandon(self, step: int, folder: object) -> NoReturn:
+        """Raise Interrupted for the signal that this process received, without the others."""
+        self.stop = self.signals.received
+        self.raise_if_stopped(step, folder)
+        raise AssertionError("no signal was received")
 
     def raise_if_stopped(self, step: int, folder: object) -> None:
         """Raise Interrupted if a stop was agreed; the checkpoint is already written."""

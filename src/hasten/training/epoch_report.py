@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from hasten.distributed.rank_log import RankLog
 from hasten.evaluation.ranker import Evaluation
-from hasten.runs.environment import peak_memory_bytes
 from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
 
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What an epoch produced. number: from 1; step: optimizer steps of the run so far."""
+    """What an epoch produced.
+
+    number: from 1; step: optimizer steps of the run so far; memory: the peak, as text.
+    """
 
     number: int
     step: int
@@ -22,6 +24,7 @@ class EpochReport:
     lr: float
     seconds: float
     examples_per_second: float
+    memory: str
     evaluation: Evaluation | None
     #: whether the evaluation is the best so far
     best: bool
@@ -39,7 +42,7 @@ class EpochReport:
         text = " ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
         line = (
             f"epoch {number}  {text}  {self.seconds:.1f} s  "
-            f"{self.examples_per_second:,.0f} examples/s  {peak_memory_bytes() / 2**20:,.0f} MiB"
+            f"{self.examples_per_second:,.0f} examples/s  {self.memory}"
         )
         if evaluation is not None:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in evaluation.values.items())

@@ -1,6 +1,6 @@
-"""Release cached memory: to the device, or on the CPU to the operating system.
+"""Memory in use, and releasing what is cached: to the device, on the CPU to the operating system.
 
-Off by default, because the next step has to allocate the memory again: on CUDA with a
+Releasing is off by default, because the next step has to allocate the memory again: on CUDA with a
 synchronization, on the CPU page by page.
 """
 
@@ -11,6 +11,20 @@ import gc
 import platform
 
 import torch
+
+from hasten.runs.environment import peak_memory_bytes
+
+
+def describe_memory(device: torch.device) -> str:
+    """The peak memory of this process: on a GPU (on MPS the memory now), and of the host (RAM)."""
+    host = f"{peak_memory_bytes() / 2**20:,.0f} MiB RAM"
+    if device.type == "cpu":
+        return host
+    if device.type == "cuda":
+        used = torch.cuda.max_memory_allocated(device)
+    else:
+        used = torch.mps.driver_allocated_memory()
+    return f"{used / 2**20:,.0f} MiB GPU  {host}"
 
 
 def can_release(device: torch.device) -> bool:

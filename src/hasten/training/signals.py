@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 _STOP = (signal.SIGINT, signal.SIGTERM)
 
 
+class StopNow(BaseException):
+    """A stop signal within :meth:`StopSignals.immediate`."""
+
+
 class StopSignals:
     """A context in which SIGINT and SIGTERM only set :attr:`received`; the trainer then saves.
 
-    A second SIGINT raises KeyboardInterrupt, for when saving itself hangs. Outside the main
-    thread, where Python allows no handlers, it does nothing.
+    Work that takes minutes and can be abandoned runs in :meth:`immediate`. A second SIGINT raises
+    KeyboardInterrupt, for when saving itself hangs. Outside the main thread, where Python allows no
+    handlers, it does nothing.
     """
 
     def __init__(self) -> None:
         #: the number of the first signal that came, or None
         self.received: int | None = None
         self._interrupts = 0
+        self._abandons: Callable[[], bool] | None = None
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -40,6 +48,21 @@ class StopSignals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
+    @contextmanager
+    def immediate(self, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """A context in which a signal raises :class:`StopNow` at once, where ``when`` returns True.
+
+        Python calls handlers in the main thread alone: what torch computes in another thread (the
+        backward pass on CUDA) ends first.
+        """
+        self._abandons = when
+        try:
+            if self.received is not None and when():
+                raise StopNow
+            yield
+        finally:
+            self._abandons = None
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received = number
@@ -47,3 +70,5 @@ class StopSignals:
             self._interrupts += 1
             if self._interrupts > 1:
                 raise KeyboardInterrupt
+        if self._abandons is not None and self._abandons():
+            raise StopNow

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hasten.errors import CheckpointError
 from hasten.runs.checkpoint import Checkpoint
-from hasten.training.compile import CompileReport, compile_step, forced, reset_compiled
+from hasten.training.compile import CompileReport
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.precision import Precision
 from hasten.training.schedule import Schedule
@@ -135,10 +135,10 @@ class TrainingState:
             "compiled": [report.to_json() for report in self.compile_reports],
         }
 
-    def load(self, checkpoint: Checkpoint, seed: int) -> None:
+    def load(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written, on any number of processes.
 
-        seed: the run's seed. Raises CheckpointError if the checkpoint does not fit the model.
+        Raises CheckpointError if the checkpoint does not fit the model.
         """
         weights, saved = checkpoint.tensors["weights"], checkpoint.state
         try:
@@ -159,11 +159,6 @@ class TrainingState:
             raise CheckpointError(
                 f"{checkpoint.path}: damaged, or of another model: {error}"
             ) from error
-        if any(report.in_effect for report in self.compile_reports):
-            reset_compiled()
-        for stepper, report in zip(self.steppers, self.compile_reports, strict=False):
-            if report.in_effect:
-                compile_step(stepper, forced(report.requested), seed)
 
     def load_phases(self, checkpoint: Checkpoint) -> None:
         """Load only the state of the phases."""

@@ -25,15 +25,15 @@ from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
 from hasten.runs.resuming import fixed_options
 from hasten.runs.run_folder import RunFolder
-from hasten.training.compile import CompileReport, compile_step, forced, reset_compiled
+from hasten.training.compile import CompileReport, compile_phases, compile_step, compiling
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.epoch_report import EpochReport
-from hasten.training.memory import release_memory
+from hasten.training.memory import describe_memory, release_memory
 from hasten.training.nonfinite import NonFiniteGuard
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
-from hasten.training.signals import StopSignals
+from hasten.training.signals import StopNow, StopSignals
 from hasten.training.state import TrainingState
 from hasten.training.step import DataShard, OptimizerStep
 from hasten.training.weight_average import WeightAverage
@@ -93,8 +93,7 @@ class Trainer:
         """Train until the epoch limit, early stopping or the time limit; return the reason."""
         self.control.start()
         self.state.started = self.control.started
-        if not self.state.compile_reports:  # a resumed run compiles in TrainingState.load
-            self.compile()
+        self.compile()
         self.model.train()
         while self.state.position.epoch < self.epochs:
             if self.state.early_stopping.exhausted:
@@ -104,23 +103,23 @@ class Trainer:
         return "epochs"
 
     def compile(self) -> None:
-        """Compile the hot function of every phase, as configured."""
-        mode = self.config.training.compile
-        if mode == "off":
+        """Compile the hot function of every phase: as configured, or as before the run stopped."""
+        mode, before = self.config.training.compile, self.state.compile_reports
+        if mode == "off" and not before:
             return
         self.processes.activity = "compiling"
-        reset_compiled()
-        for stepper in self.steppers:
-
-            def compile_and_measure(stepper: OptimizerStep = stepper) -> dict[str, object]:
-                return compile_step(stepper, mode, self.config.seed).to_json()
-
-            # rank 0 measures, the other ranks do as it decided
-            report = CompileReport(**self.processes.run_on_rank0(compile_and_measure, "compiling"))
-            if report.in_effect and not self.processes.is_rank0:
-                compile_step(stepper, forced(mode), self.config.seed)
-            self.state.compile_reports.append(report)
+        reports = compile_phases(self.steppers, before, mode, self.processes, self.compile_phase)
+        for report in () if before else reports:
             self.journal.log_train(f"compile: {report.to_json()}")
+        self.state.compile_reports = reports
+
+    def compile_phase(self, stepper: OptimizerStep, mode: str) -> CompileReport:
+        """Compile a phase; a signal abandons it. There is nothing to save then."""
+        try:
+            with self.control.signals.immediate():
+                return compile_step(stepper, mode, self.config.seed)
+        except StopNow:
+            self.control.abandon(self.state.position.step, self.folder.path)
 
     def train_epoch(self) -> bool:
         """Train from the current position to the end of the epoch; True if time ran out."""
@@ -149,7 +148,17 @@ class Trainer:
             batch = phase.plan(self.config.seed, position.epoch, position.index)
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
-            for name, value in stepper(batch, state.schedule.at(position.step), flags).items():
+            try:
+                # several processes stop after the same step: none of them can abandon it
+                when = (lambda: False) if self.processes.joined else compiling
+                with self.control.signals.immediate(when):
+                    values = stepper(batch, state.schedule.at(position.step), flags)
+            except StopNow:
+                stepper.zero_grad()
+                self.record_losses(phase, losses)
+                self.save()
+                self.control.abandon(position.step, self.folder.path)
+            for name, value in values.items():
                 losses[name] = losses[name] + value if name in losses else value
             state.totals.examples += phase.examples(batch)
             position.index += 1
@@ -230,9 +239,9 @@ class Trainer:
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
         # only the total of the run is kept: estimate this epoch's examples by the mean over epochs
         rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
-        seconds = totals.epoch_seconds
+        seconds, memory = totals.epoch_seconds, describe_memory(self.device)
         report = EpochReport(
-            finished, position.step, losses, state.lr, seconds, rate, evaluation, is_best
+            finished, position.step, losses, state.lr, seconds, rate, memory, evaluation, is_best
         )
         report.write(self.journal, self.progress, early_stopping.metric)
         totals.losses, totals.epoch_seconds = {}, 0.0
@@ -285,4 +294,4 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
-        self.state.load(checkpoint, self.config.seed)
+        self.state.load(checkpoint)
