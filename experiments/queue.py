@@ -212,6 +212,7 @@ def open_and_report(queue: Queue, group: str, commit: bool) -> int:
     say(f"{group}: {entry['metric']} on validation selects {entry['selected']}")
     for figures in entry["test"]:
         say(f"  seed {figures['seed']}: test {figures['test']}")
+    say("make docs writes them into the recipes and README.md")
     if commit:
         commit_files(written, f"Test figures of {group}")
     return 0
