@@ -7,10 +7,11 @@ import pytest
 
 from bench.machine import ROOT
 from experiments.definitions import EXPERIMENTS
-from experiments.experiment import by_recipe, differing_keys
+from experiments.experiment import by_recipe, configuration_keys, differing_keys
 from experiments.quality import DATA, as_it_comes, figure
 from experiments.recipes import completed, measured
 from experiments.summary import RESULTS, load_configurations
+from hasten.configuration.build import build_config
 from hasten.recipes.load import FOLDER, find_recipe, recipes
 
 
@@ -73,3 +74,10 @@ def test_measured_figures_replace_what_a_file_says(tmp_path):
     copy = tmp_path / "beauty.yaml"
     copy.write_text(text.replace("ndcg@10: [0.0352", "ndcg@10: [0.9"))
     assert completed(copy, load_configurations(RESULTS)) == text
+
+
+def test_every_experiment_has_a_valid_configuration():
+    for experiment in EXPERIMENTS:
+        if experiment.seed == 0:
+            keys = configuration_keys(experiment.model, experiment.options)
+            build_config(experiment.model, experiment.data, flags=keys)
