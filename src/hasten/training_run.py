@@ -132,7 +132,7 @@ class TrainingRun:
         setup, trainer = self.setup, self.trainer
         processes, folder, dataset = setup.processes, setup.folder, setup.dataset
         config = setup.resolved.config
-        earlier = trainer.finish()
+        trainer.finish()
         best = shared_checkpoint(
             processes, lambda: read_checkpoint(folder.best, groups={"weights", "phases"})
         )
@@ -160,7 +160,7 @@ class TrainingRun:
             seconds={
                 "train": totals.train_seconds,
                 "evaluate": totals.evaluate_seconds,
-                "total": earlier + time.perf_counter() - setup.begin,
+                "total": totals.earlier_seconds + time.perf_counter() - setup.begin,
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
             peak_memory_bytes=max(processes.gather(peak_memory_bytes())),

@@ -16,7 +16,7 @@ from hasten.distributed.processes import Processes
 
 
 class GradientAllReduce:
-    """Sums gradients and losses of a step over processes; all hold the same bytes afterwards."""
+    """Sum the gradients and losses of a step over processes, with the same bytes on all of them."""
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
@@ -37,11 +37,11 @@ class GradientAllReduce:
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Sum gradients and ``sums`` (in place), losses and flags over all processes.
 
-        parameters: of one dtype and device, of the same shapes on all processes; losses: scalars by
-        name; a process without rows has none. A phase must name its terms alike in every step.
+        parameters: of one dtype and device, the same shapes on all ranks; losses: scalars by
+        name; a process without examples has none. A phase must use the same names in every step.
         Returns the losses and the summed flags [len(control_flags)].
         """
-        if self.processes.world == 1:  # under a launcher, alone
+        if self.processes.world == 1:  # the only process of a launcher
             return losses, self.processes.sum_(torch.tensor(control_flags), "stop requests")
         if self._names is None:
             self._names = self._agreed_names(losses)
@@ -53,7 +53,7 @@ class GradientAllReduce:
             (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
         held += zip(self._sums, sums, strict=True)
-        if held:  # a shard without rows leads to no gradient at all
+        if held:  # a shard without examples has no gradients
             torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
         for view, grad in zip(self._views, grads, strict=True):
             if grad is None:
@@ -78,7 +78,7 @@ class GradientAllReduce:
         return list(dict.fromkeys(name for names in told for name in names))
 
     def _lay_out(self, held: Sequence[Tensor], gradients: int, tail: int) -> None:
-        """Cut the buffer into gradients, sums, then losses and flags, if shapes have changed."""
+        """Divide the buffer into gradients, sums, losses and flags, if shapes have changed."""
         shapes = [tensor.shape for tensor in held]
         if shapes == self._shapes:
             return
@@ -87,9 +87,9 @@ class GradientAllReduce:
         self._count, self._gradients = sum(sizes), sum(sizes[:gradients])
         if self._count > len(self._buffer):
             kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients]}
-            assert len(kinds) == 1, "one dtype and device a phase"
+            assert len(kinds) == 1, "one dtype and device per phase"
             ((dtype, device),) = kinds
-            # rows that a batch reads differ in number: a first growth should be the last
+            # the rows that a batch reads vary in number: leave room, to grow only once
             spare = self._count // 4 if len(self._buffer) else 0
             self._buffer = torch.empty(self._count + spare, dtype=dtype, device=device)
         *pieces, self._tail = torch.split(self._buffer[: self._count], sizes)

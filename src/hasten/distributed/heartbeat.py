@@ -25,9 +25,9 @@ _FAILED = "failed"
 class Heartbeat:
     """The heartbeat of one process; threads run from :meth:`start` to :meth:`stop`.
 
-    store: of torch.distributed, with a connection and a key prefix of its own. holder: the process
-    that holds the store. timeout: seconds without a heartbeat after which a process is lost.
-    activity: returns what this process is doing.
+    store: of torch.distributed, with its own connection and key prefix. holder: the process that
+    holds the store. timeout: seconds without a heartbeat after which a process is lost. activity:
+    returns what this process is doing.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Heartbeat:
         self.store, self.holder, self.rank, self.world = store, holder, rank, world
         self.timeout, self.activity = timeout, activity
         self.interval = min(0.5, timeout / 10)
-        #: why this process cannot go on, once it cannot
+        #: the reason why this process cannot continue, or None
         self.lost: str | None = None
         self._stopping = threading.Event()
         self._launcher = os.getppid()
@@ -69,9 +69,9 @@ class Heartbeat:
         self._write(0)
 
     def stop(self, *, wait: bool = True) -> None:
-        """Stop the threads. wait: until they have ended; needed where the interpreter ends next.
+        """Stop the threads. wait: until they have ended; needed if the interpreter ends next.
 
-        A thread that returns from the store after that cannot have the interpreter's lock, which
+        A thread that returns from the store after that cannot acquire the interpreter's lock, which
         aborts the process. The store's timeout bounds the wait.
         """
         self._stopping.set()
@@ -83,7 +83,7 @@ class Heartbeat:
         text = json.dumps({"rank": self.rank, "activity": self.activity(), "message": message})
         try:
             self.store.compare_set(_FAILED, "", text)
-        except RuntimeError:  # the store has gone: the others notice that
+        except RuntimeError:  # the store is gone: the others detect that
             return
         time.sleep(3 * self.interval)
 
@@ -94,7 +94,7 @@ class Heartbeat:
             time.sleep(self.interval / 5)
         if self.lost is None and self._store_gone is not None:
             self.lost = self._store_gone
-        # a last beat may have been written just before, and read a beat later
+        # the last heartbeat may have been written just before, and be read one interval later
         last = since + 1.5 * self.interval
         silent = [rank for rank, heard in self._heard.items() if heard < last]
         if self.lost is None and silent:

@@ -12,7 +12,7 @@ from hasten.runs.journal import escape_controls, open_log
 
 
 class RankLog:
-    """Stands in for :class:`hasten.runs.journal.Journal` on ranks above 0.
+    """Replaces :class:`hasten.runs.journal.Journal` on ranks above 0.
 
     Log lines go to ``train-rank<k>.log``; only rank 0 writes metrics and TensorBoard.
     """
@@ -20,7 +20,7 @@ class RankLog:
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / f"train-rank{rank}.log"
         try:
-            folder.mkdir(parents=True, exist_ok=True)  # on a machine with disks of its own
+            folder.mkdir(parents=True, exist_ok=True)  # another machine without a shared disk
             self._file = open_log(self._path)
         except OSError as error:
             raise self._failure(error) from error

@@ -25,7 +25,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def resolve_backend(name: str, device: torch.device) -> str:
-    """``auto`` is nccl on CUDA, else gloo; one that cannot serve the device is refused."""
+    """``auto`` is nccl on CUDA, else gloo; an error if the device does not support it."""
     if name == "auto":
         return "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
     if name == "nccl" and device.type != "cuda":
@@ -38,10 +38,10 @@ def resolve_backend(name: str, device: torch.device) -> str:
 
 
 def choose_interface(launch: Launch) -> None:
-    """Let gloo and nccl use loopback on one node, else the interface that reaches the first.
+    """Let gloo and nccl use loopback on one node, else the interface that reaches the first node.
 
-    ``GLOO_SOCKET_IFNAME`` and ``NCCL_SOCKET_IFNAME`` stay where they are set. Left to itself, gloo
-    would take the address of the host's name, which is often one that no other machine reaches.
+    Existing values of ``GLOO_SOCKET_IFNAME`` and ``NCCL_SOCKET_IFNAME`` are kept. By default gloo
+    uses the address of the host name, which other machines often cannot reach.
     """
     if launch.one_node:
         name: str | None = "lo0" if sys.platform == "darwin" else "lo"
@@ -53,10 +53,10 @@ def choose_interface(launch: Launch) -> None:
 
 
 def _interface_towards(address: str, port: int) -> str | None:
-    """The interface from which packets to this address leave; None where that is not known."""
+    """The network interface that routes to this address; None if unknown."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, port))  # a datagram socket sends nothing by that
+            probe.connect((address, port))  # connecting a datagram socket sends nothing
             own = probe.getsockname()[0]
     except OSError:
         return None
@@ -64,7 +64,7 @@ def _interface_towards(address: str, port: int) -> str | None:
 
 
 def _address_of(interface: str) -> str | None:
-    """The IPv4 address of an interface, where the system tells (Linux)."""
+    """The IPv4 address of an interface, if the system provides it (Linux)."""
     request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
@@ -75,7 +75,7 @@ def _address_of(interface: str) -> str | None:
 
 
 def open_store(launch: Launch, timeout: timedelta) -> Any:
-    """The store of the rendezvous: held by the launcher, or else by rank 0."""
+    """The store of the rendezvous, held by the launcher or by rank 0."""
     holds = launch.rank == 0 and not launch.keeps_store
     descriptor = launch.store_socket
     if holds and descriptor is None:
@@ -99,7 +99,7 @@ def open_store(launch: Launch, timeout: timedelta) -> Any:
 
 
 def _listen(launch: Launch) -> int:
-    """An open socket at the address that the launcher named, on that address alone."""
+    """An open socket that listens only at the address that the launcher named."""
     local = launch.address in ("localhost", LOOPBACK)
     address = LOOPBACK if local else launch.address
     try:
@@ -112,9 +112,9 @@ def _listen(launch: Launch) -> int:
 def rendezvous(
     launch: Launch, options: DistributedOptions, device: torch.device, backend: str
 ) -> Any:
-    """Wait for the others and form the process group; the store.
+    """Wait for the others, form the process group and return the store.
 
-    Raises ProcessesError, naming who did not come.
+    Raises ProcessesError that names the missing processes.
     """
     if dist.is_initialized():
         raise ProcessesError(

@@ -78,7 +78,7 @@ def _compare(processes: Processes, own: list[Any], names: list[str], when: str) 
 def shared_checkpoint(
     processes: Processes, read: Callable[[], Checkpoint | None]
 ) -> Checkpoint | None:
-    """The checkpoint that ``read`` returns on rank 0, on all; only rank 0 needs the files."""
+    """The checkpoint that ``read`` returns on rank 0, on all ranks; only rank 0 needs the files."""
     if processes.world == 1:
         return read()
     kept: list[Checkpoint] = []
@@ -128,12 +128,12 @@ def _empty(shapes: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, as one row; a view where it is contiguous."""
+    """The bytes of a tensor in one dimension; a view if it is contiguous."""
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def merged_ranks(processes: Processes, ranks: RankCounts | None) -> RankCounts | None:
-    """The counts of all shares of an evaluation; None if one of them was stopped."""
+    """Sum the rank counts of all processes; None if one of them was stopped."""
     if not processes.joined:
         return ranks
     stopped = torch.tensor([float(ranks is None)])

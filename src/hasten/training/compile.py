@@ -22,7 +22,7 @@ from hasten.training.step import OptimizerStep
 
 _PROBE_BATCHES = 3
 _MUST_GAIN = 0.97
-#: of one function: it sees several widths, with and without gradients
+#: graphs per function, which sees several widths, with and without gradients
 _GRAPHS = 64
 
 
@@ -58,10 +58,10 @@ def compile_phases(
     processes: Processes,
     compile_phase: Callable[[OptimizerStep, str], CompileReport],
 ) -> list[CompileReport]:
-    """Compile all phases, alike on all ranks; return their reports.
+    """Compile all phases, in the same way on all ranks; return their reports.
 
-    before: the reports of a run that is resumed, which is compiled as it was. compile_phase:
-    :func:`compile_step` of a phase by a mode, on this rank.
+    before: the reports of a resumed run, which is compiled as before. compile_phase:
+    :func:`compile_step` of a phase in a mode, on this rank.
     """
     measured = not before and processes.is_rank0
 
@@ -73,7 +73,7 @@ def compile_phases(
             compile_phase(stepper, "default" if requested == "auto" else requested)
 
     torch._dynamo.reset()  # so that only the graphs of this run are counted
-    # rank 0 measures, the other ranks do as it decided
+    # rank 0 measures and decides for all ranks
     reports = list(before) or [
         CompileReport(**processes.run_on_rank0(partial(measure, stepper), "compiling"))
         for stepper in steppers
@@ -116,8 +116,8 @@ def compile_step(stepper: OptimizerStep, mode: str, seed: int) -> CompileReport:
         return CompileReport(mode, in_effect=False, note=note)
     stepper.phase.compile_with(_plain)
     if mode == "auto":
-        _probe(stepper, seed)  # what fails here is not the compiler
-    # in turn, so that memory touched for the first time, or a busy machine, is charged to both
+        _probe(stepper, seed)  # an error here is not the compiler's
+    # alternate, so that first-touch page faults and other load on the machine affect both
     turns = (_plain, wrap, wrap, _plain) if mode == "auto" else (wrap,)
     times: dict[Any, float] = {}
     try:

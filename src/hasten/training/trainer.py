@@ -280,17 +280,13 @@ class Trainer:
             state = {**self.state.to_json(), "config": fixed_options(self.config)}
             write_checkpoint(folder, self.state.tensors(), state)
 
-    def finish(self) -> float:
-        """Write ``final``, and ``best`` if no evaluation chose one.
-
-        Return the elapsed seconds of earlier sessions of this run.
-        """
+    def finish(self) -> None:
+        """Write ``final``, and ``best`` if no evaluation chose one."""
         self.write(self.folder.final)
         early_stopping = self.state.early_stopping
         if early_stopping.best is None:
             early_stopping.best_epoch = self.state.position.epoch
             self.write(self.folder.best)
-        return self.state.totals.earlier_seconds
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
