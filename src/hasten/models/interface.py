@@ -1,9 +1,8 @@
 """The model interface: what training, evaluation, inference and the command line call.
 
-A model is a subclass of :class:`Model`. It must have five class attributes and ``scorer``; every
-other method is a hook with a default that does nothing. Capabilities that only some models
-have are protocols of their own: :class:`NodeEmbedder`, :class:`PathExplainer` and
-:class:`ExampleLosses`.
+A model is a subclass of :class:`Model`. It must define the class attributes without a default and
+``scorer``; every other method is a hook that does nothing by default. Capabilities of some models
+are separate protocols: :class:`NodeEmbedder`, :class:`PathExplainer` and :class:`ExampleLosses`.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from hasten.ops.ranking.scorer import Scorer
 if TYPE_CHECKING:
     from hasten.ops.graph.best_paths import PathGraph
 
-#: the data that a model trains on: interactions in order; users and items without order; the same
-#: with a knowledge graph of the items; the same with item features; triples; triples between typed
-#: nodes, with node features (see ``hasten.config.data.READS``)
+#: the data that a model trains on: sequences of interactions; user-item pairs; pairs with a
+#: knowledge graph about the items; pairs with item features; triples; typed graphs with node
+#: features (see ``hasten.config.data.READS``)
 Reads = Literal["interactions", "pairs", "facts", "features", "triples", "typed_graph"]
 
 
@@ -78,14 +77,14 @@ class Model(nn.Module, ABC):
     name: ClassVar[str]
     #: a one-line description
     summary: ClassVar[str]
-    #: its options, a subclass of ``ModelOptions`` whose ``name`` is a ``Literal`` of the same name
+    #: its options, a subclass of ``ModelOptions`` with the field ``name: Literal["<name>"]``
     Options: ClassVar[type[ModelOptions]]
-    #: training defaults that differ from the general ones, e.g. {"lr": 1e-3}; keys of other
-    #: sections are written in full: {"evaluation.metrics": ("mrr",)}
+    #: defaults that differ from the general ones: keys of ``training``, as {"lr": 1e-3}, or full
+    #: keys of other sections, as {"evaluation.metrics": ("mrr",)}
     defaults: ClassVar[Mapping[str, Any]] = {}
-    #: the built-in sample that is used when no data are named
+    #: the built-in sample to train on if no data are given
     sample: ClassVar[str]
-    #: which options of a run have an effect; the others are refused
+    #: which options have an effect on the model; the others are errors
     supports: ClassVar[Supports] = Supports()
     #: the kind of data that it trains on
     reads: ClassVar[Reads] = "interactions"
@@ -119,10 +118,10 @@ class Model(nn.Module, ABC):
         return ()
 
     def fit(self, dataset: Any) -> None:
-        """Train a model that has no phases, in one go."""
+        """Train a model that has no phases (without gradient steps)."""
 
     def attach(self, dataset: Any) -> None:
-        """Take what the model needs from the data beside their sizes.
+        """Take what the model needs from the data besides their sizes.
 
         Called once after the model is built, for training and for a loaded run, before the model
         is moved to its device.
@@ -131,8 +130,7 @@ class Model(nn.Module, ABC):
     def adopt(self, weights: Mapping[str, Tensor]) -> bool:
         """Initialize from the weights of another model (``--init-from``).
 
-        False if the weights are not of a kind that the model can convert: they are then loaded as
-        its own.
+        False if the model cannot convert them; hasten then loads them as the model's own weights.
         """
         return False
 
@@ -148,7 +146,7 @@ class Model(nn.Module, ABC):
         return None
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """Replace the function where a step spends its time by ``wrap(function)``.
+        """Replace the most expensive function of a step by ``wrap(function)``.
 
         False if the model has nothing to compile.
         """
@@ -173,7 +171,7 @@ class NodeEmbedder(Protocol):
 class PathExplainer(Protocol):
     """A model with attention over a graph: ``hasten recommend --explain``."""
 
-    #: one for each hop: a path has at most as many edges
+    #: a path has at most as many edges as there are layers
     layers: nn.ModuleList
 
     def path_graph(self) -> PathGraph:
@@ -188,8 +186,8 @@ class ExampleLosses(Protocol):
     def example_losses(self, batch: Any) -> Tensor:
         """The loss of each example of a batch, without reduction.
 
-        batch: as for the training loss. Of a ``CompletionMicroBatch`` [B], one for each query; of a
-        ``NextItemMicroBatch`` [T], one for each target. Use PyTorch's own operations:
-        ``hasten influence`` differentiates them in forward mode.
+        batch: a ``CompletionMicroBatch``: [B], one loss per query; or a ``NextItemMicroBatch``:
+        [S], one loss per target. Use PyTorch's own operations: ``hasten influence`` differentiates
+        them in forward mode.
         """
         ...

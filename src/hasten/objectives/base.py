@@ -163,7 +163,7 @@ class Phase(ABC):
         """Exactly the parameters that this phase updates."""
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """Replace the function where a step spends its time by ``wrap(function)``.
+        """Replace the most expensive function of a step by ``wrap(function)``.
 
         False if the phase has nothing to compile.
         """
