@@ -100,7 +100,7 @@ def test_an_edge_and_its_reverse_are_never_in_different_parts():
     both = Triples(
         np.concatenate([head, tail]), np.zeros(1800, np.int64), np.concatenate([tail, head])
     )
-    part, words = link_parts(both, (0.6, 0.2, 0.2), 1, 3)
+    part, words = link_parts(both, (0.6, 0.2, 0.2), 3)
     of = {}
     for h, t, p in zip(both.head.tolist(), both.tail.tolist(), part.tolist(), strict=True):
         assert of.setdefault((min(h, t), max(h, t)), p) == p

@@ -51,18 +51,16 @@ class BadIds(ValueError):
 
 
 def vocabulary(
-    kind: str, roles: Sequence[str], sources: Sequence[tuple[Rows, Sequence[IdColumn]]], mode: Mode
+    kind: str, roles: Sequence[str], columns: Sequence[IdColumn], rows: Sequence[Rows], mode: Mode
 ) -> Ids:
     """The ids of some roles over all files as one sorted vocabulary (see :func:`unite`).
 
-    kind: what the ids name, for messages; sources: each file with its columns, one a role.
+    kind: what the ids name, for messages; columns: one a file and role; rows: of the files.
 
     Raises:
         DataError: ids that cannot be used, with their lines.
     """
-    rows = [source for source, _ in sources]
     header = frozenset().union(*(source.header for source in rows))
-    columns = [column for _, found in sources for column in found]
     try:
         return unite(kind, columns, mode, header)
     except BadIds as error:

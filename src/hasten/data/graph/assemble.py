@@ -117,5 +117,5 @@ def _parts(
     if chosen == "given":
         return given_parts(None if part is None else part[row], "triple", _REMEDY)
     if read.typed:
-        return link_parts(triples, options.ratios, int(triples.relation.max()) + 1, seed)
+        return link_parts(triples, options.ratios, seed)
     return random_parts(triples, options.ratios, seed)

@@ -15,9 +15,8 @@ from hasten.data.readers import triples as reader
 from hasten.data.readers.interface import Claim
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.files import (
-    ENDINGS,
     Files,
-    ending,
+    data_files,
     is_graph,
     located_parts,
     part_files,
@@ -132,11 +131,7 @@ def _only(key: str, given: str | None, folder: Path | None, found: list[Path]) -
 
 
 def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
-    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    candidates = [
-        p for p in files
-        if ending(p) in ENDINGS and p not in beside and not p.name.lower().startswith("readme")
-    ]  # fmt: skip
+    candidates = [p for p in data_files(folder) if p not in beside]
     graphs = [p for p in candidates if is_graph(p)]
     parts: tuple[tuple[Path, int | None], ...] = part_files(folder, candidates)
     if not parts or (graphs and not _claimed(parts[0][0], options)):
@@ -145,7 +140,7 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
             certain = [p for p in readable if _claimed(p, options, named=False)]
             readable = next((f for f in (graphs, certain) if len(f) == 1), readable)
         if len(readable) != 1:
-            listed = ", ".join(p.name for p in readable or candidates or files) or "nothing"
+            listed = ", ".join(p.name for p in readable or candidates) or "nothing"
             what = "more than one file may hold the triples" if readable else "no triples are found"
             raise DataError(
                 f"{folder}: {what}: {listed}. Name one file, or data.train, data.valid and "

@@ -17,9 +17,8 @@ from hasten.data.readers.node_table import NodeTable, read_nodes
 from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, EdgeFile
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import (
-    ENDINGS,
     Files,
-    ending,
+    data_files,
     located_parts,
     part_files,
     resolve,
@@ -130,7 +129,7 @@ def _files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
 
 def _in_folder(folder: Path) -> Files:
     """The parts in a folder, or its only file of typed edges."""
-    candidates = sorted(p for p in folder.iterdir() if p.is_file() and ending(p) in ENDINGS)
+    candidates = data_files(folder)
     if parts := part_files(folder, candidates):
         return Files(set_name(folder), str(folder), parts)
     edges = [p for p in candidates if typed.claim(sample(p)) is not None]

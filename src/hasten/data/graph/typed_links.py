@@ -15,7 +15,8 @@ from hasten.arrays import Int64
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
 from hasten.data.graph.node_types import symmetric_relations, type_codes
-from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Triples, Vocabulary
+from hasten.data.graph.splits import held_out
+from hasten.data.tables import Triples, Vocabulary
 from hasten.errors import DataError
 
 
@@ -119,7 +120,7 @@ def _in_both_directions(
 
 
 def link_parts(
-    triples: Triples, shares: tuple[float, float, float], relations: int, seed: int
+    triples: Triples, shares: tuple[float, float, float], seed: int
 ) -> tuple[np.ndarray, str]:
     """A random split of every relation's links by shares. Every node keeps a training edge.
 
@@ -135,27 +136,9 @@ def link_parts(
     _, first, link = np.unique(
         (triples.relation * count + low) * count + high, return_index=True, return_inverse=True
     )
-    ends = np.stack([low[first], high[first]], axis=1)
-    relation = triples.relation[first]
-    order = np.argsort(counter.bits(counter.key(seed, counter.Stream.SPLIT, 2), len(first)))
-    stays = np.zeros(len(first), bool)
-    stays[np.unique(ends[order].reshape(-1), return_index=True)[1] // 2] = True
-    stays[np.unique(relation[order], return_index=True)[1]] = True
-    part = np.full(len(first), TRAIN, np.int8)
-    sizes = np.bincount(relation, minlength=relations)
-    for number in range(relations):
-        free = order[~stays & (relation[order] == number)]
-        end = len(free)
-        for which in (TEST, VALID):
-            taken = free[max(0, end - round(sizes[number] * shares[which])) : end]
-            part[taken] = which
-            end -= len(taken)
-    for which in (TEST, VALID):
-        if shares[which] and not (part == which).any():
-            raise DataError(
-                f"data.ratios: of {len(first):,} edges none is left for {PART_NAMES[which]}, "
-                "because every node and relation keeps a training edge: lower the shares"
-            )
+    links = Triples(low[first], triples.relation[first], high[first])
+    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 2), len(links))
+    part = held_out(links, links.relation, shares, random, "every node and relation keeps an edge")
     words = "/".join(f"{share:g}" for share in shares)
     return part[link.reshape(-1)], (
         f"ratio {words} of every relation's edges with their reverses, at random (seed {seed}), "

@@ -21,8 +21,8 @@ def unite_roles(
     Raises:
         DataError: ids that cannot be used, with their lines.
     """
-    columns = [(source.rows, [getattr(source, role) for role in roles]) for source in sources]
-    return ids.vocabulary(kind, roles, columns, mode)
+    columns = [getattr(source, role) for source in sources for role in roles]
+    return ids.vocabulary(kind, roles, columns, [source.rows for source in sources], mode)
 
 
 def index_triples(

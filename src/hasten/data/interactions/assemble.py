@@ -105,13 +105,9 @@ def _join(
                 f"{', '.join(holding)} with a {what} column, but not the other files: "
                 "give all of them the same columns"
             )
-    users, items = (
-        ids.vocabulary(
-            role, (role,), [(events.rows, [getattr(events, role)]) for events in sources],
-            options.ids,
-        )
-        for role in ("user", "item")
-    )  # fmt: skip
+    rows, mode = [events.rows for events in sources], options.ids
+    users = ids.vocabulary("user", ("user",), [events.user for events in sources], rows, mode)
+    items = ids.vocabulary("item", ("item",), [events.item for events in sources], rows, mode)
     said += [*users.notes, *items.notes]
     rating, time, key = None, None, None
     if timed := [events.time for events in sources if events.time is not None]:

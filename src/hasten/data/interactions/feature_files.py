@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hasten.config import FeatureOptions
 from hasten.data.sources import catalogue
-from hasten.data.sources.files import ENDINGS, ending, is_features, part_files, resolve, set_name
+from hasten.data.sources.files import data_files, ending, is_features, part_files, resolve, set_name
 from hasten.errors import DataError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
@@ -45,7 +45,7 @@ def locate_features(options: FeatureOptions) -> FeatureFiles:
         return FeatureFiles({}, options)
     if folder is not None or path.suffix == ".inter":
         home = folder or path.parent
-        stems = [_stem(p) for p in home.iterdir() if _may_hold_interactions(p)]
+        stems = [_stem(p) for p in data_files(home)]
         beside = sorted(p for p in home.iterdir() if is_features(p))
         found = _in_order((p, _without(stems, p.name)) for p in beside)
     else:
@@ -59,15 +59,9 @@ def locate_features(options: FeatureOptions) -> FeatureFiles:
 
 def _interactions_in(folder: Path, options: FeatureOptions) -> tuple[FeatureOptions, str | None]:
     """The folder's own interactions, or those of its only subfolder with train and test files."""
-    own = [p for p in folder.iterdir() if _may_hold_interactions(p)]
-    if own:
+    if data_files(folder):
         return options, None
-    inner = [
-        p
-        for p in sorted(folder.iterdir())
-        if p.is_dir()
-        and part_files(p, [f for f in sorted(p.iterdir()) if _may_hold_interactions(f)])
-    ]
+    inner = [p for p in sorted(folder.iterdir()) if p.is_dir() and part_files(p, data_files(p))]
     if len(inner) != 1:
         return options, None
     note = (
@@ -83,15 +77,6 @@ def _stem(path: Path) -> str:
 
 def _without(stems: Iterable[str], name: str) -> str:
     return next((name.removeprefix(stem) for stem in stems if name.startswith(stem)), name)
-
-
-def _may_hold_interactions(path: Path) -> bool:
-    return (
-        path.is_file()
-        and ending(path) in ENDINGS
-        and not is_features(path)
-        and not path.name.lower().startswith(("readme", "."))
-    )
 
 
 def _in_order(found: Iterable[tuple[Path, str]]) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from hasten.config import InteractionOptions, KnowledgeOptions
 from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
-from hasten.data.sources.files import ENDINGS, ending, holds_events, is_graph, resolve
+from hasten.data.sources.files import data_files, holds_events, is_graph, resolve
 from hasten.errors import DataError
 
 Options = TypeVar("Options", bound=InteractionOptions)
@@ -100,7 +100,7 @@ def _beside(path: Path, options: InteractionOptions) -> tuple[Path | None, Path 
 
 def _inside(folder: Path, options: InteractionOptions) -> tuple[Path | None, Path | None]:
     """``facts.csv``, ``kg.csv`` or ``triples.tsv`` and ``links.csv`` beside other data files."""
-    files = [p for p in sorted(folder.iterdir()) if p.is_file() and ending(p) in ENDINGS]
+    files = data_files(folder)
     links = [p for p in files if is_graph(p) and "links" in p.name.lower()]
     graphs = [p for p in files if is_graph(p) and p not in links]
     if len(graphs) != 1 or not any(holds_events(p, options) for p in files if not is_graph(p)):

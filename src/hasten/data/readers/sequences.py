@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
 from hasten.config import InteractionOptions
@@ -33,7 +33,7 @@ from hasten.data.readers.interface import Claim, Events, Reader
 from hasten.errors import DataError
 
 _MOSTLY = 0.9
-_BLOCK = 16 << 20
+_BLOCK = 8 << 20
 
 
 def _claim(  # noqa: PLR0911 - one return a reason
@@ -195,39 +195,25 @@ def _ragged(files: _Files, path: Path, encode: bool) -> _Ragged:
     pattern = "[ \t]+" if files.separator == cells.BLANKS else re.escape(files.separator)
     first, rest, counts = [], [], []
     for lines in _line_blocks(path):
-        trimmed = pc.ascii_trim(lines, files.margin)
-        trimmed = trimmed.filter(pc.not_equal(trimmed, ""))
-        rows = pc.split_pattern_regex(trimmed, pattern)
-        sizes = np.asarray(pc.list_value_length(rows), np.int64)
-        starts = np.cumsum(sizes) - sizes
-        flat = rows.flatten()
-        follows = np.ones(len(flat), bool)
-        follows[starts] = False
-        first.append(flat.take(pa.array(starts)).dictionary_encode())
-        others = flat.filter(pa.array(follows))
+        trimmed = pc.ascii_trim(lines, files.margin + "\r")
+        rows = pc.split_pattern_regex(trimmed.filter(pc.not_equal(trimmed, "")), pattern)
+        first.append(pc.list_element(rows, 0).dictionary_encode())
+        others = pc.list_slice(rows, 1).flatten()
         rest.append(others.dictionary_encode() if encode else others)
-        counts.append(sizes - 1)
+        counts.append(np.asarray(pc.list_value_length(rows), np.int64) - 1)
     if not counts:
         raise DataError(f"{path}: 0 rows, the file is empty")
     return pa.chunked_array(first), pa.chunked_array(rest), np.concatenate(counts)
 
 
 def _line_blocks(path: Path) -> Iterator[pa.Array]:
-    """The lines of a text file as string arrays; 0x01 cannot occur, it is a control character."""
+    """The lines of a text file as string arrays."""
     with text.open_bytes(path) as file:
-        try:
-            reader = arrow_csv.open_csv(
-                file,
-                arrow_csv.ReadOptions(column_names=["line"], block_size=_BLOCK),
-                arrow_csv.ParseOptions(delimiter="\x01", quote_char=False),
-                arrow_csv.ConvertOptions(
-                    column_types={"line": pa.string()}, null_values=[], strings_can_be_null=False
-                ),
-            )
-            for batch in reader:
-                yield batch.column(0)
-        except pa.ArrowInvalid as error:
-            raise DataError(f"{path}: {error}") from error
+        mark = codecs.BOM_UTF8
+        while block := file.read(_BLOCK) + file.readline():
+            lines = pa.array([block.removeprefix(mark)], pa.string())
+            yield pc.split_pattern(lines, "\n").flatten()
+            mark = b""
 
 
 SEQUENCES = Reader(

@@ -13,7 +13,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -28,13 +27,8 @@ _DAMAGE = (
 _BAD_NAME = re.compile(r"[\x00-\x1f\x7f\\:]")
 
 
-@dataclass(frozen=True)
-class Caps:
-    """Limits of an archive: members, unpacked bytes, ratio of unpacked to packed bytes."""
-
-    members: int = 10_000
-    bytes: int = 20 << 30
-    ratio: int = 100
+#: limits of an archive: members, unpacked bytes, ratio of unpacked to packed bytes
+MEMBERS, BYTES, RATIO = 10_000, 20 << 30, 100
 
 
 class _Headers:
@@ -84,7 +78,7 @@ def is_archive(path: Path) -> bool:
         return ".tar" in path.name.lower() or path.name.lower().endswith((".tgz", ".zip"))
 
 
-def unpack(archive: Path, folder: Path, caps: Caps | None = None) -> None:
+def unpack(archive: Path, folder: Path) -> None:
     """Unpack into ``folder``, which must not exist; on failure it is removed.
 
     Raises:
@@ -94,7 +88,7 @@ def unpack(archive: Path, folder: Path, caps: Caps | None = None) -> None:
     folder.mkdir()
     try:
         members = _zip(archive) if zipfile.is_zipfile(archive) else _tar(archive)
-        _write(archive, members, folder.resolve(), caps or Caps())
+        _write(archive, members, folder.resolve())
     except (*_DAMAGE, RuntimeError) as error:
         shutil.rmtree(folder)
         raise DataError(f"{archive.name}: damaged or encrypted archive ({error})") from error
@@ -130,14 +124,12 @@ def _tar(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
                 yield info.name, content
 
 
-def _write(
-    archive: Path, members: Iterator[tuple[str, IO[bytes] | None]], root: Path, caps: Caps
-) -> None:
-    allowed = min(caps.bytes, caps.ratio * archive.stat().st_size)
+def _write(archive: Path, members: Iterator[tuple[str, IO[bytes] | None]], root: Path) -> None:
+    allowed = min(BYTES, RATIO * archive.stat().st_size)
     written = 0
     for count, (name, content) in enumerate(members, 1):
-        if count > caps.members:
-            raise DataError(f"{archive.name}: more than {caps.members} members")
+        if count > MEMBERS:
+            raise DataError(f"{archive.name}: more than {MEMBERS} members")
         target = _inside(archive, root, name)
         try:
             if content is None:
@@ -153,7 +145,7 @@ def _write(
                 if written > allowed:
                     raise DataError(
                         f"{archive.name}: unpacks to more than {allowed} bytes (at most "
-                        f"{caps.bytes}, and {caps.ratio} times the archive's size)"
+                        f"{BYTES}, and {RATIO} times the archive's size)"
                     )
                 out.write(block)
             out.flush()

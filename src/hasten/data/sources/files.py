@@ -105,15 +105,9 @@ def refuse_options(what: str, options: DataOptions, keys: tuple[str, ...]) -> No
 def resolve(key: str, text: str, folder: Path | None) -> Path:
     """A file named by an option: an existing path, or a file in the data folder."""
     direct = Path(text)
-    if direct.is_file() or folder is None:
-        return _existing(key, direct)
-    inside = folder / text
-    return inside if inside.is_file() else _existing(key, direct)
-
-
-def _existing(key: str, path: Path) -> Path:
+    inside = direct if folder is None else folder / text
     try:
-        return require_file(path)
+        return require_file(inside if inside.is_file() and not direct.is_file() else direct)
     except DataError as error:
         raise DataError(f"data.{key}: {error}") from error
 
@@ -140,8 +134,7 @@ def named_files(options: DataOptions, folder: Path | None) -> Files:
 
 
 def _folder(folder: Path, options: InteractionOptions) -> Files:
-    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    named = [p for p in files if ending(p) in ENDINGS and not _is_names(p) and not is_features(p)]
+    named = [p for p in data_files(folder) if "names" not in _words(p)]
     candidates = [p for p in named if not is_graph(p)] or named
     base = Files(set_name(folder), str(folder), ())
     if parts := part_files(folder, candidates):
@@ -168,7 +161,7 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
             f"{folder}: {name} is there, but no training part. Add it, or have this one divided: "
             f"--set data.train={name}"
         )
-    listed = ", ".join(p.name for p in readable or candidates or files) or "nothing"
+    listed = ", ".join(p.name for p in readable or candidates or _visible(folder)) or "nothing"
     what = (
         "more than one file may hold the events" if readable else "no file of events is recognized"
     )
@@ -189,8 +182,14 @@ def _words(path: Path) -> list[str]:
     return re.split(r"[^a-z0-9]+", name)
 
 
-def _is_names(path: Path) -> bool:
-    return path.name.lower().startswith("readme") or "names" in _words(path)
+def _visible(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files of a folder that may hold interactions or triples, by their names."""
+    files = [p for p in _visible(folder) if ending(p) in ENDINGS and not is_features(p)]
+    return [p for p in files if not p.name.lower().startswith("readme")]
 
 
 def is_features(path: Path) -> bool:
