@@ -81,7 +81,7 @@ class TranslationPhase(ExampleBatches):
         super().__init__(len(graph), batch_size, shuffle=False)
         self.model, self._parameters = model, list(parameters)
         self.l2, self.relations = l2, graph.relations
-        queries = graph.questions
+        queries = graph.query_of_edge
         self.known = KnownItems.build(queries, graph.tail, int(queries[-1]) + 1, graph.nodes)
         self.query = torch.from_numpy(queries.astype(np.int32))
         self.relation = torch.from_numpy(graph.relation.astype(np.int32))

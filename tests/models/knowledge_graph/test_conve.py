@@ -168,7 +168,7 @@ def test_rows_hold_all_answers_and_a_last_row_alone_joins(graph):
 
 @pytest.mark.parametrize("kind", [ConvE, DistMult, ComplEx])
 def test_all_answers_at_once_are_the_answers_one_by_one(kind, graph):
-    """The loss of 1-n-softmax over all questions is that of 1vsall over all triples."""
+    """The loss of 1-n-softmax over all queries is that of 1vsall over all triples."""
     plain = PLAIN if kind is ConvE else {"dropout": 0.0}
     total, gradients = [], []
     for loss, examples in (

@@ -127,14 +127,14 @@ class ConvE(FactorizedTripleModel):
         """
         if training.batch_size < 2:
             raise ConfigurationError(
-                "training.batch_size=1: BatchNorm cannot estimate a variance from one question; "
+                "training.batch_size=1: BatchNorm cannot estimate a variance from one query; "
                 "give at least 2"
             )
         groups = -(-training.batch_size // self.group)
         if training.accumulate > groups:
             raise ConfigurationError(
                 f"training.accumulate={training.accumulate}: a batch of {training.batch_size} is "
-                f"{groups} group(s) of {self.group} questions that share BatchNorm statistics and "
+                f"{groups} group(s) of {self.group} queries that share BatchNorm statistics and "
                 "are not divided; give a larger batch, or a smaller model.group"
             )
         self.recompute = training.recompute

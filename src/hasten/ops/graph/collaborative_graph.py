@@ -51,7 +51,7 @@ class CollaborativeGraph:
         return len(self.head)
 
     @property
-    def questions(self) -> Int64:
+    def query_of_edge(self) -> Int64:
         """[n] the number of each edge's distinct (head, relation), ascending."""
         new = np.ones(len(self), bool)
         new[1:] = (self.head[1:] != self.head[:-1]) | (self.relation[1:] != self.relation[:-1])
@@ -59,5 +59,5 @@ class CollaborativeGraph:
 
     def normalized(self) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
         """float32 [n], the initial weights: 1 / number of the head's edges of that relation."""
-        question = self.questions
-        return (1.0 / np.bincount(question))[question].astype(np.float32)
+        query = self.query_of_edge
+        return (1.0 / np.bincount(query))[query].astype(np.float32)
