@@ -11,7 +11,7 @@ import numpy as np
 
 from hasten.arrays import Int64
 from hasten.config import AnyDataOptions, DataOptions
-from hasten.data.columns.text import lines_of, sample
+from hasten.data.columns.text import lines_of
 from hasten.data.columns.times import show
 from hasten.data.detect import interactions_beside, load_any, readings
 from hasten.data.graph.files import located
@@ -133,12 +133,10 @@ def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict
     files = []
     with located(options) as place:
         for path, part in place.parts:
-            claim = triples.claim(sample(path), options, named=True)
-            if isinstance(claim, Claim):
-                described = _describe(path, part, triples.NAME, claim)
-                if place.archives:
-                    described["file"] = f"{place.path}/{path.name}"
-                files.append(described)
+            _, claim = triples.recognize(path, options)
+            files.append(_describe(path, part, triples.NAME, claim))
+            if place.archives:
+                files[-1]["file"] = f"{place.path}/{path.name}"
     return files, {"format": triples.NAME}
 
 
@@ -156,8 +154,7 @@ def _file_of_facts(options: AnyDataOptions) -> list[dict[str, Any]]:
     found = locate_knowledge(options, options.path, options.kg, options.links).kg
     assert found is not None
     with unpacked(found) as path:
-        claim = triples.claim(sample(path), DataOptions(columns=typed_columns(path)), True)
-        assert isinstance(claim, Claim)
+        _, claim = triples.recognize(path, DataOptions(columns=typed_columns(path)))
         return [{**_describe(path, None, "facts", claim), "file": str(found)}]
 
 

@@ -128,13 +128,9 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
         head = b""
         while not head.strip() and (more := file.read(size) + file.readline()):
             head += more
-    try:
-        decoded = head.decode("utf-8-sig")
-    except UnicodeDecodeError:
+    decoded = head.decode("utf-8-sig", "replace")
+    if "\ufffd" in decoded or "\0" in decoded:
         scan(path)  # raises with the offset
-        raise
-    if "\0" in decoded:
-        scan(path)
     numbered = [
         (number, text)
         for number, text in enumerate((t.rstrip("\r") for t in decoded.split("\n")), 1)

@@ -29,7 +29,7 @@ from hasten.errors import DataError
 #: conventional names of dictionaries, without their ending
 _ENTITY_FILES = ("node_dict", "entity_dict", "entities", "entity2id", "node2id", "entity_ids")
 _RELATION_FILES = ("rel_dict", "relation_dict", "relations", "relation2id", "rel2id")
-_RELATION_NAME_FILES = ("edge_map",)
+_NAME_FILES = ("edge_map",)
 _DICTIONARY_ENDINGS = (".txt", ".tsv", ".dict", ".json", ".csv")
 _ARCHIVE_ENDING = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz|zip)$", re.IGNORECASE)
 
@@ -77,12 +77,9 @@ def _descend(folder: Path) -> Path:
 
 
 def _locate(options: TripleOptions, path: Path | None, name: str | None) -> Files:
-    folder = path if path is not None and path.is_dir() else None
-    entities = _dictionary("entities", options.entities, folder, _ENTITY_FILES)
-    relations = _dictionary("relations", options.relations, folder, _RELATION_FILES)
-    relation_names = _dictionary(
-        "relation_names", options.relation_names, folder, _RELATION_NAME_FILES
-    )
+    entities = _dictionary("entities", options.entities, path, _ENTITY_FILES)
+    relations = _dictionary("relations", options.relations, path, _RELATION_FILES)
+    relation_names = _dictionary("relation_names", options.relation_names, path, _NAME_FILES)
     names = _names(options.names, path)
     beside = {p for p in (entities, relations, relation_names, names) if p is not None}
     place = located_parts(options, path, lambda folder: _folder(folder, beside, options))
@@ -102,31 +99,30 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> File
 
 def _names(given: str | None, path: Path | None) -> Path | None:
     """The file of names: that of the option, ``X.names.csv`` beside ``X.csv`` or in the folder."""
-    if path is None or path.is_dir():
-        found = [] if path is None else sorted(path.glob("*.names.*"))
-        return _only(
-            "names", given, path, [p for p in found if p.suffix in (".csv", ".tsv", ".txt")]
-        )
-    beside = path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".names.csv")
-    return _only("names", given, None, [beside] if beside.is_file() else [])
+    found: list[Path] = []
+    if path is not None and path.is_dir():
+        found = sorted(p for end in ("csv", "tsv", "txt") for p in path.glob(f"*.names.{end}"))
+    elif path is not None:
+        found = [path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".names.csv")]
+    return _only("names", given, path, found)
 
 
 def _dictionary(
-    key: str, given: str | None, folder: Path | None, known: tuple[str, ...]
+    key: str, given: str | None, path: Path | None, known: tuple[str, ...]
 ) -> Path | None:
     """The dictionary that an option names, or one with a conventional name in the folder."""
     names = [stem + end for stem in known for end in _DICTIONARY_ENDINGS]
-    found = [] if folder is None else [folder / name for name in names]
-    return _only(key, given, folder, [path for path in found if path.is_file()])
+    return _only(key, given, path, [] if path is None else [path / name for name in names])
 
 
-def _only(key: str, given: str | None, folder: Path | None, found: list[Path]) -> Path | None:
-    """The file that an option names, or the only one that was found."""
+def _only(key: str, given: str | None, path: Path | None, usual: list[Path]) -> Path | None:
+    """The file that an option names, or the only one of the usual files that exists."""
     if given is not None:
-        return resolve(key, given, folder)
+        return resolve(key, given, path)
+    found = [file for file in usual if file.is_file()]
     if len(found) > 1:
         both = ", ".join(p.name for p in found)
-        raise DataError(f"{folder}: {both}: choose with --set data.{key}=FILE")
+        raise DataError(f"{path}: {both}: choose with --set data.{key}=FILE")
     return found[0] if found else None
 
 

@@ -21,6 +21,7 @@ from hasten.data.sources.files import (
     data_files,
     located_parts,
     part_files,
+    refuse_options,
     resolve,
     set_name,
 )
@@ -84,13 +85,11 @@ def read_typed(options: TripleOptions) -> GraphRead:
                 )
         read.append((columns, file.part))
     where = Path(options.path or options.train or files[0].path)
-    notes: list[str] = []
-    keep = _chosen([columns for columns, _ in read], nodes, options, notes, str(where))
     digests = () if nodes is None else (file_digest(nodes.path),)
-    return GraphRead(
-        set_name(where), str(where), "+".join(dict.fromkeys(file.form for file in files)), read,
-        names=names, files=digests, notes=tuple(notes), typed=True, keep=keep,
-    )  # fmt: skip
+    forms = "+".join(dict.fromkeys(file.form for file in files))
+    name, path = set_name(where), str(where)
+    graph = GraphRead(name, path, forms, read, names=names, files=digests, typed=True)
+    return _filtered(graph, nodes, options)
 
 
 def typed_files(options: TripleOptions) -> list[EdgeFile]:
@@ -103,27 +102,20 @@ def typed_files(options: TripleOptions) -> list[EdgeFile]:
 
 def filtered_table(edges: typed.TypedEdges, options: TripleOptions, name: str) -> GraphRead:
     """The edges of a table in memory, filtered by type and relation."""
-    for key in ("nodes", "edges"):
-        if getattr(options, key):
-            raise UsageError(f"data.{key} has no effect on a table in memory")
-    notes: list[str] = []
+    refuse_options("a table in memory", options, ("nodes", "edges"))
     columns, names = edges
-    keep = _chosen([columns], None, options, notes, name)
-    return GraphRead(
-        name, None, "table", [(columns, None)],
-        names=names, notes=tuple(notes), typed=True, keep=keep,
-    )  # fmt: skip
+    read = GraphRead(name, None, "table", [(columns, None)], names=names, typed=True)
+    return _filtered(read, None, options)
 
 
 def _files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
     """(file, its part, its relation) of every file of edges."""
     path = None if options.path is None else Path(options.path)
     if options.edges:
-        folder = path if path is not None and path.is_dir() else None
-        if path is not None and folder is None:
+        if path is not None and not path.is_dir():
             raise UsageError("data.edges names files: data.path is the folder that they lie in")
         found = sorted(options.edges.items())
-        return [(resolve(f"edges.{name}", file, folder), None, name) for name, file in found]
+        return [(resolve(f"edges.{name}", file, path), None, name) for name, file in found]
     return [(file, part, None) for file, part in located_parts(options, path, _in_folder).parts]
 
 
@@ -144,22 +136,16 @@ def _nodes(options: TripleOptions, first: EdgeFile) -> NodeTable | None:
     if options.nodes is not None:
         if options.edges:
             raise UsageError("data.nodes has no effect with data.edges, whose headers name types")
-        folder = None if options.path is None else Path(options.path)
-        inside = folder if folder is not None and folder.is_dir() else None
-        return read_nodes(resolve("nodes", options.nodes, inside))
+        path = None if options.path is None else Path(options.path)
+        return read_nodes(resolve("nodes", options.nodes, path))
     beside = [first.path.with_name(name) for name in _NODE_TABLES] if not options.edges else []
     found = [path for path in beside if path.is_file()]
     return read_nodes(found[0]) if found and first.form == METAEDGES else None
 
 
-def _chosen(
-    sources: list[TripleColumns],
-    nodes: NodeTable | None,
-    options: TripleOptions,
-    notes: list[str],
-    where: str,
-) -> NDArray[np.bool_] | None:
-    """Which edges, over all files, have the chosen types and relations; None: all."""
+def _filtered(read: GraphRead, nodes: NodeTable | None, options: TripleOptions) -> GraphRead:
+    """What was read, with ``keep``: the edges that have the chosen types and relations."""
+    sources, where, notes = [columns for columns, _ in read.triples], read.path or read.name, []
     kinds = {kind for source in sources for kind in _kinds(source)}
     relations = {r for source in sources for r in source.relation.texts()}
     listed = kinds if nodes is None else {*nodes.types, *kinds}
@@ -183,7 +169,9 @@ def _chosen(
         chosen = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in wanted]
         if isolated := len(chosen) - len(used.intersection(chosen)):
             notes.append(f"{isolated:,} of {len(chosen):,} nodes have no edge and were left out")
-    return np.concatenate(keep) if left else None
+    read.keep = np.concatenate(keep) if left else None
+    read.notes = tuple(notes)
+    return read
 
 
 def _matching(source: TripleColumns, options: TripleOptions) -> NDArray[np.bool_]:

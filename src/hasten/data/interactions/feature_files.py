@@ -39,7 +39,7 @@ def locate_features(options: FeatureOptions) -> FeatureFiles:
     path = None if options.path is None else Path(options.path)
     folder = path if path is not None and path.is_dir() else None
     if options.features:
-        named = {n: resolve(f"features.{n}", t, folder) for n, t in options.features.items()}
+        named = {n: resolve(f"features.{n}", t, path) for n, t in options.features.items()}
         return FeatureFiles(_ordered(named), options)
     if path is None or not path.exists():
         return FeatureFiles({}, options)

@@ -59,8 +59,8 @@ def locate_knowledge(
     """
     path = None if at is None else Path(at)
     folder = path if path is not None and path.is_dir() else None
-    graph = None if kg is None else resolve("kg", kg, folder)
-    linked = None if links is None else resolve("links", links, folder)
+    graph = None if kg is None else resolve("kg", kg, path)
+    linked = None if links is None else resolve("links", links, path)
     lists = {}
     if folder is not None:
         found = {role: folder / name for role, name in _KGAT_LISTS.items()}

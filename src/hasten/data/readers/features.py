@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, repeats
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import require_file
 from hasten.data.modality import Matrix
@@ -145,16 +145,12 @@ def _parquet(path: Path) -> FeatureFile:
 def _once(path: Path, items: pa.Array) -> None:
     if items.null_count:
         raise DataError(f"{path}: {counted(items.null_count, 'row')} without an item")
-    encoded = items.dictionary_encode()
-    if len(encoded.dictionary) == len(items):
-        return
-    codes = np.asarray(encoded.indices)
-    _, first = np.unique(codes, return_index=True)
-    again = np.setdiff1d(np.arange(len(codes)), first)
-    raise DataError(
-        f"{path}: row {again[0]:,} (from 0): item {items[int(again[0])].as_py()!r} again "
-        f"({counted(len(again), 'row')} in all); one row an item is expected"
-    )
+    again = np.flatnonzero(repeats(np.asarray(items.dictionary_encode().indices)))
+    if len(again):
+        raise DataError(
+            f"{path}: row {again[0]:,} (from 0): item {items[int(again[0])].as_py()!r} again "
+            f"({counted(len(again), 'row')} in all); one row an item is expected"
+        )
 
 
 def _values(path: Path, table: pa.Table, names: list[str]) -> NDArray[Any]:

@@ -51,16 +51,22 @@ def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
     return _claim_lines(beginning, separator, options, named)
 
 
+def recognize(path: Path, options: DataOptions) -> tuple[Sample, Claim]:
+    """How a file is read as triples. Raises DataError if it cannot be."""
+    beginning = sample(path)
+    claimed = claim(beginning, options, named=True)
+    if isinstance(claimed, str):
+        raise DataError(f"{path} cannot be read as triples: {claimed}")
+    return beginning, claimed
+
+
 def read_triples(path: Path, options: DataOptions) -> TripleColumns:
     """Read the triples of a file.
 
     Raises:
         DataError: rows that cannot be used, with file, line and text.
     """
-    beginning = sample(path)
-    claimed = claim(beginning, options, named=True)
-    if isinstance(claimed, str):
-        raise DataError(f"{path} cannot be read as triples: {claimed}")
+    beginning, claimed = recognize(path, options)
     if beginning.magic.startswith(MAGIC):
         return open_parquet(path, claimed).triples()
     return separated.open_table(beginning, claimed.layout, claimed.notes).triples()

@@ -66,13 +66,12 @@ def locate(options: InteractionOptions) -> Files:
     """
     path = None if options.path is None else Path(options.path)
     files = located_parts(options, path, lambda folder: _folder(folder, options))
-    base = path if path is not None and path.is_dir() else None
     if options.times is not None:
         if len(files.parts) > 1:
             raise UsageError("data.times goes with one file of sequences, not with several files")
-        files = replace(files, times=resolve("times", options.times, base))
+        files = replace(files, times=resolve("times", options.times, path))
     if options.names is not None:
-        return replace(files, names=resolve("names", options.names, base))
+        return replace(files, names=resolve("names", options.names, path))
     return _find_names(files)
 
 
@@ -102,10 +101,10 @@ def refuse_options(what: str, options: DataOptions, keys: tuple[str, ...]) -> No
         raise UsageError(f"{', '.join(given)} has no effect on {what}")
 
 
-def resolve(key: str, text: str, folder: Path | None) -> Path:
-    """A file named by an option: an existing path, or a file in the data folder."""
+def resolve(key: str, text: str, path: Path | None) -> Path:
+    """A file named by an option: an existing file, or one in the folder that data.path names."""
     direct = Path(text)
-    inside = direct if folder is None else folder / text
+    inside = direct if path is None else path / text
     try:
         return require_file(inside if inside.is_file() and not direct.is_file() else direct)
     except DataError as error:
