@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -149,21 +148,6 @@ def evaluate_task(
     )
     # results of different machines can differ in the last bits: rank 0 decides
     return replace(found, values=processes.run_on_rank0(lambda: found.values))
-
-
-def describe_data(dataset: AnyDataset) -> dict[str, Any]:
-    """The content of ``data.json`` in the run folder."""
-    source = dataset.source
-    return {
-        "name": dataset.name,
-        "fingerprint": fingerprint(dataset),
-        "split": dataset.split,
-        "format": source.format,
-        "path": source.path,
-        "files": list(source.files),
-        "counts": source.counts,
-        "notes": list(source.notes),
-    }
 
 
 def apply_initial_weights(model: Model, checkpoint: Checkpoint) -> None:

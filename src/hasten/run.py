@@ -12,7 +12,6 @@ from typing import Any
 from hasten.build import (
     apply_initial_weights,
     build_model,
-    describe_data,
     load_data,
     ranking_tasks,
     refuse_other_data,
@@ -21,7 +20,7 @@ from hasten.build import (
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
 from hasten.data.refit import require_validation
-from hasten.data.store import load_stored, save_dataset
+from hasten.data.store import describe_data, load_stored, save_dataset
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data, require_same_weights, shared_checkpoint

@@ -30,16 +30,21 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class FactorScorer:
-    """``vectors @ table.T + bias``: the scorer of every model that factorizes."""
+    """``vectors @ table.T + bias``: the scorer of every model that factorizes.
+
+    query_bias: [Q] a number that is added to all scores of a query.
+    """
 
     vectors: Tensor
     catalogue: Catalogue
+    query_bias: Tensor | None = None
 
     def block(self, start: int, stop: int) -> Tensor:
         table = self.catalogue.table.block(start, stop)
-        if self.catalogue.bias is None:
-            return product(self.vectors, table.T)
-        return product_plus(self.vectors, table.T, self.catalogue.bias[start:stop])
+        if self.catalogue.bias is not None:
+            return product_plus(self.vectors, table.T, self.catalogue.bias[start:stop])
+        scores = product(self.vectors, table.T)
+        return scores if self.query_bias is None else scores + self.query_bias[:, None]
 
 
 class PairScorer:

@@ -11,8 +11,8 @@ import torch
 from bench import hgt_sizes
 from bench.edge_attention_side import made
 from bench.hgt_side import made_graph
-from bench.jaccard_side import MEMBERS, made_sets
-from hasten.models.typed_graph.jaccard import jaccard_pairs, jaccard_pairs_reference
+from bench.jaccard_side import MEMBERS, jaccard_pairs_reference, made_sets
+from hasten.models.typed_graph.jaccard import jaccard_pairs
 from hasten.ops.attention.edge_attention import edge_attention
 from hasten.ops.graph.typed_edges import TypedEdges
 

@@ -35,17 +35,14 @@ def examine_processes(device: str, options: DistributedOptions) -> dict[str, Any
             "variables": shown_variables(os.environ),
         }
         everyone = processes.gather(about)
-        wrong = [
-            rank for rank, right in enumerate(processes.gather(_is_right(processes))) if not right
-        ]
-        sums = [_measure(processes, size, count) for size, count in SIZES]
+        right = processes.gather(_is_right(processes))
         return {
-            "ok": not wrong,
-            "wrong_ranks": wrong,
+            "ok": all(right),
+            "wrong_ranks": [rank for rank, each in enumerate(right) if not each],
             "backend": processes.backend,
             "world": processes.world,
             "processes": everyone,
-            "sums": sums,
+            "sums": [_measure(processes, size, count) for size, count in SIZES],
         }
 
 
@@ -82,11 +79,11 @@ def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
     rate = size / typical / 1e9
     return {
         "bytes": size,
-        "through": processes.backend,
         "median_microseconds": typical * 1e6,
         "slowest_microseconds": max(seconds) * 1e6,
         "gb_per_second": rate,
         "bus_gb_per_second": rate * 2 * (processes.world - 1) / processes.world,
+        "through": processes.backend,
     }
 
 
@@ -95,21 +92,11 @@ def lines(found: dict[str, Any]) -> list[str]:
     text = [f"{found['world']} processes, {found['backend']}"]
     for each in found["processes"]:
         variables = ", ".join(f"{k}={v}" for k, v in each["variables"].items())
-        text.append(
-            f"rank {each['rank']}  {each['host']}, {each['device']}, {each['threads']} threads  "
-            f"{variables}"
-        )
-    text.append("")
-    text.append(
-        f"{'bytes':>12} {'median us':>11} {'slowest us':>11} {'GB/s':>8} {'bus GB/s':>9}  through"
-    )
-    text += [
-        f"{row['bytes']:>12,} {row['median_microseconds']:>11.0f} "
-        f"{row['slowest_microseconds']:>11.0f} {row['gb_per_second']:>8.3f} "
-        f"{row['bus_gb_per_second']:>9.3f}  {row['through']}"
-        for row in found["sums"]
-    ]
+        about = "rank {rank}  {host}, {device}, {threads} threads".format(**each)
+        text.append(f"{about}  {variables}")
+    names = ("bytes", "median us", "slowest us", "GB/s", "bus GB/s", "through")
+    text += ["", "{:>12} {:>11} {:>11} {:>8} {:>9}  {}".format(*names)]
+    row = "{:>12,} {:>11.0f} {:>11.0f} {:>8.3f} {:>9.3f}  {}"
+    text += [row.format(*measured.values()) for measured in found["sums"]]
     wrong = ", ".join(map(str, found["wrong_ranks"]))
-    text.append("")
-    text.append("sums and broadcasts are right" if found["ok"] else f"WRONG on ranks {wrong}")
-    return text
+    return [*text, "", f"WRONG on ranks {wrong}" if wrong else "sums and broadcasts are right"]

@@ -78,10 +78,7 @@ def list_sets(json: bool = options.JSON, debug: bool = options.DEBUG) -> None:  
             found |= {
                 "kind": "fetched",
                 "cached": cached(entry.name, entry.sha256) is not None,
-                "url": entry.url,
-                "sha256": entry.sha256,
-                "bytes": entry.bytes,
-                "licence": entry.licence,
+                **{key: getattr(entry, key) for key in ("url", "sha256", "bytes", "licence")},
             }
         else:
             found |= {"kind": "built-in sample"}
@@ -188,30 +185,18 @@ def check(
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Read and validate the data. The exit code is 2 if a check fails."""
-    from hasten.data.store import fingerprint  # noqa: PLC0415 - slow to import
+    from hasten.data.store import describe_data  # noqa: PLC0415 - slow to import
 
     started = time.perf_counter()
     _, dataset = _load(path, format, sets, model)
     seconds = time.perf_counter() - started
-    source = dataset.source
-    _show_counts(source.counts, list(source.notes), dataset.split)
-    what = "triples" if "triples" in source.counts else "events"
-    output.say(f"ok: {source.counts['read']:,} {what} checked in {seconds:.1f} s")
+    found = describe_data(dataset)
+    counts = found["counts"]
+    _show_counts(counts, found["notes"], dataset.split)
+    what = "triples" if "triples" in counts else "events"
+    output.say(f"ok: {counts['read']:,} {what} checked in {seconds:.1f} s")
     if json:
-        output.write_json(
-            {
-                "ok": True,
-                "name": dataset.name,
-                "format": source.format,
-                "path": source.path,
-                "files": list(source.files),
-                "counts": source.counts,
-                "split": dataset.split,
-                "notes": list(source.notes),
-                "fingerprint": fingerprint(dataset),
-                "seconds": seconds,
-            }
-        )
+        output.write_json({"ok": True, **found, "seconds": seconds})
 
 
 @app.command(cls=options.Command)

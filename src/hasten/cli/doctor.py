@@ -14,18 +14,11 @@ from hasten.cli.options import switch
 from hasten.errors import UsageError
 
 #: environment variables that hasten and its libraries read
-VARIABLES = {
-    "HASTEN_ALLOCATOR": "off: leave the memory allocator as it is",
-    "HASTEN_CACHE": "folder of fetched data sets",
-    "HASTEN_OFFLINE": "1: fetch nothing",
-    "OMP_NUM_THREADS": "CPU threads of torch",
-    "MKL_NUM_THREADS": "CPU threads of MKL",
-    "THP_MEM_ALLOC_ENABLE": "1: torch asks for huge pages",
-    "CUDA_VISIBLE_DEVICES": "which CUDA devices are seen",
-    "GLOO_SOCKET_IFNAME": "network interface of gloo",
-    "PYTORCH_CUDA_ALLOC_CONF": "CUDA memory allocator",
-    "TORCHINDUCTOR_CACHE_DIR": "what torch.compile keeps",
-}
+VARIABLES = (
+    "HASTEN_ALLOCATOR", "HASTEN_CACHE", "HASTEN_OFFLINE", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+    "THP_MEM_ALLOC_ENABLE", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME",
+    "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR",
+)  # fmt: skip
 _CPU_FEATURES = (("avx2", "avx512f", "avx512_bf16", "amx_bf16"), ("asimd", "sve", "bf16"))
 
 
@@ -145,7 +138,11 @@ def _show(found: dict[str, Any]) -> None:
     cpu, threads = environment["cpu"], environment["threads"]
     devices = [f"{d['device']} {d['name']}" for d in environment["devices"]] or ["no accelerator"]
     features = [name for name, there in found["cpu_features"].items() if there]
-    memory = {name: f"{value / 2**30:.1f} GB" for name, value in found["memory"].items() if value}
+    memory = [
+        f"{name.removesuffix('_bytes')} {size / 2**30:.1f} GB"
+        for name, size in found["memory"].items()
+        if size
+    ]
     allocator = (name.replace("_", " ") for name, on in found["allocator"].items() if on)
     versions = environment["versions"]
     lines = {
@@ -155,9 +152,7 @@ def _show(found: dict[str, Any]) -> None:
         "features": f"{', '.join(features) or 'unknown'}; torch uses {torch['cpu_capability']}",
         "threads": f"{threads['within_operations']} within an operation, "
         f"{threads['between_operations']} between operations",
-        "memory": ", ".join(
-            f"{name.removesuffix('_bytes')} {size}" for name, size in memory.items()
-        ),
+        "memory": ", ".join(memory),
         "allocator": f"{', '.join(allocator) or 'as the system has it'} "
         f"({environment['allocator']['library']})",
         "torch": f"{torch['build']} build, mkldnn {_yes(torch['mkldnn'])}, "

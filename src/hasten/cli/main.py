@@ -119,7 +119,6 @@ def _without_local_rank(arguments: Sequence[str]) -> list[str]:
 
 
 def _invoke(given: list[str]) -> int:
-    report = _Report(as_json="--json" in given, debug="--debug" in given)
     try:
         command = typer.main.get_command(app)
         with command.make_context("hasten", given or ["--help"], obj=given) as context:
@@ -129,54 +128,39 @@ def _invoke(given: list[str]) -> int:
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error ends here
-        return report.explain(error)
+        return _explain(error, as_json="--json" in given, debug="--debug" in given)
     return 0
 
 
-class _Report:
-    """Says what went wrong: one message for people, one JSON object where that was asked for."""
+def _explain(error: BaseException, as_json: bool, debug: bool) -> int:
+    """Say what is wrong, in JSON too where that was asked for, and return the exit code.
 
-    def __init__(self, as_json: bool, debug: bool) -> None:
-        self.as_json = as_json
-        self.debug = debug
+    Of several processes the first says it; an error of one process alone it says itself.
+    """
+    code, message, exit_code = _described(error)
+    defect = code == "defect"
+    own = defect or (isinstance(error, ProcessesError) and not error.agreed)
+    if debug or defect:
+        output.say(traceback.format_exc(), own)
+    output.say(message if defect else f"error: {message}", own)
+    if as_json:
+        output.write_json({"error": {"code": code, "message": message}})
+    return exit_code
 
-    def explain(self, error: BaseException) -> int:
-        """Say what is wrong, and return the exit code."""
-        if isinstance(error, HastenError):
-            own = isinstance(error, ProcessesError) and not error.agreed
-            return self.fail(error.code, str(error), error.exit_code, own=own)
-        if isinstance(error, _GrammarError):
-            return self.fail(UsageError.code, _grammar(error), error.exit_code)
-        if isinstance(error, KeyboardInterrupt | typer.Abort):
-            return self.fail(Interrupted.code, "interrupted", 130)
-        if isinstance(error, MemoryError):
-            return self.fail("memory", f"out of memory: {error}", 1)
-        if isinstance(error, OSError) and error.filename is not None:
-            return self.fail("system", f"{error.filename}: {error.strerror}", 1)
-        return self.defect(error)
 
-    def fail(self, code: str, message: str, exit_code: int, own: bool = False) -> int:
-        """An error with a message of its own; the traceback only with --debug.
-
-        own: of several processes, this one alone has it.
-        """
-        if self.debug:
-            output.say(traceback.format_exc(), own)
-        output.say(f"error: {message}", own)
-        self._json(code, message)
-        return exit_code
-
-    def defect(self, error: BaseException) -> int:
-        """An error that nobody foresaw: its traceback is the message."""
-        output.say(traceback.format_exc(), own=True)
-        message = f"this is a defect in hasten: {type(error).__name__}: {error}"
-        output.say(message, own=True)
-        self._json("defect", message)
-        return 1
-
-    def _json(self, code: str, message: str) -> None:
-        if self.as_json:
-            output.write_json({"error": {"code": code, "message": message}})
+def _described(error: BaseException) -> tuple[str, str, int]:
+    """The code, the message and the exit code of an error."""
+    if isinstance(error, HastenError):
+        return error.code, str(error), error.exit_code
+    if isinstance(error, _GrammarError):
+        return UsageError.code, _grammar(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return Interrupted.code, "interrupted", 130
+    if isinstance(error, MemoryError):
+        return "memory", f"out of memory: {error}", 1
+    if isinstance(error, OSError) and error.filename is not None:
+        return "system", f"{error.filename}: {error.strerror}", 1
+    return "defect", f"this is a defect in hasten: {type(error).__name__}: {error}", 1
 
 
 def _grammar(error: Any) -> str:

@@ -8,17 +8,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from hasten.config import RunConfig
-from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
+from hasten.build import build_model
+from hasten.config import InteractionOptions, RunConfig
+from hasten.data.interactions.load import load_table
 from hasten.errors import HastenError
-from hasten.models.interface import Sizes
 from hasten.registry import load_model
 
 Status = Literal["ok", "warning", "fail"]
@@ -38,19 +38,16 @@ class Check:
 
 
 def run_checks(cache: Path) -> list[Check]:
-    """All tests, simplest first. cache: the folder of downloads."""
-    tests: list[tuple[str, Callable[[], Check]]] = [
-        ("matrix products", check_products),
-        ("training step", check_training),
-        ("compiler", check_compiler),
-        ("working folder", lambda: check_writable("working folder", Path.cwd())),
-        ("cache folder", lambda: check_writable("cache folder", cache)),
-    ]
-    tests[1:1] = [
-        (f"device {name}", lambda name=name: check_device(name))  # type: ignore[misc]
-        for name in accelerators()
-    ]
-    return [_guarded(name, test) for name, test in tests]
+    """Every test, in the order of what builds on what. cache: where fetched data would go."""
+    tests: dict[str, Callable[[], Check]] = {
+        "matrix products": check_products,
+        **{f"device {name}": partial(check_device, name) for name in accelerators()},
+        "training step": check_training,
+        "compiler": check_compiler,
+        "working folder": partial(check_writable, "working folder", Path.cwd()),
+        "cache folder": partial(check_writable, "cache folder", cache),
+    }
+    return [_guarded(name, test) for name, test in tests.items()]
 
 
 def _guarded(name: str, test: Callable[[], Check]) -> Check:
@@ -112,14 +109,14 @@ def check_device(name: str) -> Check:
 
 
 def check_training() -> Check:
-    """Whether a tiny SASRec learns twenty users who all go through the same circle of items."""
-    model_class = load_model("sasrec")
-    options = model_class.Options.model_validate({"name": "sasrec", "width": 16, "dropout": 0.0})
+    """Whether a tiny SASRec learns twenty users who all walk round the same circle of items."""
+    model_options = {"name": "sasrec", "width": 16, "dropout": 0.0}
+    options = load_model("sasrec").Options.model_validate(model_options)
     config = RunConfig.model_validate({"model": options})
-    dataset = circle()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = model_class(options, Sizes.of(dataset))
+    steps = np.arange(_USERS)[:, None] + np.arange(_EVENTS)
+    events = {"user_id": np.repeat(np.arange(_USERS), _EVENTS), "item_id": (steps % _ITEMS).ravel()}
+    dataset = load_table(events, InteractionOptions(), seed=0)
+    model = build_model(config, dataset, torch.device("cpu"))
     (phase,) = model.phases(dataset, config.training)
     optimizer = torch.optim.Adam(phase.parameters(), lr=0.01)
     losses = []
@@ -134,23 +131,6 @@ def check_training() -> Check:
     learns = bool(np.isfinite(losses).all()) and losses[-1] < losses[0] / 2
     detail = f"{_STEPS} steps of a tiny SASRec: loss {losses[0]:.2f} to {losses[-1]:.2f}"
     return Check("training step", "ok" if learns else "fail", detail)
-
-
-def circle() -> Dataset:
-    """Users who go through the same circle of items from different starts."""
-    steps = np.arange(_USERS)[:, None] + np.arange(_EVENTS)
-    part = np.full((_USERS, _EVENTS), TRAIN, np.int8)
-    part[:, -2], part[:, -1] = VALID, TEST
-    events = Interactions(np.repeat(np.arange(_USERS), _EVENTS), (steps % _ITEMS).ravel())
-    return Dataset(
-        "circle",
-        Vocabulary(pa.array(np.arange(_USERS))),
-        Vocabulary(pa.array(np.arange(_ITEMS))),
-        events,
-        part.ravel(),
-        "leave-last-two-out",
-        Source("built in"),
-    )
 
 
 def check_compiler() -> Check:

@@ -38,6 +38,21 @@ DESCRIPTION = "dataset.json"
 _TRIPLE = ("head", "relation", "tail")
 
 
+def describe_data(dataset: AnyDataset) -> dict[str, Any]:
+    """The content of ``data.json`` in the run folder."""
+    source = dataset.source
+    return {
+        "name": dataset.name,
+        "fingerprint": fingerprint(dataset),
+        "split": dataset.split,
+        "format": source.format,
+        "path": source.path,
+        "files": list(source.files),
+        "counts": source.counts,
+        "notes": list(source.notes),
+    }
+
+
 def fingerprint(dataset: AnyDataset) -> str:
     """sha256 over the content: vocabularies, interactions, triples, parts; not paths or notes."""
     if isinstance(dataset, KnowledgeGraph):

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hasten.errors import UsageError
+from hasten.influence.trace import Checkpoint
 from hasten.runs.checkpoint import checkpoint_name, numbered_checkpoints, read_checkpoint
 from hasten.runs.resuming import named_checkpoint, position_of
 from hasten.runs.run_folder import RunFolder
 
 
-@dataclass(frozen=True)
-class CheckpointFile:
-    """A checkpoint: its name, its position in the run, and the learning rate of its last step."""
-
-    name: str
-    path: Path
-    epoch: int
-    step: int
-    lr: float
-
-
 def choose_checkpoints(
-    folder: RunFolder, text: str, lr_at: Callable[[int], float]
-) -> list[CheckpointFile]:
+    folder: RunFolder, text: str, lr_at: Callable[[int], float], load: Callable[[Path], None]
+) -> list[Checkpoint]:
     """The checkpoints that a comma-separated list names, in the order of their steps, each once.
 
     text: ``all`` (those under ``checkpoints``), ``last`` (the newest of them), ``best``, ``final``,
     other names, and epochs. lr_at: the learning rate by step, for checkpoints that do not record
-    it. Raises UsageError, RunFolderError or CheckpointError.
+    it. load: loads the weights of a path. Raises UsageError, RunFolderError or CheckpointError.
     """
     names = _names(folder)
     wanted: list[str] = []
@@ -49,14 +39,15 @@ def choose_checkpoints(
             f"--checkpoints {text}: names no checkpoint; give all, best, final, last, or epochs "
             f"such as 5,10 (the run keeps best, final, {', '.join(names)})"
         )
-    found: dict[int, CheckpointFile] = {}
+    found: dict[int, Checkpoint] = {}
     for name in wanted:
         path = named_checkpoint(folder, name)
         checkpoint = read_checkpoint(path, groups=())
         position, state = position_of(checkpoint), checkpoint.state
         step = int(position["step"])
         lr = float(state["lr"]) if "lr" in state else lr_at(max(0, step - 1))
-        found.setdefault(step, CheckpointFile(name, path, int(position["epoch"]), step, lr))
+        at = Checkpoint(name, lr, partial(load, path), int(position["epoch"]), step)
+        found.setdefault(step, at)
     return [found[step] for step in sorted(found)]
 
 

@@ -15,7 +15,6 @@ Shapes: m queries, n terms, C channels, P positions, K taps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,15 +23,8 @@ from torch import Tensor
 from hasten.influence.encoders import EncoderGradients
 from hasten.influence.factors import Arithmetic, Linear, per_term
 from hasten.models.knowledge_graph.conve import EPS, ConvE
-from hasten.models.knowledge_graph.patch_convolution import (
-    images_of,
-    patches_of,
-    rectified_products,
-)
+from hasten.models.knowledge_graph.patch_convolution import images_of, patches_of
 from hasten.ops.dense.group_moments import normalize
-
-#: channels per block: their gradients, 2 MB, stay in a CPU's cache
-_BLOCK = 8
 
 
 @dataclass(frozen=True)
@@ -50,13 +42,12 @@ class ConvEEncoder:
 
     def __init__(self, model: ConvE, arithmetic: Arithmetic) -> None:
         self.model, self.arithmetic = model, arithmetic
-        self._weight_blocks: tuple[int, list[Tensor]] | None = None
 
     def floats(self) -> tuple[int, int, int]:
         options, positions = self.model.options, self.model.places
         taps, features = options.kernel**2 + 1, positions * options.channels
         query = 2 * features + 3 * taps * positions
-        term = 2 * positions * min(_BLOCK, options.channels) + 4 * taps * positions
+        term = 2 * features + 4 * taps * positions
         kept = features + options.channels * (taps + 1) + 5 * options.width
         return query, term, kept
 
@@ -66,7 +57,7 @@ class ConvEEncoder:
         moments = model.image_moments
         image = normalize(image, moments.mean, moments.variance, EPS)
         patches = patches_of(image, model.options.kernel)
-        features = rectified_products(patches, self.folded(), None)
+        features = torch.relu(self.folded() @ patches).flatten(1)
         hidden = self.arithmetic.product(features, model.hidden.weight.T)
         moments = model.hidden_moments
         normal = normalize(hidden, moments.mean, moments.variance, EPS)
@@ -86,35 +77,16 @@ class ConvEEncoder:
         shifts = grads * per_term(state.open, query)
         gains = shifts * per_term(state.normal, query)
         hidden = shifts * (model.hidden_gain * torch.rsqrt(model.hidden_moments.variance + EPS))
-        patches, filters = per_term(state.patches, query), self.folded()
-        folded = grads.new_empty(len(grads), channels, kernel**2 + 1)
-        wanted = len(grads) if terms is None else len(terms)
-        windows = patches.new_zeros(wanted, *patches.shape[1:])
-        weights = self._weights()
-        for number, start in enumerate(range(0, channels, _BLOCK)):
-            block = slice(start, start + _BLOCK)
-            columns = slice(start * model.places, (start + _BLOCK) * model.places)
-            inner = self.arithmetic.cached_product(hidden, weights[number])
-            features = per_term(state.features[:, columns], query)
-            torch.ops.aten.threshold_backward.grad_input(inner, features, 0, grad_input=inner)
-            inner = inner.view(len(grads), -1, model.places)
-            folded[:, block] = torch.bmm(inner, patches.transpose(1, 2))
-            chosen = per_term(inner, terms)
-            windows.baddbmm_(filters[block].T.expand(wanted, -1, -1), chosen)
+        inner = self.arithmetic.cached_product(hidden, model.hidden.weight)
+        inner.masked_fill_(per_term(state.features, query) <= 0, 0)
+        inner = inner.view(len(grads), channels, model.places)
+        folded = torch.bmm(inner, per_term(state.patches, query).transpose(1, 2))
+        windows = torch.matmul(self.folded().T, per_term(inner, terms))
         small = torch.cat([*self._of_channels(folded), gains, shifts], dim=1)
         image = images_of(windows, 2 * model.height, model.columns, kernel)
         image *= torch.rsqrt(model.image_moments.variance + EPS)
         heads, relations = image.flatten(1).chunk(2, dim=1)
         return EncoderGradients(heads, relations, [Linear(state.features, hidden)], small)
-
-    def _weights(self) -> Sequence[Tensor]:
-        """The linear layer's weight [D, C P] by blocks of channels, each contiguous."""
-        weight = self.model.hidden.weight
-        version = weight._version  # changes when a checkpoint is loaded
-        if self._weight_blocks is None or self._weight_blocks[0] != version:
-            parts = torch.split(weight, _BLOCK * self.model.places, dim=1)
-            self._weight_blocks = version, [part.contiguous() for part in parts]
-        return self._weight_blocks[1]
 
     def _of_channels(self, folded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Filters [n, C K], gains [n, C] and shifts [n, C], from the folded filters' gradients."""

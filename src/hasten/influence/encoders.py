@@ -8,14 +8,14 @@ terms, k of them with row gradients. Encoders: :class:`BilinearEncoder` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hasten.influence.factors import Linear, per_term
-from hasten.models.knowledge_graph.base import FactorizedTripleModel
+from hasten.models.knowledge_graph.bilinear import BilinearModel
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,8 @@ Rows = tuple[Tensor, Tensor]
 class BilinearEncoder:
     """x = compose(E_e, R_r), without parameters of its own: DistMult and ComplEx."""
 
-    def __init__(
-        self, model: FactorizedTripleModel, compose: Callable[[Tensor, Tensor], Tensor]
-    ) -> None:
-        self.model, self.compose = model, compose
+    def __init__(self, model: BilinearModel) -> None:
+        self.model = model
 
     def floats(self) -> tuple[int, int, int]:
         """Numbers in memory, at most: per query, per term, and kept in the factors of a term."""
@@ -47,7 +45,7 @@ class BilinearEncoder:
     def forward(self, entity: Tensor, relation: Tensor) -> tuple[Tensor, Rows]:
         """[m, D] vectors of int64 [m] entities and relations, and the state for backward."""
         rows = self.model.entities.rows(entity), self.model.relations.rows(relation)
-        return self.compose(*rows), rows
+        return self.model.compose(*rows), rows
 
     def backward(
         self, state: Rows, grads: Tensor, query: Tensor | None, terms: Tensor | None
@@ -59,12 +57,5 @@ class BilinearEncoder:
         """
         head, relation = (per_term(per_term(rows, query), terms).detach() for rows in state)
         # every vector depends on its own two rows alone, so one backward pass serves all terms
-        backward = torch.func.vjp(self.compose, head, relation)[1]
+        backward = torch.func.vjp(self.model.compose, head, relation)[1]
         return EncoderGradients(*backward(per_term(grads, terms)))
-
-
-def complex_product(a: Tensor, b: Tensor) -> Tensor:
-    """[k, D] complex products; real and imaginary halves side by side."""
-    a_re, a_im = a.chunk(2, dim=1)
-    b_re, b_im = b.chunk(2, dim=1)
-    return torch.cat([a_re * b_re - a_im * b_im, a_re * b_im + a_im * b_re], dim=1)

@@ -91,6 +91,15 @@ class Factors:
             return self.query
         return torch.arange(len(self.vectors), device=self.vectors.device)
 
+    def residuals_at(self, rows: Tensor) -> Tensor:
+        """[n, k] the residuals of the terms at k catalogue rows."""
+        total = self.vectors.new_zeros(len(self), len(rows))
+        if self.dense is not None:
+            total += per_term(self.dense.index_select(1, rows), self.query)
+        if self.target is not None and self.value is not None:
+            total += (self.target[:, None] == rows) * self.value[:, None]
+        return total
+
 
 @dataclass(frozen=True)
 class Arithmetic:

@@ -30,21 +30,7 @@ def products(test: Factors, train: Factors, arithmetic: Arithmetic) -> Tensor:
 
     def train_residuals(rows: Tensor) -> Tensor:
         """[t, n] the residual of each training term at one catalogue row per test."""
-        total = train.vectors.new_zeros(len(rows), len(train))
-        if train.dense is not None:
-            total += spread(train.dense.index_select(1, rows).T)
-        if train.target is not None and train.value is not None:
-            total += (rows[:, None] == train.target) * train.value
-        return total
-
-    def test_residuals(rows: Tensor) -> Tensor:
-        """[t, k] the residual of each test at these catalogue rows."""
-        total = test.vectors.new_zeros(len(test), len(rows))
-        if test.dense is not None:
-            total += test.dense.index_select(1, rows)
-        if test.target is not None and test.value is not None:
-            total += (test.target[:, None] == rows) * test.value[:, None]
-        return total
+        return train.residuals_at(rows).T
 
     residuals = test.vectors.new_zeros(len(test), len(train))
     if test.dense is not None and train.dense is not None:
@@ -61,7 +47,7 @@ def products(test: Factors, train: Factors, arithmetic: Arithmetic) -> Tensor:
         assert test.rows.terms is None
         mine, other = test.rows, train.rows
         total += train_residuals(mine.entity).mul_(spread(mm(mine.head_grads, train.vectors.T)))
-        share = test_residuals(other.entity).mul_(mm(test.vectors, other.head_grads.T))
+        share = test.residuals_at(other.entity).mul_(mm(test.vectors, other.head_grads.T))
         same = mine.entity[:, None] == other.entity
         share += mm(mine.head_grads, other.head_grads.T).mul_(same)
         same = mine.relation[:, None] == other.relation

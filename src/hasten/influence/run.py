@@ -22,7 +22,7 @@ from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.errors import UsageError
 from hasten.influence.autograd import AutogradSource
-from hasten.influence.checkpoints import CheckpointFile, choose_checkpoints
+from hasten.influence.checkpoints import choose_checkpoints
 from hasten.influence.events import FactoredEvents
 from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic, Layers, Loss
@@ -44,7 +44,6 @@ from hasten.influence.trace import Checkpoint, Limits, Source, trace, trace_self
 from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.interface import Model
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
-from hasten.objectives.base import Phase
 from hasten.objectives.completion import CompletionPhase
 from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.random import Stream, key, uniform
@@ -98,27 +97,9 @@ class LoadedRun:
     config: RunConfig
     dataset: AnyDataset
     model: Model
-    files: Sequence[CheckpointFile]
+    checkpoints: Sequence[Checkpoint]
     method: Method
     arithmetic: Arithmetic
-
-    @property
-    def name(self) -> str:
-        return self.config.model.name
-
-    def phases(self) -> Sequence[Phase]:
-        return self.model.phases(self.dataset, self.config.training)
-
-    def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints, each read when it is needed; a single one is read once."""
-        current: list[str] = []
-
-        def load(file: CheckpointFile) -> None:
-            if current[-1:] != [file.name]:
-                load_weights(self.model, read_checkpoint(file.path, groups={"weights"}))
-                current.append(file.name)
-
-        return [Checkpoint(f.name, f.lr, lambda f=f: load(f)) for f in self.files]  # type: ignore[misc]
 
 
 def compute_influence(
@@ -147,7 +128,7 @@ def compute_influence(
             "reading the test examples", lambda: prepare(loaded, selection, options)
         )
         limits = Limits(options.memory, options.block)
-        checkpoints = loaded.checkpoints()
+        checkpoints = loaded.checkpoints
         if selection.empty:
             norms = trace_self(source, checkpoints, limits=limits, processes=processes, quiet=quiet)
             table = table_of(self_rows(norms, options.topk))
@@ -160,9 +141,9 @@ def compute_influence(
             table = table_of(test_rows(*best))
         about = {
             "run": run,
-            "model": loaded.name,
+            "model": loaded.config.model.name,
             "checkpoints": [
-                {"name": f.name, "epoch": f.epoch, "step": f.step, "lr": f.lr} for f in loaded.files
+                {"name": c.name, "epoch": c.epoch, "step": c.step, "lr": c.lr} for c in checkpoints
             ],
             "loss": loaded.method.loss,
             "layers": loaded.method.layers,
@@ -195,11 +176,18 @@ def _load(run: Path, options: Options, processes: Processes) -> LoadedRun:
             phases = model.phases(dataset, config.training)
             return Schedule.of(config.training, sum(phase.steps() for phase in phases)).at(step)
 
-        files = choose_checkpoints(folder, options.checkpoints, lr_at)
+        read: list[Path] = []
+
+        def load(path: Path) -> None:
+            if read[-1:] != [path]:  # a single checkpoint is read once
+                load_weights(model, read_checkpoint(path, groups={"weights"}))
+                read.append(path)
+
+        checkpoints = choose_checkpoints(folder, options.checkpoints, lr_at, load)
     if options.precision == "fp64":
         model = model.double()
     low = torch.bfloat16 if options.precision == "bf16" else None
-    return LoadedRun(config, dataset, model, files, method, Arithmetic(low))
+    return LoadedRun(config, dataset, model, checkpoints, method, Arithmetic(low))
 
 
 def _triples(run: LoadedRun, selection: Selection, options: Options) -> tuple[Source, Table]:
@@ -267,10 +255,11 @@ def _events(run: LoadedRun, selection: Selection, options: Options) -> tuple[Sou
 
 def _single_phase(run: LoadedRun, kind: type[P]) -> P:
     """The model's only training phase. Raises UsageError if it is of another kind."""
-    phases = run.phases()
+    phases = run.model.phases(run.dataset, run.config.training)
     if len(phases) != 1 or not isinstance(phases[0], kind):
         raise UsageError(
-            f"{run.name} does not support influence: it is not trained by a single {kind.__name__}"
+            f"{run.config.model.name} does not support influence: it is not trained by a single "
+            f"{kind.__name__}"
         )
     return phases[0]
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from hasten.errors import UsageError
 from hasten.influence.convolution import ConvEEncoder
-from hasten.influence.encoders import BilinearEncoder, complex_product
+from hasten.influence.encoders import BilinearEncoder
 from hasten.influence.factors import Arithmetic, Layers, Loss
 from hasten.models.interface import ExampleLosses, Model
-from hasten.models.knowledge_graph.complex import ComplEx
+from hasten.models.knowledge_graph.bilinear import BilinearModel
 from hasten.models.knowledge_graph.conve import ConvE
-from hasten.models.knowledge_graph.distmult import DistMult
 from hasten.models.sequential.sasrec import SASRec
 from hasten.models.sequential.tisasrec import TiSASRec
 
@@ -31,11 +28,7 @@ def encoder_of(model: Model, arithmetic: Arithmetic) -> BilinearEncoder | ConvEE
     """The backward pass through the encoder of a knowledge-graph model; None for other models."""
     if isinstance(model, ConvE):
         return ConvEEncoder(model, arithmetic)
-    if isinstance(model, DistMult):
-        return BilinearEncoder(model, torch.mul)
-    if isinstance(model, ComplEx):
-        return BilinearEncoder(model, complex_product)
-    return None
+    return BilinearEncoder(model) if isinstance(model, BilinearModel) else None
 
 
 def choose_method(

@@ -32,11 +32,16 @@ Source = FactoredSource | AutogradSource
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: its learning rate, and a function that loads its weights into the model."""
+    """A checkpoint: its learning rate, and a function that loads its weights into the model.
+
+    epoch, step: its position in the run.
+    """
 
     name: str
     lr: float
     load: Callable[[], None]
+    epoch: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True)

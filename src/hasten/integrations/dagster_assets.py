@@ -11,7 +11,7 @@ of the newest run and plots. Assets exchange files only; nothing is pickled.
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,6 +56,10 @@ class TrainingConfig(dg.Config):
     lr: float = 1e-3
     device: str = "auto"
     settings: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+
+
+_OF_MODEL = ("width", "hidden", "layers", "heads", "mode")
+_OF_TRAINING = ("epochs", "batch_size", "accumulate", "lr")
 
 
 class ValidationConfig(dg.Config):
@@ -112,7 +116,7 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
         result = _as_failure(
             lambda: train(
                 "hgt", source.data, settings=_settings(source, config), out=run,
-                epochs=config.epochs, lr=config.lr, device=config.device, quiet=True,
+                device=config.device, quiet=True,
             )
         )  # fmt: skip
         found = embed(result.loaded)
@@ -158,29 +162,19 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
             )
         )  # fmt: skip
         _write(place / "validation.json", found)
-        links = found["links"] or {}
-        collapsed = [text for text in found["problems"] if not text.startswith("held-out links")]
-        said = {
-            "has_not_collapsed": (collapsed, {"note": found["note"]}),
-            "tells_links": (
-                [text for text in found["problems"] if text not in collapsed],
-                {k: float(links[k]) for k in ("auroc", "ap") if k in links},
-            ),
-        }
+        links = _figures(found["links"])
+        of_links = [text for text in found["problems"] if text.startswith("held-out links")]
+        collapsed = [text for text in found["problems"] if text not in of_links]
         return dg.MaterializeResult(
             metadata={
                 **{f"these: {k}": v for k, v in _figures(found["health"]).items()},
                 **{f"random: {k}": v for k, v in _figures(found["random"]).items()},
-                **{f"links: {k}": float(links[k]) for k in ("auroc", "ap") if k in links},
+                **{f"links: {k}": v for k, v in links.items()},
                 **{Path(plot).stem: _picture(Path(plot)) for plot in found["plots"]},
             },
             check_results=[
-                dg.AssetCheckResult(
-                    check_name=name,
-                    passed=not problems,
-                    metadata={"problems": "; ".join(problems) or "none", **more},
-                )
-                for name, (problems, more) in said.items()
+                _check("has_not_collapsed", collapsed, {"note": found["note"]}),
+                _check("tells_links", of_links, links),
             ],
         )
 
@@ -188,17 +182,9 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
 
 
 def _settings(source: GraphSource, config: TrainingConfig) -> dict[str, Any]:
-    return {
-        "model.width": config.width,
-        "model.hidden": config.hidden,
-        "model.layers": config.layers,
-        "model.heads": config.heads,
-        "model.mode": config.mode,
-        "training.batch_size": config.batch_size,
-        "training.accumulate": config.accumulate,
-        **config.settings,
-        **source.settings,
-    }
+    of_model = {f"model.{key}": getattr(config, key) for key in _OF_MODEL}
+    of_training = {f"training.{key}": getattr(config, key) for key in _OF_TRAINING}
+    return {**of_model, **of_training, **config.settings, **source.settings}
 
 
 def _read(source: GraphSource) -> KnowledgeGraph:
@@ -211,25 +197,27 @@ def _counts(graph: KnowledgeGraph) -> dict[str, Any]:
     types = NodeTypes.of(graph)
     edges = np.bincount(graph.triples.relation, minlength=len(graph.relations)).tolist()
     relations = graph.relations.labels.to_pylist()
-    tables = {
-        "nodes by type": zip(types.names, types.sizes.tolist(), strict=True),
-        "edges by relation": zip(relations, edges, strict=True),
-    }
     return {
         "nodes": len(graph.entities),
         "edges": len(graph.triples),
         "split": graph.split,
-        **{
-            name: dg.MetadataValue.md(
-                "| | |\n| --- | ---: |\n" + "\n".join(f"| {what} | {n:,} |" for what, n in rows)
-            )
-            for name, rows in tables.items()
-        },
+        "nodes by type": _table(types.names, types.sizes.tolist()),
+        "edges by relation": _table(relations, edges),
     }
 
 
+def _table(names: Iterable[str], counts: Iterable[int]) -> dg.MetadataValue:
+    rows = (f"| {name} | {count:,} |" for name, count in zip(names, counts, strict=True))
+    return dg.MetadataValue.md("\n".join(["| | |", "| --- | ---: |", *rows]))
+
+
+def _check(name: str, problems: list[str], more: Mapping[str, Any]) -> dg.AssetCheckResult:
+    metadata = {"problems": "; ".join(problems) or "none", **more}
+    return dg.AssetCheckResult(check_name=name, passed=not problems, metadata=metadata)
+
+
 def _figures(diagnostics: Mapping[str, Any] | None) -> dict[str, float]:
-    """The numbers of embedding diagnostics."""
+    """The numbers of embedding diagnostics or of link classification."""
     return {k: float(v) for k, v in (diagnostics or {}).items() if isinstance(v, int | float)}
 
 

@@ -26,7 +26,13 @@ def to_hetero_data(graph: KnowledgeGraph, *parts: int) -> Any:
     """
     if not graph.typed:
         raise UsageError(f"{graph.name} has no types of nodes: HeteroData is for typed graphs")
-    data = _hetero_data()
+    try:
+        from torch_geometric.data import HeteroData  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise UsageError(
+            "HeteroData needs PyTorch Geometric: pip install torch_geometric"
+        ) from error
+    data = HeteroData()
     types = NodeTypes.of(graph)
     ids = ids_of(graph.entities.labels)
     for name, first, last in zip(types.names, types.offsets, types.offsets[1:], strict=False):
@@ -74,13 +80,3 @@ def from_hetero_data(data: Any) -> pa.Table:
     if not columns["relation"]:
         raise DataError("the HeteroData has no edges")
     return pa.table(columns)
-
-
-def _hetero_data() -> Any:
-    try:
-        from torch_geometric.data import HeteroData  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise UsageError(
-            "HeteroData needs PyTorch Geometric: pip install torch_geometric"
-        ) from error
-    return HeteroData()

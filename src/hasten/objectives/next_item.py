@@ -26,13 +26,12 @@ from hasten.ops.random import Stream, key
 
 
 @dataclass(frozen=True)
-class NextItemMicroBatch:
-    """The ragged sequences of a micro-batch in buckets (see :mod:`hasten.ops.buckets`).
+class SequenceBatch:
+    """Ragged sequences in buckets (see :mod:`hasten.ops.buckets`).
 
-    T tokens, padding included, and S targets. tokens: int64 [T] items. positions: int64 [T]
-    distance to the end of the sequence. times: int64 [T] Unix seconds or None. real: int64 [S]
-    indices of the tokens that are not padding, None if there is no padding. targets: int64 [S]
-    items. negatives: int64 [S, k] items, None for losses over the whole catalogue.
+    T tokens, padding included. tokens: int64 [T] items. positions: int64 [T] distance to the end of
+    the sequence. times: int64 [T] Unix seconds or None. real: int64 [S] indices of the tokens that
+    are not padding, None if there is no padding.
     """
 
     tokens: Tensor
@@ -40,12 +39,54 @@ class NextItemMicroBatch:
     times: Tensor | None
     buckets: Sequence[Bucket]
     real: Tensor | None
-    targets: Tensor
-    negatives: Tensor | None
 
     def at_targets(self, states: Tensor) -> Tensor:
         """[S, D] the states of the tokens that are not padding, in the order of the targets."""
         return states if self.real is None else states.index_select(0, self.real)
+
+
+@dataclass(frozen=True)
+class NextItemMicroBatch(SequenceBatch):
+    """The sequences of a micro-batch with S targets.
+
+    targets: int64 [S] items. negatives: int64 [S, k] items, None for losses over the whole
+    catalogue.
+    """
+
+    targets: Tensor
+    negatives: Tensor | None
+
+
+def sequence_batch(
+    histories: Histories, users: Int64, lengths: Int64, device: torch.device, ahead: int = 0
+) -> tuple[SequenceBatch, Int64]:
+    """The sequences of these lengths (longest first) that end ``ahead`` items before the histories.
+
+    Also int64 [S], the index of each token that is not padding in the histories.
+    """
+    buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
+    real = flat_indices(lengths, buckets)
+    ends = np.cumsum(lengths)
+    positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
+    source = np.repeat(histories.offsets[users + 1], lengths) - 1 - ahead - positions
+    size = buckets[-1].stop
+    padded = size != len(real)
+
+    def flat(values: Int64) -> Tensor:
+        if padded:
+            filled = np.zeros(size, np.int64)
+            filled[real] = values
+            values = filled
+        return torch.from_numpy(values).to(device, non_blocking=True)
+
+    batch = SequenceBatch(
+        flat(histories.items[source]),
+        flat(positions),
+        None if histories.times is None else flat(histories.times[source]),
+        buckets,
+        torch.from_numpy(real).to(device) if padded else None,
+    )
+    return batch, source
 
 
 class NextItemModel(Protocol):
@@ -127,28 +168,14 @@ class NextItemPhase(ExampleBatches):
         """Build the tensors of these examples (longest first) on the model's device."""
         device = next(self.module.parameters()).device
         users, lengths = self.users[ids], self.target_counts[ids]
-        buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
-        real = flat_indices(lengths, buckets)
-        ends = np.cumsum(lengths)
-        positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
         # the last interaction is a target only: inputs end before it
-        source = np.repeat(self.histories.offsets[users + 1], lengths) - 2 - positions
-        size = buckets[-1].stop
-        padded = size != len(real)
-
-        def flat(values: Int64) -> Tensor:
-            if padded:
-                filled = np.zeros(size, np.int64)
-                filled[real] = values
-                values = filled
-            return torch.from_numpy(values).to(device, non_blocking=True)
-
-        times = self.histories.times
+        inputs, source = sequence_batch(self.histories, users, lengths, device, ahead=1)
         sampled = None
         if self.known is not None:
             if self.known.keys.device != device:
                 self.known = self.known.to(device)
             user = np.repeat(users, lengths)
+            positions = self.histories.offsets[user + 1] - 2 - source
             count = self.negative_count
             # a distinct counter for each (user, position, negative), whatever the batch
             first = torch.from_numpy((user * self.max_length + positions) * count).to(device)
@@ -156,12 +183,5 @@ class NextItemPhase(ExampleBatches):
             users_S = torch.from_numpy(user).to(device)[:, None]
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
             sampled = negatives(self.known, users_S, base, counters)
-        return NextItemMicroBatch(
-            tokens=flat(self.histories.items[source]),
-            positions=flat(positions),
-            times=None if times is None else flat(times[source]),
-            buckets=buckets,
-            real=torch.from_numpy(real).to(device) if padded else None,
-            targets=torch.from_numpy(self.histories.items[source + 1]).to(device),
-            negatives=sampled,
-        )
+        targets = torch.from_numpy(self.histories.items[source + 1]).to(device)
+        return NextItemMicroBatch(**vars(inputs), targets=targets, negatives=sampled)

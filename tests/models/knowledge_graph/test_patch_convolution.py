@@ -11,9 +11,9 @@ from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
     folded_filters,
     patches_of,
-    rectified_products,
     tap_moments,
 )
+from hasten.models.knowledge_graph.rectified_linear import Group, rectified_linear
 from tests.ops.reference import convolution_reference
 
 EPS = 1e-5
@@ -35,7 +35,8 @@ def ours(images: Tensor, filters: Tensor, gain: Tensor, shift: Tensor, keep: Ten
     patches = patches_of(images, kernel)
     mean, variance = channel_moments(tap_moments(patches), filters)
     folded = folded_filters(filters, mean, variance, gain, shift, EPS)
-    return rectified_products(patches, folded, keep), mean, variance
+    every = torch.eye(len(folded) * patches.shape[2], dtype=patches.dtype)
+    return rectified_linear([Group(patches, folded, keep)], every), mean, variance
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

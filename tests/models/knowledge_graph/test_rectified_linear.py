@@ -7,7 +7,6 @@ import torch
 from torch.nn import functional as F
 
 from hasten.models.knowledge_graph import rectified_linear as module
-from hasten.models.knowledge_graph.patch_convolution import rectified_products
 from hasten.models.knowledge_graph.rectified_linear import Group, rectified_linear
 
 SIZES = (5, 3)
@@ -44,7 +43,9 @@ def test_equals_one_after_the_other(channels, dropped, recompute):
     tensors = leaves(channels)
     groups = grouped(tensors, dropped)
     found = rectified_linear(groups, tensors[0], recompute)
-    features = torch.cat([rectified_products(g.patches, g.filters, g.keep) for g in groups])
+    kept = (g.filters if g.keep is None else g.keep[..., None] * g.filters for g in groups)
+    products = (f @ g.patches for f, g in zip(kept, groups, strict=True))
+    features = torch.cat([torch.relu(product).flatten(1) for product in products])
     expected = F.linear(features, tensors[0])
     torch.testing.assert_close(found, expected)
     upstream = draw(sum(SIZES), 7, seed=9).detach()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from bench.jaccard_side import jaccard_pairs_reference
 from hasten.config import TrainingOptions, TripleOptions
 from hasten.data.graph.load import load_graph_table
 from hasten.data.graph.node_types import NodeTypes
@@ -16,7 +17,7 @@ from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
-from hasten.models.typed_graph.jaccard import jaccard_pairs, jaccard_pairs_reference
+from hasten.models.typed_graph.jaccard import jaccard_pairs
 from hasten.objectives.links import _negative_loss
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.message_graph import MessageGraph

@@ -215,13 +215,15 @@ class KGAT(NodeVectorModel):
         x = self.nodes.block(0, len(self.nodes))
         found: list[Tensor] = []
         needed = self._needed(wanted)
-        for number, layer in enumerate(cast(Sequence[Layer], self.layers)):
-            before_last = number - len(self.layers)
-            function = {-1: self._last, -2: self._before_last}.get(before_last, self._whole)
+        for left in reversed(range(len(self.layers))):
+            layer = cast(Layer, self.layers[~left])
+            # the layer before the last computes the nodes that the last one reads
+            rows = needed if left <= 1 else None
+            function = self._last if left == 0 else self._layer
             if self.recompute and torch.is_grad_enabled():
-                own, x = checkpoint(function, layer, x, wanted, needed, use_reentrant=False)
+                own, x = checkpoint(function, layer, x, wanted, rows, use_reentrant=False)
             else:
-                own, x = function(layer, x, wanted, needed)
+                own, x = function(layer, x, wanted, rows)
             found.append(own)
         first, *rest = (rows.to(accumulation_dtype(rows)) for rows in (*found, x))
         return torch.cat([first, *map(F.normalize, rest)], dim=1)
@@ -234,16 +236,10 @@ class KGAT(NodeVectorModel):
         found = with_neighbors(self.graph, wanted)
         return None if len(found) > _MOST * len(self.nodes) else found
 
-    def _whole(
+    def _layer(
         self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The wanted rows of x, and a layer for all nodes."""
-        return self._before_last(layer, x, wanted, None)
-
-    def _before_last(
-        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The wanted rows of x, and a layer for the needed nodes."""
+        """The wanted rows of x, and a layer for the needed nodes; None: all."""
         assert self.graph is not None
         picked = wanted.to(x.device)
         rows = None if needed is None else needed.to(x.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,24 +13,14 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import FITTED
 from hasten.ops.ranking.scorer import Scorer
-from hasten.scoring import RecommenderQueries
+from hasten.ops.table import FixedTable
+from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 
 class PopOptions(ModelOptions):
     """Popularity has no options."""
 
     name: Literal["pop"] = "pop"
-
-
-@dataclass(frozen=True)
-class SameForAll:
-    """Scores [N] that do not depend on the query."""
-
-    scores: Tensor
-    queries: int
-
-    def block(self, start: int, stop: int) -> Tensor:
-        return self.scores[start:stop].repeat(self.queries, 1)
 
 
 class Pop(Model):
@@ -60,4 +49,5 @@ class Pop(Model):
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """The counts, the same for every query (exact in float32 below 2^24 per item)."""
-        return SameForAll(self.counts.to(torch.float32), len(queries))
+        counts = self.counts.to(torch.float32)[:, None]
+        return FactorScorer(counts.new_ones(len(queries), 1), Catalogue(FixedTable(counts)))

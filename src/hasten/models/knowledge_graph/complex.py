@@ -9,26 +9,16 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from torch import Tensor
 
-from hasten.models.knowledge_graph.base import (
-    LOSS_DESCRIPTION,
-    METRICS,
-    FactorizedTripleModel,
-    Loss,
-    Share,
-    TripleOptions,
-)
-from hasten.ops.dense.dropout import dropout
+from hasten.models.knowledge_graph.bilinear import BilinearModel, BilinearOptions
 
 
-class ComplExOptions(TripleOptions):
+class ComplExOptions(BilinearOptions):
     """Options of ComplEx."""
 
     name: Literal["complex"] = "complex"
-    loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
-    dropout: Share = Field(0.3, description="dropout rate of e_h * e_r")
 
     @field_validator("width")
     @classmethod
@@ -38,18 +28,15 @@ class ComplExOptions(TripleOptions):
         return width
 
 
-class ComplEx(FactorizedTripleModel):
+class ComplEx(BilinearModel):
     """The model."""
 
     name = "complex"
     summary = "bilinear score of complex embeddings (Trouillon et al. 2016)"
     Options = ComplExOptions
-    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
 
-    options: ComplExOptions
-
-    def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
-        h_re, h_im = entity_BD.chunk(2, dim=1)
-        r_re, r_im = self.relations.rows(relation).chunk(2, dim=1)
-        product = torch.cat([h_re * r_re - h_im * r_im, h_re * r_im + h_im * r_re], dim=1)
-        return dropout(product, self.options.dropout, self.training)
+    @staticmethod
+    def compose(head: Tensor, relation: Tensor) -> Tensor:
+        h_re, h_im = head.chunk(2, dim=1)
+        r_re, r_im = relation.chunk(2, dim=1)
+        return torch.cat([h_re * r_re - h_im * r_im, h_re * r_im + h_im * r_re], dim=1)

@@ -58,18 +58,6 @@ def folded_filters(
     return torch.cat([filters * scale[:, None], (shift - scale * mean)[:, None]], dim=1)
 
 
-def rectified_products(patches: Tensor, filters: Tensor, keep: Tensor | None) -> Tensor:
-    """[B, C · L]: relu(filters [C, K + 1] @ patches), times ``keep`` [B, C] (or None).
-
-    keep: a non-negative dropout mask of whole channels.
-    """
-    kept = filters.expand(len(patches), *filters.shape)
-    if keep is not None:
-        kept = keep.to(filters.dtype)[:, :, None] * filters
-    with torch.autocast(patches.device.type, enabled=False):
-        return torch.relu(torch.bmm(kept, patches)).flatten(1)
-
-
 class _Patches(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, kernel: int) -> Tensor:

@@ -2,8 +2,8 @@
 
     hidden_b = W vec(relu(f_b p_b)),   f_b = keep_b filters [C, K + 1],   p_b patches [K + 1, L]
 
-This is :func:`.patch_convolution.rectified_products` followed by a linear layer, for groups of
-images with their own filters. The features relu(f p), C·L numbers per image, are the largest tensor
+Rectified products of patches (:mod:`.patch_convolution`), then a linear layer, for groups of images
+with their own filters. The features relu(f p), C·L numbers per image, are the largest tensor
 of a step of ConvE. They are computed and multiplied one block of channels at a time. With
 ``recompute``, the backward pass computes them again from the patches, which costs one small
 product; otherwise the blocks are kept. Both use the same order of summation, so the results are

@@ -99,9 +99,7 @@ class DRAGON(MultimodalModel):
         self.reset_graphs()
 
     def reset_graphs(self) -> None:
-        self._pairs: Weighted | None = None
-        self._items: Weighted | None = None
-        self._users: Weighted | None = None
+        self._graphs: tuple[Weighted, Weighted | None, Weighted | None] | None = None
 
     def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
         """Vectors of the users and of the items of a batch, and their ids, ascending."""
@@ -136,25 +134,26 @@ class DRAGON(MultimodalModel):
 
     def propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
         """[S, M D] of the wanted users and items (int64 on the host, distinct); None: all."""
-        self._build()
+        self._graphs = self._graphs or self._build()
         if self.recompute and torch.is_grad_enabled():
             found = checkpoint(self._propagate, users, items, use_reentrant=False)
             return cast(tuple[Tensor, Tensor], found)
         return self._propagate(users, items)
 
     def _propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
-        options, pairs = self.options, self._pairs_graph
+        assert self._graphs is not None
+        options, (pairs, alike, companions) = self.options, self._graphs
         total = x = self._modalities()
         for _ in range(options.layers):
             total = x + pairs @ total
         of_items, of_users = torch.split(total, [self.sizes.items, self.sizes.users])
         for _ in range(options.mm_layers - 1):
-            of_items = of_items + self._item_graph @ of_items
+            of_items = _joined(alike, of_items, None)
         each = of_users.view(self.sizes.users, len(self.channels), options.width)
         of_users = (each * self.shares[..., None]).view(of_users.shape)
         found = (
-            _joined(self._user_graph if options.companions else None, of_users, users),
-            _joined(self._item_graph if options.mm_layers else None, of_items, items),
+            _joined(companions, of_users, users),
+            _joined(alike, of_items, items),
         )
         return found[0].to(accumulation_dtype(found[0])), found[1].to(accumulation_dtype(found[1]))
 
@@ -167,38 +166,25 @@ class DRAGON(MultimodalModel):
             found.append((z, channel.users))
         return normalized_rows(*found)
 
-    def _build(self) -> None:
-        """Build the three graphs at the first use."""
-        if self._pairs is not None:
-            return
-        options = self.options
+    def _build(self) -> tuple[Weighted, Weighted | None, Weighted | None]:
+        """The graphs of the pairs, of similar items and of similar users, if they are used."""
+        options, like = self.options, self.shares
         names = [channel.modality for channel in cast(Sequence[Channel], self.channels)]
         rest = (1 - options.first_weight) / max(1, len(names) - 1)
         weights = [options.first_weight] + [rest] * (len(names) - 1) if len(names) > 1 else [1.0]
-        like = self.shares
+        items = users = None
         with torch.inference_mode(False), torch.no_grad():
             pairs = training_pairs(self._dataset)
             if options.mm_layers:
                 chosen = {self.modality(name): w for name, w in zip(names, weights, strict=True)}
-                self._items = item_graph(chosen, options.neighbours).to(like)
+                items = item_graph(chosen, options.neighbours).to(like)
             if options.companions:
-                self._users = user_graph(pairs, self.sizes.items, options.companions).to(like)
-            self._pairs = Bipartite.build(pairs, self.sizes.items, "symmetric").whole.to(like)
-
-    @property
-    def _pairs_graph(self) -> Weighted:
-        assert self._pairs is not None
-        return self._pairs
-
-    @property
-    def _item_graph(self) -> Weighted:
-        assert self._items is not None
-        return self._items
-
-    @property
-    def _user_graph(self) -> Weighted:
-        assert self._users is not None
-        return self._users
+                users = user_graph(pairs, self.sizes.items, options.companions).to(like)
+            return (
+                Bipartite.build(pairs, self.sizes.items, "symmetric").whole.to(like),
+                items,
+                users,
+            )
 
 
 def _joined(graph: Weighted | None, x: Tensor, wanted: Tensor | None) -> Tensor:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hasten.models.sequential.attention_options import AttentionOptions, residuals_of
-from hasten.models.sequential.base import QueryTokens, SequentialModel
+from hasten.models.sequential.base import SequentialModel
 from hasten.models.sequential.self_attention import Attention, Block
 from hasten.models.supports import Supports
-from hasten.objectives.next_item import NextItemMicroBatch
+from hasten.objectives.next_item import SequenceBatch
 from hasten.ops.buckets import Bucket
 
 
@@ -51,7 +51,7 @@ class AttentionModel(SequentialModel):
 
     def through_blocks(self, x_TD: Tensor, attention: Attention) -> Tensor:
         """[T, D] the embedded tokens after all blocks and the final layer norm."""
-        flow = self.residuals.expand(x_TD)
+        flow: Any = self.residuals.expand(x_TD)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
                 flow = checkpoint(block, flow, attention, use_reentrant=False)
@@ -60,7 +60,7 @@ class AttentionModel(SequentialModel):
         out: Tensor = self.final_norm(self.residuals.reduce(flow))
         return out
 
-    def encode(self, rows_TD: Tensor, batch: NextItemMicroBatch | QueryTokens) -> Tensor:
+    def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
         # the compiled function is for training: other batches would compile again
         hidden = self._compiled if self.training else self.hidden
         return hidden(rows_TD, batch.positions, batch.times, batch.buckets)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,8 +22,12 @@ from hasten.config import ModelOptions, OnlyWith, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
 from hasten.objectives.base import Phase
-from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
-from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, flat_indices, make_buckets
+from hasten.objectives.next_item import (
+    NextItemMicroBatch,
+    NextItemPhase,
+    SequenceBatch,
+    sequence_batch,
+)
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
@@ -62,57 +65,6 @@ def initialize_linear(*linears: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
-@dataclass(frozen=True)
-class QueryTokens:
-    """The ends of histories as flat tokens in buckets.
-
-    tokens: int64 [T] items, 0 in padding. positions: int64 [T] distance to the end. times: int64
-    [T] Unix seconds or None; padding repeats the last time of the sequence. query: int64 [R] the
-    query of each row. last: int64 [R] index of its last token.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    times: Tensor | None
-    buckets: Sequence[Bucket]
-    query: Tensor
-    last: Tensor
-
-    @classmethod
-    def of(cls, history: Histories, limit: int, device: torch.device) -> QueryTokens | None:
-        """The last ``limit`` interactions of every history; None if all are empty."""
-        lengths = np.minimum(history.lengths, limit)
-        order = np.argsort(-lengths, kind="stable")
-        order = order[lengths[order] > 0]
-        if len(order) == 0:
-            return None
-        lengths = lengths[order]
-        buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
-        real = flat_indices(lengths, buckets)
-        ends = np.cumsum(lengths)
-        positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
-        source = np.repeat(history.offsets[order + 1], lengths) - 1 - positions
-        size = buckets[-1].stop
-        tokens, flat_positions = np.zeros((2, size), np.int64)
-        tokens[real], flat_positions[real] = history.items[source], positions
-        times = None
-        if history.times is not None:
-            rows = np.repeat(
-                np.arange(len(order)), np.concatenate([[b.length] * b.rows for b in buckets])
-            )
-            flat_times = history.times[history.offsets[order + 1] - 1][rows]
-            flat_times[real] = history.times[source]
-            times = torch.from_numpy(flat_times).to(device)
-        return cls(
-            tokens=torch.from_numpy(tokens).to(device),
-            positions=torch.from_numpy(flat_positions).to(device),
-            times=times,
-            buckets=buckets,
-            query=torch.from_numpy(order).to(device),
-            last=torch.from_numpy(real[ends - 1]).to(device),
-        )
-
-
 class SequentialModel(Model):
     """An item table and an encoder: a subclass defines :meth:`encode`.
 
@@ -123,6 +75,7 @@ class SequentialModel(Model):
 
     sample = "sequences"
     scores_new_users = True
+    phase_class: ClassVar[type[NextItemPhase]] = NextItemPhase
     options: SequentialOptions
 
     def __init__(self, options: SequentialOptions, sizes: Sizes) -> None:
@@ -130,23 +83,25 @@ class SequentialModel(Model):
         self.items = EmbeddingTable(sizes.items, options.width)
 
     @abstractmethod
-    def encode(self, rows_TD: Tensor, batch: NextItemMicroBatch | QueryTokens) -> Tensor:
-        """[T, D] states of flat, bucketed tokens. rows_TD: their rows of the item table."""
+    def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
+        """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences."""
+        return [self.next_item_phase(dataset.histories(TRAIN), training)]
+
+    def next_item_phase(self, histories: Histories, training: TrainingOptions) -> NextItemPhase:
+        """The phase over these histories."""
         self.recompute = training.recompute
         options = self.options
-        return [
-            NextItemPhase(
-                self,
-                dataset.histories(TRAIN),
-                items=len(dataset.items),
-                batch_size=training.batch_size,
-                max_length=options.max_length,
-                negatives=0 if options.loss == "ce" else options.negatives,
-            )
-        ]
+        return self.phase_class(
+            self,
+            histories,
+            items=self.sizes.items,
+            batch_size=training.batch_size,
+            max_length=options.max_length,
+            negatives=0 if options.loss == "ce" else options.negatives,
+        )
 
     @property
     def _beta(self) -> float:
@@ -190,11 +145,16 @@ class SequentialModel(Model):
     def query_vectors(self, queries: RecommenderQueries) -> Tensor:
         """[Q, D] float32 states at the last item of each history, zeros for an empty history."""
         vectors = torch.zeros(len(queries), self.options.width, device=self.device)
-        tokens = QueryTokens.of(queries.history, self.options.max_length, self.device)
-        if tokens is not None:
-            states = self.encode(self.items.rows(tokens.tokens), tokens)[tokens.last]
+        lengths = np.minimum(queries.history.lengths, self.options.max_length)
+        order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
+        if len(order):
+            lengths = lengths[order]
+            batch, _ = sequence_batch(queries.history, order, lengths, self.device)
+            last = torch.from_numpy(np.cumsum(lengths) - 1).to(self.device)
+            last = last if batch.real is None else batch.real[last]
+            states = self.encode(self.items.rows(batch.tokens), batch)[last]
             vectors = vectors.to(accumulation_dtype(states))
-            vectors[tokens.query] = states.to(vectors.dtype)
+            vectors[torch.from_numpy(order).to(self.device)] = states.to(vectors.dtype)
         return vectors
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:

@@ -72,7 +72,11 @@ def reduce(streams: Streams) -> Tensor:
 
 def laid_out(streams: Streams) -> Tensor:
     """[T, n, D] the streams as a tensor."""
-    return _laid_out(streams.mix, streams.parts)
+    mix, parts = streams
+    found = parts[0][:, None].expand(-1, len(mix), -1)
+    for number, part in enumerate(parts[1:]):
+        found = found + mix[:, number].T[:, :, None] * part[:, None]
+    return found
 
 
 def stream_products(streams: Streams, weight: Tensor) -> Tensor:
@@ -139,13 +143,6 @@ def _along(first: Tensor, second: Tensor, tokens: int) -> Tensor:
     if tokens == 1:
         return torch.dot(first.reshape(-1), second.reshape(-1))
     return torch.einsum("td,td->t", first, second)
-
-
-def _laid_out(mix: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
-    streams = parts[0][:, None].expand(-1, len(mix), -1)
-    for number, part in enumerate(parts[1:]):
-        streams = streams + mix[:, number].T[:, :, None] * part[:, None]
-    return streams
 
 
 class _StreamProducts(torch.autograd.Function):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,22 +39,6 @@ SPREAD = 0.5
 Branch = Callable[[Tensor], Tensor]
 
 
-class Residuals(Protocol):
-    """The residual connections of one network."""
-
-    def expand(self, x_TD: Tensor) -> Any:
-        """The residual state before the first block."""
-        ...
-
-    def reduce(self, state: Any) -> Tensor:
-        """[T, D] from the residual state after the last block."""
-        ...
-
-    def connection(self, sublayer: int) -> nn.Module:
-        """A new connection for a sublayer. sublayer: its number, from 0, over all blocks."""
-        ...
-
-
 class PlainConnection(nn.Module):
     """``x + branch(x)`` (He et al. 2016)."""
 
@@ -67,12 +51,15 @@ class PlainResiduals:
     """The residual state is the tokens."""
 
     def expand(self, x_TD: Tensor) -> Tensor:
+        """The residual state before the first block."""
         return x_TD
 
     def reduce(self, state: Tensor) -> Tensor:
+        """[T, D] from the residual state after the last block."""
         return state
 
     def connection(self, sublayer: int) -> nn.Module:
+        """A new connection for a sublayer. sublayer: its number, from 0, over all blocks."""
         return PlainConnection()
 
 
@@ -184,6 +171,10 @@ class HyperResiduals:
             projection=self.projection if mixes else None,
             dynamic=self.dynamic,
         )
+
+
+#: the residual connections of one network
+Residuals = PlainResiduals | HyperResiduals
 
 
 def _permutations(count: int) -> Tensor:

@@ -77,6 +77,7 @@ class TiSASRec(AttentionModel):
     Options = TiSASRecOptions
     sample = "sittings"
     reads_times = True
+    phase_class = TiSASRecPhase
 
     options: TiSASRecOptions
 
@@ -148,19 +149,10 @@ class TiSASRec(AttentionModel):
                 "timestamp column (data.columns) or a parallel file of times (data.times), or "
                 "train sasrec, which only needs the order"
             )
-        self.recompute = training.recompute
-        options = self.options
-        return [
-            TiSASRecPhase(
-                self,
-                # the last interaction is a target only
-                personal_times(dataset.histories(TRAIN), options.max_length, unseen=1),
-                items=len(dataset.items),
-                batch_size=training.batch_size,
-                max_length=options.max_length,
-                negatives=0 if options.loss == "ce" else options.negatives,
-            )
-        ]
+        # the last interaction is a target only
+        limit = self.options.max_length
+        histories = personal_times(dataset.histories(TRAIN), limit, unseen=1)
+        return [self.next_item_phase(histories, training)]
 
     def query_vectors(self, queries: RecommenderQueries) -> Tensor:
         """[Q, D] float32, in the order of the queries; their times are Unix seconds."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -19,25 +18,13 @@ from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.supports import FITTED
 from hasten.ops.ranking.scorer import Scorer
-from hasten.scoring import TripleQueries
+from hasten.scoring import PairScorer, TripleQueries
 
 
 class DegreeOptions(ModelOptions):
     """Degrees have no options."""
 
     name: Literal["degree"] = "degree"
-
-
-@dataclass(frozen=True)
-class TwoEnds:
-    """``table[relation] + own``: table [2R, N]; relation: int64 [Q]; own: [Q]."""
-
-    table: Tensor
-    relation: Tensor
-    own: Tensor
-
-    def block(self, start: int, stop: int) -> Tensor:
-        return self.table[:, start:stop].index_select(0, self.relation) + self.own[:, None]
 
 
 class Degree(Model):
@@ -69,8 +56,11 @@ class Degree(Model):
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         """The degrees of all candidates, and that of the given end."""
-        device, relations = self.degrees.device, self.sizes.relations
-        relation = torch.from_numpy(queries.relation).to(device)
-        entity = torch.from_numpy(queries.entity).to(device)
+        entity, relation = map(torch.from_numpy, (queries.entity, queries.relation))
+        return PairScorer(self.scores, entity.to(self.device), relation.to(self.device))
+
+    def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
+        """[Q, K] for int64 [Q, K] answers."""
+        relations = self.sizes.relations
         own = self.degrees[(relation + relations) % (2 * relations), entity]
-        return TwoEnds(self.degrees, relation, own)
+        return self.degrees[relation[:, None], answers] + own[:, None]

@@ -33,7 +33,6 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.supports import Supports
-from hasten.models.typed_graph.biased_scorer import BiasedScorer
 from hasten.models.typed_graph.hgt_layer import HGTLayer, require_divisible
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.similar_nodes import similar_nodes
@@ -296,4 +295,4 @@ class HGT(Model):
             query = query * self.relations.index_select(0, relation)
         # the same for all candidates, but metrics that compare queries need it
         bias = self.bias.index_select(0, relation)
-        return BiasedScorer(FactorScorer(query, Catalogue(FixedTable(vectors))), bias)
+        return FactorScorer(query, Catalogue(FixedTable(vectors)), bias)

@@ -46,15 +46,3 @@ def jaccard_pairs(sets: CSR, columns: int, threshold: float) -> CSR:
     row = np.concatenate(rows) if rows else np.empty(0, np.int64)
     offsets = ragged_offsets(row, count)
     return CSR(offsets, np.concatenate(others) if others else row)
-
-
-def jaccard_pairs_reference(sets: CSR, threshold: float) -> set[tuple[int, int]]:
-    """The similar pairs, from Python sets."""
-    found = [set(sets.row(i).tolist()) for i in range(len(sets))]
-    pairs = set()
-    for i, one in enumerate(found):
-        for j, other in enumerate(found):
-            union = len(one | other)
-            if i != j and union and len(one & other) / union > threshold:
-                pairs.add((i, j))
-    return pairs

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-
 import numpy as np
 import pyarrow as pa
 
 from hasten.arrays import Int64, ragged_offsets
 from hasten.data.tables import KnowledgeGraph
-from hasten.errors import ConfigurationError
+from hasten.errors import ConfigurationError, did_you_mean
 from hasten.models.typed_graph.jaccard import jaccard_pairs
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.message_graph import MessageGraph
@@ -57,8 +55,7 @@ def _number(kind: str | None, names: tuple[str, ...], graph: MessageGraph) -> in
     if kind is not None:
         if kind in names:
             return names.index(kind)
-        near = difflib.get_close_matches(kind, names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(kind, names)
         raise ConfigurationError(
             f"model.contrastive_type={kind!r}: no such type{hint} (there are {', '.join(names)})"
         )
