@@ -56,13 +56,13 @@ class Overview:
     @property
     def options(self) -> list[str]:
         """The settings as options of the command line."""
-        said = []
+        options = []
         for key, value in self.settings.items():
             if isinstance(value, dict):
-                said += [f"--set data.{key}.{k}={v}" for k, v in value.items()]
+                options += [f"--set data.{key}.{k}={v}" for k, v in value.items()]
             elif key != "path":
-                said.append(f"--set data.{key}={value}")
-        return said
+                options.append(f"--set data.{key}={value}")
+        return options
 
     def to_json(self) -> dict[str, Any]:
         flat = {what.replace(" ", "_"): quantiles for what, quantiles in self.spread.items()}
@@ -164,8 +164,8 @@ def _describe_features(name: str, path: Path) -> dict[str, Any]:
     rows, width = found.values.shape
     whose = "row i is item i" if found.items is None else "items by name"
     reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
-    said = {"file": str(path), "part": None, "format": "features", "reason": reason}
-    return {**said, "first_lines": []}
+    record = {"file": str(path), "part": None, "format": "features", "reason": reason}
+    return {**record, "first_lines": []}
 
 
 def _spread_of_interactions(dataset: Dataset) -> dict[str, dict[str, int]]:

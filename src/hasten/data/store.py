@@ -234,9 +234,9 @@ def load_stored(folder: Path) -> AnyDataset:
         TypeError,
         RecursionError,
     ) as error:
-        said = f"{type(error).__name__}: {error}"
+        cause = f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{folder}: the stored dataset is damaged ({said}): restore it from a copy of the run"
+            f"{folder}: the stored dataset is damaged ({cause}): restore it from a copy of the run"
         ) from error
     if not same:
         raise DataError(f"{folder}: the stored dataset does not match its fingerprint (damaged?)")

@@ -27,8 +27,8 @@ def given_parts(part: Parts | None, noun: str, remedy: str) -> tuple[Parts, str]
     return part, f"given parts ({', '.join(names)})"
 
 
-def overlaps(keys: Int64, part: Parts, noun: str, of: str, said: list[str]) -> dict[str, int]:
-    """How many keys are in two parts; notes are appended to ``said``."""
+def overlaps(keys: Int64, part: Parts, noun: str, of: str, notes: list[str]) -> dict[str, int]:
+    """How many keys are in two parts; notes are appended to ``notes``."""
     in_part = [distinct(keys[part == p]) for p in (TRAIN, VALID, TEST)]
     counts = {}
     for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
@@ -36,5 +36,5 @@ def overlaps(keys: Int64, part: Parts, noun: str, of: str, said: list[str]) -> d
         both = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
         counts[f"{noun}s_in_{both.replace(' ', '_')}"] = count
         if count:
-            said.append(f"overlap: {counted(count, noun)}{of} in both {both}")
+            notes.append(f"overlap: {counted(count, noun)}{of} in both {both}")
     return counts

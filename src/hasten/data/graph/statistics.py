@@ -15,8 +15,8 @@ from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, T
 _INVERSE = 0.8
 
 
-def count(graph: KnowledgeGraph, said: list[str]) -> dict[str, Any]:
-    """The statistics of ``data.json``. Remarkable ones are added to the notes ``said``."""
+def count(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
+    """The statistics of ``data.json``. Remarkable ones are added to ``notes``."""
     counts: dict[str, Any] = {
         "entities": len(graph.entities),
         "relations": len(graph.relations),
@@ -29,9 +29,9 @@ def count(graph: KnowledgeGraph, said: list[str]) -> dict[str, Any]:
     for kind in ("entities", "relations"):
         missing = counts[f"{kind}_not_in_train"]
         if missing:
-            said.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
-    said += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
-    return counts | _overlaps(graph, said) | _leaks(graph, said)
+            notes.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
+    notes += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
+    return counts | _overlaps(graph, notes) | _leaks(graph, notes)
 
 
 def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> Int64:
@@ -40,15 +40,15 @@ def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> 
     return ends[0] * len(graph.entities) + ends[1]
 
 
-def _overlaps(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
+def _overlaps(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
     """Triples that occur in two parts."""
     pairs = _keys(graph.triples, graph)
     _, pair = np.unique(pairs, return_inverse=True)
     whole = pair * len(graph.relations) + graph.triples.relation
-    return overlaps(whole, graph.part, "triple", "", said)
+    return overlaps(whole, graph.part, "triple", "", notes)
 
 
-def _leaks(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
+def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
     """Valid and test triples (h, r, t) whose reverse (t, r', h) is a training triple.
 
     reversed: r' is any relation; inverse: r' is an inverse of r in the training part.
@@ -70,7 +70,7 @@ def _leaks(graph: KnowledgeGraph, said: list[str]) -> dict[str, int]:
         counts[f"reversed_in_{name}"] = reversed_count
         counts[f"inverse_leaks_in_{name}"] = leaking
         if leaking:
-            said.append(
+            notes.append(
                 f"inverse leakage: {leaking:,} of {len(judged):,} {name} triples follow from a "
                 f"training triple by an inverse or symmetric relation ({reversed_count:,} pairs "
                 "stand there the other way round)"

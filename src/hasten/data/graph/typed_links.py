@@ -25,7 +25,7 @@ def stored_links(
     entities: Vocabulary,
     relations: Vocabulary,
     symmetric: tuple[str, ...],
-    said: list[str],
+    notes: list[str],
 ) -> tuple[Triples, Vocabulary, Int64]:
     """Turn edges into the direction of their relation, and leave out reverses of stored edges.
 
@@ -46,7 +46,7 @@ def stored_links(
         known = np.unique(keys[~turned])
         at = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
         again = turned & (known[at] == keys)
-        said.append(
+        notes.append(
             f"{counted(int(turned.sum()), 'edge')} against the direction of the relation: "
             f"{int(again.sum()):,} are reverses of others and were left out, the rest was turned"
         )

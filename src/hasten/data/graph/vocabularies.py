@@ -29,19 +29,19 @@ def index_triples(
     sources: list[TripleColumns],
     mode: ids.Mode,
     dictionaries: tuple[Dictionary | None, Dictionary | None],
-    said: list[str],
+    notes: list[str],
 ) -> tuple[Triples, Vocabulary, Vocabulary, NDArray[np.bool_]]:
     """The triples of all files as indices into vocabularies; dictionaries fix their order.
 
     dictionaries: of entities and of relations. Returns the triples, the entities, the relations,
-    and bool [n], which triples have an id that its dictionary lacks. Notes go to ``said``.
+    and bool [n], which triples have an id that its dictionary lacks. Notes go to ``notes``.
 
     Raises:
         DataError: ids that cannot be used, with their lines.
     """
     found = unite_roles("entity", ("head", "tail"), sources, mode)
     kinds = unite_roles("relation", ("relation",), sources, mode)
-    said += [*found.notes, *kinds.notes]
+    notes += [*found.notes, *kinds.notes]
     head, tail, relation = (
         np.concatenate(codes) for codes in (found.codes[::2], found.codes[1::2], kinds.codes)
     )

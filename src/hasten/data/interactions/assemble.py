@@ -65,36 +65,36 @@ def assemble(
 def _assemble(read: Read, options: InteractionOptions, seed: int, otherwise: Otherwise) -> Dataset:
     counts: dict[str, Any] = {"read": sum(len(events) for events, _ in read.events)}
     files = (*chain.from_iterable(events.files for events, _ in read.events), *read.files)
-    said = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
-    events, users, items = _join(read, options, said)
-    events = _cleaned(events, len(users), len(items), options, counts, said)
+    notes = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
+    events, users, items = _join(read, options, notes)
+    events = _cleaned(events, len(users), len(items), options, counts, notes)
     events, in_order = clean.ordered(events)
     if not in_order:
-        said.append("times are not in the order of the file: events sorted by time (stably)")
+        notes.append("times are not in the order of the file: events sorted by time (stably)")
     if events.time is None:
-        said.append("no times: the order of the file is taken as the order in time")
+        notes.append("no times: the order of the file is taken as the order in time")
         if options.time_unit != "s":
-            said.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
+            notes.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
     user, user_vocabulary = _vocabulary(events.user, users)
     item, item_vocabulary = _vocabulary(events.item, items)
     part, split = _split(user, len(user_vocabulary), events, options, seed, otherwise)
     changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
     if changed and not split.startswith("ratio") and otherwise != "ratio":
-        said.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
+        notes.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
     if read.names:
         item_vocabulary, more = names.with_names(item_vocabulary, read.names)
-        said += more
+        notes += more
     interactions = Interactions(user, item, events.rating, events.time)
     source = Source(read.format, read.path, files)
     dataset = Dataset(
         read.name, user_vocabulary, item_vocabulary, interactions, part, split, source
     )
-    counts |= count(dataset, said, split.startswith("given"))
-    return replace(dataset, source=source.plus(said, **counts))
+    counts |= count(dataset, notes, split.startswith("given"))
+    return replace(dataset, source=source.plus(notes, **counts))
 
 
 def _join(
-    read: Read, options: InteractionOptions, said: list[str]
+    read: Read, options: InteractionOptions, notes: list[str]
 ) -> tuple[clean.Columns, pa.Array, pa.Array]:
     """The interactions of all files as codes into the user and item labels; empties ``read``."""
     sources = [events for events, _ in read.events]
@@ -108,11 +108,11 @@ def _join(
     rows, mode = [events.rows for events in sources], options.ids
     users = ids.vocabulary("user", ("user",), [events.user for events in sources], rows, mode)
     items = ids.vocabulary("item", ("item",), [events.item for events in sources], rows, mode)
-    said += [*users.notes, *items.notes]
+    notes += [*users.notes, *items.notes]
     rating, time, key = None, None, None
     if timed := [events.time for events in sources if events.time is not None]:
-        time, key, notes = times.unite(timed, options.time_unit)
-        said += notes
+        time, key, more = times.unite(timed, options.time_unit)
+        notes += more
     if rated := [events.rating for events in sources if events.rating is not None]:
         rating = times.joined(rated)
     codes = times.joined(users.codes), times.joined(items.codes)
@@ -127,27 +127,27 @@ def _cleaned(
     items: int,
     options: InteractionOptions,
     counts: dict[str, Any],
-    said: list[str],
+    notes: list[str],
 ) -> clean.Columns:
     if options.min_rating is not None:
         before = len(events)
         events = clean.rated_at_least(events, options.min_rating)
         counts["below_min_rating"] = before - len(events)
-        said.append(
+        notes.append(
             f"{counted(before - len(events), 'event')} rated below {options.min_rating:g} left out"
         )
     events, duplicates = clean.without_duplicates(events, options.duplicates)
     counts["duplicates"] = duplicates
     if duplicates:
         did = "left out" if options.duplicates == "drop" else "kept"
-        said.append(
+        notes.append(
             f"{counted(duplicates, 'duplicate event')} (user, item, time) {did} (data.duplicates)"
         )
     if options.k_core > 1:
         before = len(events)
         events = clean.core(events, options.k_core, users, items)
         counts["outside_core"] = before - len(events)
-        said.append(
+        notes.append(
             f"{counted(before - len(events), 'event')} outside the {options.k_core}-core left out"
         )
     return events

@@ -35,11 +35,11 @@ def attach_knowledge(
     """
     entities = unite_roles("entity", ("head", "tail"), [columns])
     relations = unite_roles("relation", ("relation",), [columns])
-    said = list(columns.notes)
+    notes = list(columns.notes)
     for role, found in (("entity", entities), ("relation", relations)):
         if role in lists:
             _refuse_unlisted(columns, role, found.labels, lists[role])
-    labels, index, linked = _numbered(dataset, entities.labels.cast(pa.string()), links, said)
+    labels, index, linked = _numbered(dataset, entities.labels.cast(pa.string()), links, notes)
     head, tail = (index[codes] for codes in entities.codes)
     relation = relations.codes[0].astype(np.int64)
     key = (head.astype(np.int64) * len(relations.labels) + relation) * len(labels) + tail
@@ -47,7 +47,7 @@ def attach_knowledge(
     heads, kinds = np.divmod(rest, len(relations.labels))
     triples = Triples(heads, kinds, tails)
     if again := len(key) - len(triples):
-        said.append(f"{counted(again, 'duplicate triple')} left out")
+        notes.append(f"{counted(again, 'duplicate triple')} left out")
     used = np.zeros(len(labels), bool)
     used[triples.head] = used[triples.tail] = True
     known = int(used[: len(dataset.items)].sum())
@@ -58,12 +58,12 @@ def attach_knowledge(
             "...): name a file of item and entity by --set data.links=FILE"
         )
     if known < len(dataset.items):
-        said.append(f"{counted(len(dataset.items) - known, 'item')} without triples")
+        notes.append(f"{counted(len(dataset.items) - known, 'item')} without triples")
     names = {role: _names(lists.get(role), found.labels) for role, found in
              (("entity", entities), ("relation", relations))}  # fmt: skip
     if (listed := lists.get("relation")) is not None and len(listed) > len(relations.labels):
         idle = len(listed) - len(relations.labels)
-        said.append(f"{counted(idle, 'relation')} of the list without triples")
+        notes.append(f"{counted(idle, 'relation')} of the list without triples")
     entity_names = None
     if names["entity"] is not None:
         place = np.full(len(labels), -1, np.int64)
@@ -73,7 +73,7 @@ def attach_knowledge(
         Vocabulary(labels, entity_names), Vocabulary(relations.labels, names["relation"]), triples
     )
     source = dataset.source.plus(
-        said,
+        notes,
         entities=len(labels),
         relations=len(facts.relations),
         facts=len(triples),
@@ -87,7 +87,7 @@ def attach_knowledge(
 
 
 def _numbered(
-    dataset: Dataset, entities: pa.Array, links: dict[str, str] | None, said: list[str]
+    dataset: Dataset, entities: pa.Array, links: dict[str, str] | None, notes: list[str]
 ) -> tuple[pa.Array, Int64, int]:
     """Labels of all entities, items first; each entity's new index; the number of linked items."""
     items = dataset.items.labels.cast(pa.string())
@@ -97,12 +97,12 @@ def _numbered(
         first = np.unique(np.asarray(linked.drop_null().dictionary_encode().indices))
         shared = len(linked) - linked.null_count - len(first)
         if shared:
-            said.append(f"{counted(shared, 'item')} with the entity of another: no triples")
+            notes.append(f"{counted(shared, 'item')} with the entity of another: no triples")
         absent = int(
             pc.sum(pc.invert(pc.is_in(linked.drop_null(), value_set=entities))).as_py() or 0
         )
         if absent:
-            said.append(f"{counted(absent, 'link')} to an entity without triples")
+            notes.append(f"{counted(absent, 'link')} to an entity without triples")
         seen: set[str] = set()
         named = []
         for item, entity in zip(items.to_pylist(), linked.to_pylist(), strict=True):

@@ -81,7 +81,7 @@ def add_id_lists(
         DataError: a user or an item that its list lacks.
     """
     items, users = dataset.items, dataset.users
-    said: list[str] = []
+    notes: list[str] = []
     if (listed := lists.get("item")) is not None:
         found = listed.place(items.labels)
         _refuse_beyond(found, items.labels, listed, options, 1)
@@ -89,7 +89,7 @@ def add_id_lists(
         if len(missing):
             more = listed.numbers.take(pa.array(missing)).cast(items.labels.type)
             items = Vocabulary(pa.concat_arrays([items.labels, more]))
-            said.append(f"{counted(len(missing), 'item')} of the list without interactions")
+            notes.append(f"{counted(len(missing), 'item')} of the list without interactions")
         places = pa.array(np.concatenate([found, missing]))
         items = Vocabulary(items.labels, listed.names.take(places))
     if (listed := lists.get("user")) is not None:
@@ -97,7 +97,7 @@ def add_id_lists(
         _refuse_beyond(found, users.labels, listed, options, 0)
         users = Vocabulary(users.labels, listed.names.take(pa.array(found)))
     files = (text.file_digest(listed.path) for listed in lists.values())
-    source = dataset.source.plus(said, files, items=len(items))
+    source = dataset.source.plus(notes, files, items=len(items))
     return replace(dataset, items=items, users=users, source=source)
 
 

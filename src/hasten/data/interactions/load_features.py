@@ -16,7 +16,7 @@ from hasten.data.columns.text import file_digest
 from hasten.data.interactions.feature_files import locate_features
 from hasten.data.interactions.load import load_by_ratio
 from hasten.data.modality import Modality
-from hasten.data.readers.features import FeatureFile, open_features, said_of
+from hasten.data.readers.features import FeatureFile, notes_on, open_features
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import set_name
 from hasten.data.tables import Dataset, Vocabulary
@@ -64,16 +64,18 @@ def load_with_feature_files(
 
 def _attach(dataset: Dataset, opened: dict[str, FeatureFile]) -> Dataset:
     """The dataset with the features of its items."""
-    said: list[str] = []
+    notes: list[str] = []
     found = []
     for name, file in opened.items():
         found.append(aligned(name, file, dataset.items.labels))
         values = found[-1].values
         where = "" if file.made else f" from {file.path.name}"
-        said.append(f"{name} features{where}: {len(values):,} x {values.shape[1]:,} {values.dtype}")
-        said += [f"{name}: {words}" for words in said_of(values)]
+        notes.append(
+            f"{name} features{where}: {len(values):,} x {values.shape[1]:,} {values.dtype}"
+        )
+        notes += [f"{name}: {words}" for words in notes_on(values)]
     digests = (file_digest(file.path) for file in opened.values() if not file.made)
-    source = dataset.source.plus(said, digests, features={m.name: m.width for m in found})
+    source = dataset.source.plus(notes, digests, features={m.name: m.width for m in found})
     if source.format != "sample":
         source = replace(source, format=f"{source.format}+features")
     return replace(dataset, modalities=tuple(found), source=source)
@@ -83,8 +85,8 @@ def _all_items(dataset: Dataset, files: dict[str, FeatureFile]) -> Dataset:
     """The dataset with all items that have features; every modality must have every item."""
     numbered = {file.path.name: len(file.values) for file in files.values() if file.items is None}
     if len(set(numbered.values())) > 1:
-        said = ", ".join(f"{name} {count:,} rows" for name, count in numbered.items())
-        raise DataError(f"{dataset.source.path or dataset.name}: the features disagree: {said}")
+        listed = ", ".join(f"{name} {count:,} rows" for name, count in numbered.items())
+        raise DataError(f"{dataset.source.path or dataset.name}: the features disagree: {listed}")
     labels = dataset.items.labels
     known = labels
     for file in files.values():

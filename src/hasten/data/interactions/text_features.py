@@ -67,8 +67,8 @@ def text_features(
     try:
         counts = vectorizer.fit_transform(texts)
     except ValueError as error:
-        said = f"no words of two letters or more in {len(texts):,} texts"
-        raise DataError(f"{source}: {said}") from error
+        problem = f"no words of two letters or more in {len(texts):,} texts"
+        raise DataError(f"{source}: {problem}") from error
     width = min(width, counts.shape[0] - 1, counts.shape[1] - 1)
     if width < 1:
         raise DataError(

@@ -47,12 +47,12 @@ def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, 
     if form is not None:
         raise DataError(f"{path} cannot be read as {form}: {claims[form]}")
     if taken:
-        said = [f"  {name}: {claim.reason}" for name, claim in taken.items()]
+        reasons = [f"  {name}: {claim.reason}" for name, claim in taken.items()]
         head = f"{path}: the format is ambiguous; choose with --format:"
     else:
-        said = [f"  {name}: {reason}" for name, reason in claims.items()]
+        reasons = [f"  {name}: {reason}" for name, reason in claims.items()]
         head = f"{path}: no format is recognized; choose with --format. What each says:"
-    raise DataError("\n".join([head, *said]))
+    raise DataError("\n".join([head, *reasons]))
 
 
 def read_file(path: Path, options: InteractionOptions) -> tuple[str, Events]:

@@ -82,10 +82,10 @@ class FeatureFile:
                 bad.append(f"  row {part[row]:,}, column {column:,} (both from 0): {value}")
         if count:
             more = f"\n  ... and {count - len(bad):,} more" if count > len(bad) else ""
-            said = counted(count, "value")
+            values = counted(count, "value")
             verb = "is no finite number" if count == 1 else "are no finite numbers"
             raise DataError(
-                f"{self.path}: {said} {verb}:\n" + "\n".join(bad) + more + "\n"
+                f"{self.path}: {values} {verb}:\n" + "\n".join(bad) + more + "\n"
                 "leave these items out, or give them a row of zeros"
             )
         return out
@@ -184,7 +184,7 @@ def _numbers(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-def said_of(values: Matrix) -> Iterator[str]:
+def notes_on(values: Matrix) -> Iterator[str]:
     """Notes on suspicious rows: all zero, or equal to those of another item."""
     zero = int((~values.any(axis=1)).sum())
     if zero:

@@ -229,6 +229,6 @@ def _gather_names(
         label, text = labels[pair // width], texts[pair % width]
         if text and names.setdefault(label, text) != text:
             kind, _, node = label.partition(TYPE_MARK)
-            said = f"duplicate ({kind}, {node}): named {text!r} here and {names[label]!r} before"
+            problem = f"duplicate ({kind}, {node}): named {text!r} here and {names[label]!r} before"
             remedy = "the pair (type, id) must name one node"
-            raise bad_rows([(rows, len(column))], np.array([row]), said, remedy)
+            raise bad_rows([(rows, len(column))], np.array([row]), problem, remedy)

@@ -29,7 +29,7 @@ from hasten.data.sources.catalogue import CATALOGUE, GIT, Fetched, RemoteFolder,
 from hasten.errors import DataError, HastenError, UsageError
 
 Options = TypeVar("Options", bound=DataOptions)
-#: called with the bytes so far and the bytes to come (None: not said)
+#: called with the bytes so far and the bytes to come (None: unknown)
 Report = Callable[[int, int | None], None]
 DEFAULT_CAP = 4 << 30
 _BLOCK = 1 << 20
@@ -248,8 +248,8 @@ def _download(url: str, target: Path, expected: str, cap: int, report: Report | 
 def _stream(
     url: str, response: http.client.HTTPResponse, target: Path, cap: int, report: Report | None
 ) -> None:
-    said = response.headers.get("Content-Length")
-    length = int(said) if said is not None and said.isdecimal() else None
+    given = response.headers.get("Content-Length")
+    length = int(given) if given is not None and given.isdecimal() else None
     if length is not None and length > cap:
         raise DataError(f"{url}: {length} bytes, more than the cap of {cap}")
     done = 0
