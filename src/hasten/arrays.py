@@ -26,6 +26,24 @@ def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
     return positions, new
 
 
+def matches(wanted: Int64, keys: Int64) -> tuple[Int64, Int64]:
+    """All pairs (index into wanted, index into keys) with the same key; keys are ascending."""
+    begin = np.searchsorted(keys, wanted, "left")
+    lengths = np.searchsorted(keys, wanted, "right") - begin
+    row = np.repeat(np.arange(len(wanted), dtype=np.int64), lengths)
+    first = np.repeat(begin - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    return row, np.arange(len(row), dtype=np.int64) + first
+
+
+def pair_mask(row: Int64, value: Int64, rows: int, values: Int64) -> NDArray[np.bool_]:
+    """[rows, len(values)] which (row, value) occur among the pairs; values are ascending."""
+    column = np.minimum(np.searchsorted(values, value), len(values) - 1)
+    found = values[column] == value
+    mask = np.zeros((rows, len(values)), bool)
+    mask[row[found], column[found]] = True
+    return mask
+
+
 def distinct(values: Int64) -> Int64:
     """The distinct values, ascending: ``np.unique``, which hashes and takes 80 times as long."""
     if np.all(values[1:] > values[:-1]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from hasten.errors import HastenError
 from hasten.runs.journal import escape_controls, open_log
@@ -48,12 +47,7 @@ class RankLog:
     def __enter__(self) -> RankLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             self.log_train(f"ended by {type(error).__name__}: {error}")
         self._file.close()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.arrays import Int64, ragged_positions
+from hasten.arrays import Int64, pair_mask, ragged_positions
 from hasten.objectives.base import Batch
 from hasten.objectives.permutations import LastValueCache, cached_permutation
 from hasten.ops.graph.csr import CSR
@@ -104,8 +104,4 @@ class Contrast:
         answer = np.concatenate([similar.items[positions], index]) + self.similar.first
         count = np.arange(len(anchor))
         row = np.concatenate([np.repeat(count, np.diff(offsets)), count])
-        column = np.minimum(np.searchsorted(negative, answer), len(negative) - 1)
-        hit = negative[column] == answer
-        ignored = np.zeros((len(anchor), len(negative)), bool)
-        ignored[row[hit], column[hit]] = True
-        return torch.from_numpy(ignored)
+        return torch.from_numpy(pair_mask(row, answer, len(anchor), negative))

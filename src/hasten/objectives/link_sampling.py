@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import Int64, ragged_offsets
+from hasten.arrays import Int64, matches, pair_mask, ragged_offsets
 from hasten.objectives.base import Batch
 from hasten.objectives.permutations import LastValueCache, cached_permutation
 from hasten.ops.graph.message_graph import MessageGraph
@@ -136,18 +136,9 @@ class LinkSampler:
     def unknown(self, relation: int, side: int, given: Int64, candidates: Int64) -> Tensor:
         """Bool [B, M]: whether a candidate is not known to be linked to a given node [B]."""
         codes, answers = self.known[side]
-        wanted = relation * self.graph.nodes + given
-        first = np.searchsorted(codes, wanted, "left")
-        lengths = np.searchsorted(codes, wanted, "right") - first
-        row = np.repeat(np.arange(len(given)), lengths)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        positions = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
-        answer = answers[positions]
-        column = np.minimum(np.searchsorted(candidates, answer), len(candidates) - 1)
-        hit = candidates[column] == answer
-        unknown = np.ones((len(given), len(candidates)), bool)
-        unknown[row[hit], column[hit]] = False
-        return torch.from_numpy(unknown)
+        row, place = matches(relation * self.graph.nodes + given, codes)
+        known = pair_mask(row, answers[place], len(given), candidates)
+        return torch.from_numpy(~known)
 
 
 def _known(graph: MessageGraph, heads: bool) -> tuple[Int64, Int64]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, matches, ragged_offsets
 from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import TripleQueries
@@ -18,13 +18,8 @@ def known_answers(triples: Triples, relations: int, queries: TripleQueries, enti
     codes = relation * entities + entity
     order = np.lexsort((answer, codes))
     codes, answer = codes[order], answer[order]
-    wanted = queries.relation * entities + queries.entity
-    begin = np.searchsorted(codes, wanted, "left")
-    lengths = np.searchsorted(codes, wanted, "right") - begin
-    offsets = np.zeros(len(wanted) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    positions = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], lengths)
-    return CSR(offsets, answer[positions]).distinct()
+    row, place = matches(queries.relation * entities + queries.entity, codes)
+    return CSR(ragged_offsets(row, len(queries)), answer[place]).distinct()
 
 
 def both_directions(triples: Triples, relations: int) -> tuple[Int64, Int64, Int64]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, matches
 from hasten.data.columns.parts import overlaps
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Triples
 
@@ -62,7 +62,7 @@ def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
     for part in (VALID, TEST):
         judged = graph.of(part)
         name = PART_NAMES[part]
-        row, place = _matches(_keys(judged, graph, reverse=True), keys)
+        row, place = matches(_keys(judged, graph, reverse=True), keys)
         other = train.relation[order[place]]
         pair = judged.relation[row] * len(graph.relations) + other
         reversed_count = len(np.unique(row))
@@ -78,19 +78,10 @@ def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
     return counts
 
 
-def _matches(wanted: Int64, keys: Int64) -> tuple[Int64, Int64]:
-    """All pairs (index into wanted, index into keys) with the same key; keys are ascending."""
-    begin = np.searchsorted(keys, wanted, "left")
-    lengths = np.searchsorted(keys, wanted, "right") - begin
-    row = np.repeat(np.arange(len(wanted), dtype=np.int64), lengths)
-    first = np.repeat(begin - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-    return row, np.arange(len(row), dtype=np.int64) + first
-
-
 def _inverses(train: Triples, graph: KnowledgeGraph, keys: Int64, order: Int64) -> Int64:
     """The pairs (r, r') of relations, as r * R + r', where r' is an inverse of r."""
     relations = len(graph.relations)
-    row, place = _matches(_keys(train, graph, reverse=True), keys)
+    row, place = matches(_keys(train, graph, reverse=True), keys)
     pair = train.relation[row] * relations + train.relation[order[place]]
     # a triple counts once for each relation of its reversed pair
     found, number = np.unique(pair, return_counts=True)

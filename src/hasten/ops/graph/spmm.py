@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, ragged_offsets
 from hasten.data.interactions.clean import stable_order
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.embedding_bag import embedding_bag_sums
@@ -56,15 +56,13 @@ class SparseGraph:
         """From entries sorted by row (int64 [E]); a pair may occur several times."""
         assert len(row) < 2**31
         assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
-        order = stable_order(column, columns)
-        return cls(
-            _offsets(row, rows),
-            torch.from_numpy(column.astype(np.int32)),
-            _offsets(column, columns),
-            torch.from_numpy(row[order].astype(np.int32)),
-            torch.from_numpy(order),
-            np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int64),
+        order, bounds = stable_order(column, columns), ragged_offsets(row, rows)
+        bounds_t = ragged_offsets(column, columns)
+        offsets, own, offsets_t, own_t = (
+            torch.from_numpy(numbers.astype(np.int32))
+            for numbers in (bounds, column, bounds_t, row[order])
         )
+        return cls(offsets, own, offsets_t, own_t, torch.from_numpy(order), bounds)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -99,12 +97,6 @@ class EdgeWeights:
 
     values: Tensor
     transposed: Tensor
-
-
-def _offsets(sorted_rows: Int64, rows: int) -> Tensor:
-    offsets = np.zeros(rows + 1, np.int32)
-    np.cumsum(np.bincount(sorted_rows, minlength=rows), out=offsets[1:])
-    return torch.from_numpy(offsets)
 
 
 def spmm(
@@ -161,7 +153,7 @@ class _Spmm(torch.autograd.Function):
                 graph.offsets_t, graph.columns_t, transposed.to(ctx.dtype), grad, ctx.path
             ).to(ctx.kind)
         if ctx.needs_input_grad[4]:
-            grad_values = edge_products(graph, grad, low).to(values.dtype)
+            grad_values = row_products(graph.offsets, graph.columns, grad, low).to(values.dtype)
         return None, None, None, grad_x, grad_values, None
 
 
@@ -184,8 +176,3 @@ def product(
         messages = x.index_select(0, columns[part].long()).mul_(values[part, None])
         out.index_add_(0, row[part], messages)
     return out
-
-
-def edge_products(graph: SparseGraph, a: Tensor, b: Tensor) -> Tensor:
-    """[E] ``a[i] · b[j]`` for every entry (i, j); a: [M, D], b: [N, D]."""
-    return row_products(graph.offsets, graph.columns, a, b)

@@ -59,33 +59,20 @@ def one_to_many_loss(
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
     order = torch.argsort(item, stable=True)
-    result: Tensor = _OneToMany.apply(  # type: ignore[no-untyped-call]
-        x, row[order], item[order], bias, smoothing, scale, chunk_bytes, dtype, *blocks
-    )
+    pass_ = _Pass(x, blocks, row[order], item[order], bias, smoothing, scale, chunk_bytes, dtype)
+    result: Tensor = _OneToMany.apply(pass_, x, bias, *blocks)  # type: ignore[no-untyped-call]
     return result
 
 
 class _OneToMany(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        row: Tensor,
-        item: Tensor,
-        bias: Tensor | None,
-        smoothing: float,
-        scale: float,
-        chunk_bytes: int,
-        dtype: torch.dtype,
-        *blocks: Tensor,
-    ) -> Tensor:
-        pass_ = _Pass(x, blocks, row, item, bias, smoothing, scale, chunk_bytes, dtype)
+    def forward(ctx: Any, pass_: _Pass, x: Tensor, bias: Tensor | None, *_: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             loss = pass_.run(exact=x.device.type != "cpu")
             if x.device.type == "cpu" and not bool(loss.isfinite()):
                 loss = pass_.run(exact=True)  # exp overflows from scores of 88 on
         ctx.has_bias, ctx.dtype = bias is not None, x.dtype
-        ctx.grads, ctx.scale = pass_.gradients(), scale
+        ctx.grads, ctx.scale = pass_.gradients(), pass_.scale
         return loss
 
     @staticmethod
@@ -98,7 +85,7 @@ class _OneToMany(torch.autograd.Function):
                 grad.mul_(factor.to(grad.dtype))
         grad_x, grad_bias, *grad_blocks = grads
         kept = grad_bias if ctx.has_bias else None
-        return grad_x.to(ctx.dtype), None, None, kept, None, None, None, None, *grad_blocks
+        return None, grad_x.to(ctx.dtype), kept, *grad_blocks
 
 
 class _Pass:
@@ -119,6 +106,7 @@ class _Pass:
         chunk_bytes: int,
         dtype: torch.dtype,
     ) -> None:
+        x = x.detach()
         self.x, self.blocks, self.bias, self.scale = x, blocks, bias, scale
         self.row, self.item, self.smoothing, self.dtype = row, item, smoothing, dtype
         self.kind, self.width = accumulation_dtype(x), max(1, len(x))
