@@ -150,7 +150,7 @@ class Trainer:
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
                 # several processes stop after the same step: none of them can abandon it
-                when = (lambda: False) if self.processes.joined else compiling
+                when = compiling if self.processes.world == 1 else (lambda: False)
                 with self.control.signals.immediate(when):
                     values = stepper(batch, state.schedule.at(position.step), flags)
             except StopNow:
