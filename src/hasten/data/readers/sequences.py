@@ -101,24 +101,23 @@ class _Files:
                 continue
             number, line, row = mine
             reason = rules.id_problem("user", row[0])
-            if reason is None and row[0] in seen:
+            if reason is None and seen.setdefault(row[0], number) != number:
                 reason = f"user {row[0]!r} has a line already (line {seen[row[0]]})"
-            seen.setdefault(row[0], number)
             if reason is None and '"' in line:
                 reason = "a double quote; cells are not quoted in this format"
             for cell in row[1:]:
                 reason = reason or rules.id_problem("item", cell)
             if reason is None and self.times is not None:
-                reason = self._time_problem(row, other)
-                if reason is not None and other is not None:
-                    line = other[1]
+                reason = self._time_problem(self.times.name, row, other)
+                line = line if other is None else other[1]
             if reason is not None:
                 yield Problem(f"line {number}", line, reason)
 
-    def _time_problem(self, row: list[str], other: tuple[int, str, list[str]] | None) -> str | None:
+    @staticmethod
+    def _time_problem(
+        name: str, row: list[str], other: tuple[int, str, list[str]] | None
+    ) -> str | None:
         """Why the line of times does not match the line of items."""
-        assert self.times is not None
-        name = self.times.name
         if other is None:
             return f"{name} has no such line"
         number, _, times = other
