@@ -34,9 +34,11 @@ from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.ranker import Evaluation
 from hasten.evaluation.ranker import evaluate as rank
 from hasten.models.interface import Model, Sizes
+from hasten.models.supports import Supports
 from hasten.ops.random import Stream, key
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
+from hasten.training.memory_limit import TRAINED, MemoryLimit
 from hasten.training.state import phase_state
 
 
@@ -118,11 +120,20 @@ def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyT
     )
 
 
-def build_model(config: RunConfig, dataset: AnyDataset, device: torch.device) -> Model:
-    """Build the model; its initial weights depend only on the seed."""
+def build_model(
+    config: RunConfig, dataset: AnyDataset, device: torch.device, *, trained: bool = False
+) -> Model:
+    """Build the model; its initial weights depend only on the seed.
+
+    trained: whether the memory must also hold what its training needs. Raises HastenError if the
+    memory cannot hold it.
+    """
+    kind = load_model(config.model.name)
+    on_cpu = trained and device.type == "cpu" and Supports.of(kind).gradient_steps
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
-    model = load_model(config.model.name)(config.model, Sizes.of(dataset))
+    with MemoryLimit(TRAINED if on_cpu else 1):
+        model = kind(config.model, Sizes.of(dataset))
     torch.set_rng_state(state)
     model.attach(dataset)
     return model.to(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from hasten.build import (
 )
 from hasten.config import RunConfig
 from hasten.configuration.build import load_config
+from hasten.console import write_stderr
 from hasten.data.refit import require_validation
 from hasten.data.store import describe_data, load_stored, save_dataset
 from hasten.distributed.device import prepare_torch
@@ -161,7 +161,7 @@ def _train_new(
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
-        model = build_model(config, dataset, device)
+        model = build_model(config, dataset, device, trained=True)
         if weights is not None:
             apply_initial_weights(model, weights)
         # all validation happens before the run folder is created
@@ -213,7 +213,7 @@ def _warn_if_falling_back(
     device = processes.device.type
     if not falls_back_to_cpu(error, device, config.device, processes.world):
         return False
-    sys.stderr.write(f"{fallback_message(error, device, str(run))}\n")
+    write_stderr(fallback_message(error, device, str(run)))
     return True
 
 
@@ -289,7 +289,7 @@ def _resume_joined(
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(
-            "building the model", lambda: build_model(config, dataset, device)
+            "building the model", lambda: build_model(config, dataset, device, trained=True)
         )
         found = shared_checkpoint(processes, choose)
         weights = _initial_checkpoint(processes, config) if found is None else None

@@ -314,3 +314,17 @@ def test_changes_are_typed_and_checked():
         parse_changes(["training.epochs=x"], {})
     with pytest.raises(ConfigurationError, match=r"did you mean 'training.epochs'"):
         parse_changes(["training.epoch=3"], {})
+
+
+def test_a_lone_surrogate_is_refused_with_its_line(tmp_path):
+    file = tmp_path / "c.yaml"
+    for text in ('data:\n  path: "\\ud800"', 'data:\n  columns: {user: "\\udcff"}'):
+        file.write_text(f"model: sasrec\n{text}\n")
+        with pytest.raises(ConfigurationError, match=r"c\.yaml, line 3: .*is not a Unicode text"):
+            build_config(config_file=file)
+
+
+@pytest.mark.parametrize("betas", ["[1,1]", "[0.9,1]", "[-0.1,0.9]"])
+def test_decay_rates_that_adam_cannot_take(betas):
+    with pytest.raises(ConfigurationError, match=r"training\.betas = .*must be"):
+        build_config("sasrec", sets=[f"training.betas={betas}"])

@@ -83,7 +83,7 @@ def test_a_resumed_run_has_the_records_of_an_unbroken_one(tmp_path, folder, torn
 def test_damaged_lines_are_dropped_and_told(folder, capsys):
     work(folder, range(1, 4), None)
     path = folder.path / "metrics.jsonl"
-    path.write_bytes(b"nothing\n[1]\n" + path.read_bytes())
+    path.write_bytes(b"[" * 100_000 + b"\n[1]\n" + path.read_bytes())
     with Journal(folder, quiet=True, tensorboard=False, resume_step=3):
         pass
     assert "warning: metrics.jsonl: 2 damaged lines were dropped" in capsys.readouterr().err
@@ -177,6 +177,16 @@ def test_a_full_disk_is_told(folder):
         journal.log_train("epoch 1")
     with pytest.raises(HastenError, match="cannot be written: No space left"):
         journal.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_screen_that_is_gone_does_not_end_the_run(folder, monkeypatch):
+    with Path("/dev/full").open("w") as screen, Journal(folder, quiet=False) as journal:
+        monkeypatch.setattr("sys.stderr", screen)
+        for epoch in (1, 2):
+            journal.log_train(f"epoch {epoch}")
+    said = [line.split(" ", 2)[2] for line in (folder.path / "train.log").read_text().splitlines()]
+    assert said == ["epoch 1", "stderr is closed; the log continues in this file", "epoch 2"]
 
 
 def test_a_record_is_quick(folder):

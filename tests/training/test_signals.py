@@ -11,7 +11,7 @@ import pytest
 from hasten.training.signals import StopNow, StopSignals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_nothing_else_happens(number):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with StopSignals() as stop:
@@ -53,6 +53,17 @@ def test_what_was_set_elsewhere_is_not_none_afterwards(monkeypatch):
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, original)
+
+
+def test_a_hang_up_that_is_ignored_stays_so():
+    """As under nohup."""
+    original = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.received is None
+    finally:
+        signal.signal(signal.SIGHUP, original)
 
 
 def test_in_another_thread_it_does_nothing():

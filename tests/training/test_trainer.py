@@ -67,7 +67,7 @@ def test_checkpoints_are_kept_as_asked(tmp_path):
     assert kept == ["epoch-0006", "epoch-0007"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_the_run_goes_on_exactly(number, tmp_path):
     train(tmp_path / "whole", training__epochs=30)
     timer = threading.Timer(0.6, os.kill, (os.getpid(), number))
@@ -119,6 +119,26 @@ def test_a_signal_abandons_compiling(call, number, tmp_path, monkeypatch):
     train(tmp_path / "whole", **settings)
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
     assert training_log(tmp_path / "run") == training_log(tmp_path / "whole")
+
+
+def test_weights_that_are_not_finite_are_an_error_and_not_saved(tmp_path):
+    with pytest.raises(NonFiniteError, match=r"of .* weights infinite or NaN, in items\.weight, "):
+        train(tmp_path / "run", training__epochs=1, training__lr=1e300)
+    assert not (tmp_path / "run" / "best").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_model_that_no_memory_holds_is_refused_with_its_size(tmp_path):
+    for settings in (
+        {"model__width": 10**8},
+        {"model__width": 10**18},
+        {"model__max_length": 10**11, "model__width": 8},
+    ):
+        with pytest.raises(HastenError, match=r"the model needs at least [0-9,.]+ GB of memory"):
+            train(tmp_path / "run", **settings)
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigurationError, match=r"model\.blocks = 100000.*must be 1000 or less"):
+        train(tmp_path / "run", model__blocks=100_000)
 
 
 def test_time_out_saves_finishes_and_goes_on(tmp_path):
@@ -319,13 +339,17 @@ def test_a_diverged_model_is_never_the_best(tmp_path, monkeypatch, metric):
         "device": "cpu",
         "threads": 1,
     }
-    result = api.train("conve", graph(), settings=settings, out=str(tmp_path / "run"), quiet=True)
+    with pytest.raises(
+        NonFiniteError, match=r"an update made ([0-9,]+) of \1 weights infinite or NaN"
+    ):
+        api.train("conve", graph(), settings=settings, out=str(tmp_path / "run"), quiet=True)
     values = [r for r in training_log(tmp_path / "run") if r["kind"] == "valid"]
     assert len(values) == 3
     worst = min if metric == "mrr" else max
     assert values[2][metric] == worst(value[metric] for value in values)
-    assert result.summary.best_epoch in (1, 2)
-    best = read_checkpoint(tmp_path / "run" / "best").tensors["weights"]
-    assert all(tensor.isfinite().all() for tensor in best.values())
-    final = read_checkpoint(tmp_path / "run" / "final").tensors["weights"]
-    assert not all(tensor.isfinite().all() for tensor in final.values())
+    best = read_checkpoint(tmp_path / "run" / "best")
+    assert best.state["selection"]["best_epoch"] in (1, 2)
+    for saved in (best.path, *(tmp_path / "run" / "checkpoints").iterdir()):
+        weights = read_checkpoint(saved).tensors["weights"]
+        assert all(tensor.isfinite().all() for tensor in weights.values())
+    assert not (tmp_path / "run" / "final").exists()

@@ -1,19 +1,23 @@
 """The command ``hasten``: its subcommands, and how errors become messages and exit codes.
 
-Exit codes: 0 done; 1 failed; 2 bad usage, configuration or data; 130/143 interrupted.
+Exit codes: 0 done; 1 failed; 2 bad usage, configuration or data; 129/130/143 interrupted.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
+from hasten import console
 from hasten.cli import (
     data,
     data_make,
@@ -33,6 +37,9 @@ from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError, 
 
 # The base of every error of the command line's grammar, in each release of typer.
 _GrammarError: Any = typer.BadParameter.__mro__[2]
+
+_NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Commands(TyperGroup):
@@ -95,14 +102,16 @@ app.add_typer(recipes.app, name="recipes", cls=_Commands)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every error ends here."""
+    console.open_streams()
     given = _without_local_rank(sys.argv[1:] if arguments is None else arguments)
+    code = _invoke(given)
     try:
-        code = _invoke(given)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has gone: nothing more can be said there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        console.silence(sys.stdout)
+        if code == 0 and not isinstance(error, BrokenPipeError):
+            output.say(f"error: standard output cannot be written: {error.strerror}")
+        return code or 1
     return code
 
 
@@ -125,8 +134,9 @@ def _invoke(given: list[str]) -> int:
             command.invoke(context)
     except typer.Exit as done:
         return int(done.exit_code)
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # whoever read our output has gone: nothing more can be said there
+        console.silence(sys.stdout)
+        return 1
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error ends here
         return _explain(error, as_json="--json" in given, debug="--debug" in given)
     return 0
@@ -144,7 +154,8 @@ def _explain(error: BaseException, as_json: bool, debug: bool) -> int:
         output.say(traceback.format_exc(), own)
     output.say(message if defect else f"error: {message}", own)
     if as_json:
-        output.write_json({"error": {"code": code, "message": message}})
+        with suppress(OSError):  # where stdout itself is what failed
+            output.write_json({"error": {"code": code, "message": message}})
     return exit_code
 
 
@@ -156,10 +167,13 @@ def _described(error: BaseException) -> tuple[str, str, int]:
         return UsageError.code, _grammar(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return Interrupted.code, "interrupted", 130
-    if isinstance(error, MemoryError):
-        return "memory", f"out of memory: {error}", 1
-    if isinstance(error, OSError) and error.filename is not None:
-        return "system", f"{error.filename}: {error.strerror}", 1
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))
+    ):
+        return "memory", f"out of memory: {str(error).strip()}", 1
+    if isinstance(error, OSError) and (error.filename or error.errno in _DISK_FULL):
+        where = error.filename or "a file or standard output cannot be written"
+        return "system", f"{where}: {error.strerror or error}", 1
     return "defect", f"this is a defect in hasten: {type(error).__name__}: {error}", 1
 
 

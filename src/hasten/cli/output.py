@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from hasten.console import write_stderr
+
 
 def speaks() -> bool:
     """Whether this process prints: of several started together, only the first does."""
@@ -22,14 +24,14 @@ def say(text: str = "", own: bool = False) -> None:
     """
     if speaks() or own:
         which = "" if speaks() else f"[rank {os.environ['RANK']}] "
-        sys.stderr.write(which + printable(text) + "\n")
-        sys.stderr.flush()
+        write_stderr(which + printable(text))
 
 
 def write_json(value: Mapping[str, Any]) -> None:
     """One JSON object on stdout, on a line of its own; what is not finite becomes null."""
     if speaks():
-        sys.stdout.write(json.dumps(plain(value), allow_nan=False, ensure_ascii=False) + "\n")
+        escape = (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
+        sys.stdout.write(json.dumps(plain(value), allow_nan=False, ensure_ascii=escape) + "\n")
         sys.stdout.flush()
 
 

@@ -37,6 +37,9 @@ def _patience(value: Any) -> Any:
     return value
 
 
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class TrainingOptions(Section):
     """Optimization, its length and its accelerations."""
 
@@ -49,7 +52,7 @@ class TrainingOptions(Section):
     )
     lr: float = Field(1e-3, gt=0, description="learning rate")
     optimizer: Literal["adam", "adamw"] = Field("adam", description="adamw: decoupled weight decay")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of Adam's moments")
+    betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="decay rates of Adam's moments")
     eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
     weight_decay: float = Field(
         0.0, ge=0, description="weight decay: L2 (adam) or decoupled (adamw)"

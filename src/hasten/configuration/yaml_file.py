@@ -7,6 +7,7 @@ itself or silently override an earlier line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ def _read(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(raw) > MAX_BYTES:
         raise ConfigurationError(f"{path}: {len(raw)} bytes is too large for a configuration")
     try:
@@ -138,13 +139,15 @@ def _value(node: yaml.Node | None, file: str) -> Any:
                 raise ConfigurationError(f"{_place(file, key_node)}: key {key!r} is given twice")
             found[key] = _value(value_node, file)
         return found
+    if re.search("[\ud800-\udfff]", node.value):
+        raise ConfigurationError(f"{_place(file, node)}: {node.value!r} is not a Unicode text")
     if not isinstance(node, yaml.ScalarNode) or node.style is not None:
         return Quoted(node.value)
     return None if node.value in ("", "~", "null", "Null", "NULL") else str(node.value)
 
 
 def _key(node: yaml.Node, file: str) -> str:
-    if not isinstance(node, yaml.ScalarNode) or not node.value:
+    if not isinstance(node, yaml.ScalarNode) or not node.value or not node.value.isprintable():
         raise ConfigurationError(f"{_place(file, node)}: a key must be a word")
     return str(node.value)
 

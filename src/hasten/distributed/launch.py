@@ -259,7 +259,9 @@ def _passing_on(children: Sequence[subprocess.Popen[str]]) -> Iterator[None]:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    previous = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
+    passed_on = _PASSED_ON[:2] if ignored else _PASSED_ON
+    previous = {number: signal.signal(number, pass_on) for number in passed_on}
     try:
         yield
     finally:

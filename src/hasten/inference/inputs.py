@@ -194,4 +194,4 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}") from error
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -219,9 +219,12 @@ def _locate(folder: Path) -> tuple[Path, tuple[int, int] | None]:
 def _write_error(folder: Path, needed: int, error: OSError) -> CheckpointError:
     if error.errno not in _DISK_FULL:
         where = error.filename or folder
-        return CheckpointError(f"{where}: the checkpoint cannot be written: {error.strerror}")
+        return CheckpointError(
+            f"{where}: the checkpoint cannot be written: {error.strerror or error}"
+        )
     free = shutil.disk_usage(folder.parent).free
     return CheckpointError(
         f"{folder}: not enough disk space for a checkpoint: {needed} bytes needed, {free} bytes "
-        f"free ({error.strerror}). Earlier checkpoints are intact; free space and resume the run"
+        f"free ({error.strerror or error}). Earlier checkpoints are intact; free space and resume "
+        "the run"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from hasten.atomic_write import open_regular, write_atomically
+from hasten.console import write_stderr
 from hasten.errors import HastenError, os_errors_as
 from hasten.runs.exact_json import to_plain_json
 
@@ -107,8 +107,8 @@ class Journal:
         with self._os_errors():
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
             file.flush()
-        if shown:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201 - the log on the console
+        if shown and not write_stderr(line):
+            self._log(self._train, "stderr is closed; the log continues in this file", shown=False)
 
     def _os_errors(self) -> AbstractContextManager[None]:
         return os_errors_as(HastenError, "the records cannot be written", self._folder)
@@ -153,7 +153,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     """The record of a line; None if it is damaged."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record:
         return record

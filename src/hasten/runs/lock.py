@@ -41,8 +41,8 @@ class RunLock:
         except OSError as error:
             os.close(descriptor)
             raise RunFolderError(
-                f"{path}: cannot lock the run: {error.strerror}; choose a folder (--out) on a "
-                "file system that supports locks"
+                f"{path}: cannot lock the run: {error.strerror or error}; choose a folder (--out) "
+                "on a file system that supports locks"
             ) from error
         self._descriptor = descriptor
         _held.add(self)

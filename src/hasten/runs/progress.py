@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from hasten.console import silence
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -76,12 +79,16 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
             self._bar = None
 
     def _draw_if_due(self) -> None:
         if self._bar is not None and time.monotonic() >= self._next_draw:
-            self._draw()
+            try:
+                self._draw()
+            except OSError:  # the terminal is closed
+                silence(sys.stderr)
 
     def _draw(self) -> None:
         assert self._bar is not None

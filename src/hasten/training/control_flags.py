@@ -56,7 +56,7 @@ class RunControl:
         save_due = minutes is not None and now - self.saved >= minutes * 60
         return ControlFlags(
             float(received == signal.SIGINT),
-            float(received == signal.SIGTERM),
+            float(received in (signal.SIGTERM, signal.SIGHUP)),
             float(is_rank0 and out_of_time),
             float(is_rank0 and save_due),
         )
@@ -66,6 +66,8 @@ class RunControl:
         flags = ControlFlags(*summed)
         if self.stop is None and (flags.interrupt > 0 or flags.terminate > 0):
             self.stop = int(signal.SIGTERM if flags.terminate else signal.SIGINT)
+            if flags.terminate and self.signals.received == signal.SIGHUP:
+                self.stop = int(signal.SIGHUP)
         return flags
 
     def synchronize_stop(self) -> None:

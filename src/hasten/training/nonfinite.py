@@ -41,6 +41,7 @@ class NonFiniteGuard:
         self.journal.warn(f"step {step}: gradients were not finite; the step was left out")
         if count < self.limit:
             return
+        self.check_weights()
         lower = stepper.precision.lower()
         if lower is None:
             raise self._error(stepper, batch, count)
@@ -50,6 +51,29 @@ class NonFiniteGuard:
         for each in self.steppers:
             each.precision = lower
             each.consecutive_nonfinite_steps.zero_()
+
+    def check_weights(self) -> None:
+        """NonFiniteError if an update made weights infinite or NaN. Synchronizes with the device.
+
+        A sum needs no memory and is not finite if a weight is not: only then, all are checked.
+        """
+        named = {name: p.detach() for name, p in self.model.named_parameters() if p.numel()}
+        sums = [p.sum().float() for p in named.values()]
+        if not sums or bool(torch.stack(sums).isfinite().all()):
+            return
+        bad = [name for name, parameter in named.items() if not parameter.isfinite().all()]
+        if not bad:
+            return
+        count = sum(int((~named[name].isfinite()).sum()) for name in bad)
+        total = sum(parameter.numel() for parameter in named.values())
+        error = NonFiniteError(
+            f"an update made {count:,} of {total:,} weights infinite or NaN, in "
+            f"{', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}; they are not saved. Try a "
+            "lower --lr, --clip-norm 1 or --warmup-steps; hasten resume goes on from the last "
+            "checkpoint"
+        )
+        error.agreed = True
+        raise error
 
     def _error(self, stepper: OptimizerStep, batch: Batch, count: int) -> NonFiniteError:
         """The error to raise on all processes; each searches its own shard of the batch."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_STOP = (signal.SIGINT, signal.SIGTERM)
+_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopNow(BaseException):
@@ -17,11 +17,11 @@ class StopNow(BaseException):
 
 
 class StopSignals:
-    """A context in which SIGINT and SIGTERM only set :attr:`received`; the trainer then saves.
+    """A context in which SIGINT, SIGTERM and SIGHUP only set :attr:`received`; the trainer saves.
 
-    Work that takes minutes and can be abandoned runs in :meth:`immediate`. A second SIGINT raises
-    KeyboardInterrupt, for when saving itself hangs. Outside the main thread, where Python allows no
-    handlers, it does nothing.
+    SIGHUP stays ignored where it is, as under nohup. Work that takes minutes and can be abandoned
+    runs in :meth:`immediate`. A second SIGINT raises KeyboardInterrupt, for when saving itself
+    hangs. Outside the main thread, where Python allows no handlers, it does nothing.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,8 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in _STOP:
-                self._previous[number] = signal.signal(number, self._handle)
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -274,8 +274,9 @@ class Trainer:
         self.control.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:
-        """Write a checkpoint. Only rank 0 writes; all ranks hold the same state."""
+        """Write a checkpoint, if all weights are finite. Only rank 0 writes; all hold the same."""
         self.processes.activity = f"saving {folder.name}"
+        self.guard.check_weights()
         if self.processes.is_rank0:
             state = {**self.state.to_json(), "config": fixed_options(self.config)}
             write_checkpoint(folder, self.state.tensors(), state)

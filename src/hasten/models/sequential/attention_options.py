@@ -16,7 +16,9 @@ MOST_PERMUTED = 4
 class AttentionOptions(SequentialOptions):
     """Options of models with self-attention."""
 
-    blocks: int = Field(2, ge=1, description="attention and feed-forward blocks (paper: 2)")
+    blocks: int = Field(
+        2, ge=1, le=1000, description="attention and feed-forward blocks (paper: 2)"
+    )
     heads: int = Field(1, ge=1, description="attention heads; must divide the width (paper: 1)")
     feedforward: int = Field(1, ge=1, description="inner width of the FFN, in multiples of D")
     norm: Literal["pre", "post"] = Field("pre", description="position of the layer norm")

@@ -1,0 +1,65 @@
+"""Refuse a model that needs more memory than there is, before it is allocated."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hasten.errors import HastenError
+
+#: weights and Adam's two moments
+TRAINED = 3
+
+
+class MemoryLimit(TorchDispatchMode):
+    """A context that refuses tensors before they are allocated, if all do not fit in memory.
+
+    copies: how often the memory of each is needed, such as :data:`TRAINED`. Raises HastenError
+    with the memory that is needed at least.
+    """
+
+    def __init__(self, copies: int = 1) -> None:
+        super().__init__()
+        self.copies, self.limit, self.bytes = copies, memory_bytes(), 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        shape = args[0] if args else None
+        if isinstance(shape, list | tuple) and all(isinstance(length, int) for length in shape):
+            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+            self.bytes += math.prod(shape) * dtype.itemsize
+            if self.bytes * self.copies > self.limit:
+                error = HastenError(
+                    f"the model needs at least {_gigabytes(self.bytes * self.copies)} of memory "
+                    f"({_gigabytes(self.bytes)} of weights up to one of the shape {list(shape)}"
+                    f"{', and as much for each of two moments of Adam' if self.copies > 1 else ''}"
+                    f"), and this machine has {_gigabytes(self.limit)}; make it smaller, for "
+                    "example by model.width"
+                )
+                error.code = "memory"
+                raise error
+        return func(*args, **kwargs)
+
+
+def memory_bytes() -> int:
+    """The memory of this machine, or of the control group of this process."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    group = Path("/sys/fs/cgroup/memory.max")
+    limit = group.read_text().strip() if group.exists() else "max"
+    return min(found, int(limit)) if limit.isdigit() else found
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
