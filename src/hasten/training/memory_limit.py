@@ -17,7 +17,7 @@ from hasten.errors import HastenError
 TRAINED = 3
 
 
-class MemoryLimit(TorchDispatchMode):
+class MemoryLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that refuses tensors before they are allocated, if all do not fit in memory.
 
     copies: how often the memory of each is needed, such as :data:`TRAINED`. Raises HastenError
@@ -25,7 +25,7 @@ class MemoryLimit(TorchDispatchMode):
     """
 
     def __init__(self, copies: int = 1) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.copies, self.limit, self.bytes = copies, memory_bytes(), 0
 
     def __torch_dispatch__(
