@@ -101,9 +101,11 @@ def records_of(line: str) -> list[str]:
 
 
 def numbers(cell: str) -> list[str]:
-    """The figures of a cell, without links, code, dates and what belongs to a name."""
+    """The figures of a cell that begins with one, without links, code, dates and names."""
     names = r"\]\([^)]*\)|`[^`]*`|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+|\*\*|(?<![\w.])[A-Za-z]\S*\d\S*"
     plain = re.sub(r"(?<=\d)-(?=[\d.])", " ", re.sub(names, " ", cell))
+    if not re.match(r"\s*[+\u2212-]?[\d.]", plain):  # a sentence
+        return []
     return [found for found in _NUMBER.findall(plain) if re.search(r"\d", found)]
 
 

@@ -15,6 +15,7 @@ def test_the_numbers_of_a_cell_leave_out_names_links_and_dates():
         numbers("[2026-11-22](../bench/results/2026-11-22-x.md), `1-n`, RecBole 1.2.1, D64") == []
     )
     assert numbers("2e-3, 17 ± 3, 5 %") == ["2e-3", "17", "3", "5"]
+    assert numbers("rows normalized 20 times") == []
 
 
 @pytest.mark.parametrize(
