@@ -5,6 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from hasten.ops.attention import causal_attention as module
+from hasten.ops.attention import head_chunks
 from hasten.ops.attention.causal_attention import causal_attention, causal_attention_reference
 from hasten.ops.buckets import Bucket
 
@@ -27,7 +28,7 @@ def _equation(packed, *rest):
 def _keep_all(monkeypatch, chunk=64):
     """With dropout the CPU takes its own path: give it a mask that drops nothing."""
     monkeypatch.setattr(module, "keep_mask", lambda shape, p: torch.ones(shape))
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(head_chunks, "CHUNK", chunk)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])
@@ -55,7 +56,7 @@ def test_gradients_against_finite_differences(monkeypatch):
 
 @pytest.mark.parametrize("chunk", [2, 64])
 def test_gradients_with_dropout_against_finite_differences(chunk, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(head_chunks, "CHUNK", chunk)
 
     def attend(x):
         torch.manual_seed(7)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from hasten.ops.attention import head_chunks
 from hasten.ops.attention import interval_attention as module
 from hasten.ops.attention.causal_attention import causal_attention_reference
 from hasten.ops.attention.interval_attention import (
@@ -40,7 +41,7 @@ def _keep_all(monkeypatch):
 @pytest.mark.parametrize("drop", [0.0, 0.3])
 def test_equals_the_equations(heads, chunk, drop, monkeypatch):
     _keep_all(monkeypatch)
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(head_chunks, "CHUNK", chunk)
     leaves, times = _inputs()
     out = _fast(leaves, times, heads, drop)
     expected = interval_attention_reference(*leaves, times, BUCKETS, heads)
@@ -67,7 +68,7 @@ def test_equals_the_equations_in_float32_at_length_200():
 
 
 def test_gradients_against_finite_differences(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 2)
+    monkeypatch.setattr(head_chunks, "CHUNK", 2)
     buckets = [Bucket(0, 1, 3), Bucket(3, 2, 1)]
     leaves, times = _inputs(2, tokens=5, span=3)
     assert gradcheck(lambda *x: _fast(x, times, buckets=buckets), leaves)
@@ -139,7 +140,7 @@ def test_dropped_weights_keep_their_expectation():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_stays_near(drop, dtype, monkeypatch):
     _keep_all(monkeypatch)
-    monkeypatch.setattr(module, "CHUNK", 4)
+    monkeypatch.setattr(head_chunks, "CHUNK", 4)
     leaves, times = _inputs(8, torch.float32)
     low = [leaf.detach().to(dtype).requires_grad_() for leaf in leaves[:3]]
     low += [table.detach().clone().requires_grad_() for table in leaves[3:]]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,12 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.ops.attention.head_chunks import HeadChunk, head_chunks
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_mask
 from hasten.ops.dtypes import accumulation_dtype
-
-#: queries per chunk: fewer waste less work on masked keys, more make larger products
-CHUNK = 64
 
 
 def causal_attention(
@@ -94,47 +91,6 @@ def _make_mask(start: int, stop: int, dtype: torch.dtype) -> Tensor:
 _cached_mask = lru_cache(maxsize=1024)(_make_mask)
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A chunk of queries of one head in one bucket, with the keys that it sees.
-
-    tokens, columns: the slices of the bucket and the head in [T, D]; start, stop: the queries.
-    """
-
-    bucket: Bucket
-    tokens: slice
-    columns: slice
-    start: int
-    stop: int
-
-    @property
-    def cells(self) -> tuple[int, int, int]:
-        """The shape of the attention weights."""
-        return self.bucket.rows, self.stop - self.start, self.stop
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """[rows, length, d]: the bucket's rows and the head's columns of a [T, D] tensor."""
-        part = tensor[self.tokens, self.columns]
-        return part.view(self.bucket.rows, self.bucket.length, part.shape[1])
-
-
-def _pieces(buckets: Sequence[Bucket], heads: int, width: int) -> list[_Piece]:
-    """All pieces. For each bucket and head the last chunk comes first, because it sees all keys."""
-    size = width // heads
-    return [
-        _Piece(
-            bucket,
-            slice(bucket.start, bucket.stop),
-            slice(head * size, (head + 1) * size),
-            start,
-            min(start + CHUNK, bucket.length),
-        )
-        for bucket in buckets
-        for head in range(heads)
-        for start in reversed(range(0, bucket.length, CHUNK))
-    ]
-
-
 class _BucketedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -149,21 +105,21 @@ class _BucketedAttention(torch.autograd.Function):
         width = query.shape[1]
         scale = 1 / math.sqrt(width // heads)
         out = torch.empty_like(query)
-        pieces = _pieces(buckets, heads, width)
+        pieces = head_chunks(buckets, heads, width)
         sizes = [math.prod(piece.cells) for piece in pieces]
         masks = keep_mask(torch.Size([sum(sizes)]), drop).to(accumulation_dtype(query))
         kept = []
         with torch.autocast("cpu", enabled=False):
             for piece, mask in zip(pieces, torch.split(masks, sizes), strict=True):
                 scores = torch.baddbmm(
-                    _future_mask(piece.start, piece.stop, query.dtype),
-                    piece.of(query)[:, piece.start : piece.stop],
-                    piece.of(key)[:, : piece.stop].transpose(1, 2),
+                    _future_mask(piece.queries.start, piece.queries.stop, query.dtype),
+                    piece.of_queries(query),
+                    piece.of_keys(key).transpose(1, 2),
                     alpha=scale,
                 )
                 weights = torch.softmax(scores, dim=-1, dtype=masks.dtype)
                 dropped = (weights * mask.view(piece.cells)).to(value.dtype)
-                _put(piece, out, dropped, piece.of(value)[:, : piece.stop])
+                _put(piece, out, dropped, piece.of_keys(value))
                 kept.append(weights)
         ctx.pieces, ctx.sizes, ctx.scale = pieces, sizes, scale
         ctx.save_for_backward(query, key, value, masks, *kept)
@@ -175,42 +131,41 @@ class _BucketedAttention(torch.autograd.Function):
         grads = grad_query, grad_key, grad_value = [torch.empty_like(query) for _ in range(3)]
         parts = zip(ctx.pieces, torch.split(masks, ctx.sizes), kept, strict=True)
         for piece, flat, weights in parts:
-            start, stop = piece.start, piece.stop
             mask = flat.view(piece.cells)
-            upper = piece.of(grad_out)[:, start:stop]
-            grad_weights = torch.bmm(upper, piece.of(value)[:, :stop].transpose(1, 2))
+            upper = piece.of_queries(grad_out)
+            grad_weights = torch.bmm(upper, piece.of_keys(value).transpose(1, 2))
             grad_scores = torch._softmax_backward_data(
                 grad_weights.to(mask.dtype).mul_(mask), weights, -1, weights.dtype
             ).to(query.dtype)
             dropped = (weights * mask).to(value.dtype)
-            _put(piece, grad_query, grad_scores, piece.of(key)[:, :stop])
+            _put(piece, grad_query, grad_scores, piece.of_keys(key))
             _add(piece, grad_value, dropped, upper)
-            _add(piece, grad_key, grad_scores, piece.of(query)[:, start:stop])
+            _add(piece, grad_key, grad_scores, piece.of_queries(query))
         grad_query.mul_(ctx.scale)
         grad_key.mul_(ctx.scale)
         return *grads, None, None, None
 
 
-def _put(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
+def _put(piece: HeadChunk, total: Tensor, left: Tensor, right: Tensor) -> None:
     """``left @ right`` into the piece's queries of a [T, D] tensor.
 
     Into a contiguous part at once; into a strided one torch would multiply row by row.
     """
-    part = piece.of(total)[:, piece.start : piece.stop]
+    part = piece.of_queries(total)
     if part.is_contiguous():
         torch.bmm(left, right, out=part)
     else:
         part.copy_(torch.bmm(left, right))
 
 
-def _add(piece: _Piece, total: Tensor, left: Tensor, right: Tensor) -> None:
+def _add(piece: HeadChunk, total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add ``leftᵀ @ right`` to the rows of the keys that a piece sees, in a [T, D] tensor.
 
     The first chunk sees all keys and overwrites these rows; the others add.
     """
-    part = piece.of(total)[:, : piece.stop]
+    part = piece.of_keys(total)
     turned = left.transpose(1, 2)
-    if piece.stop < piece.bucket.length:
+    if not piece.sees_all:
         part += torch.bmm(turned, right)
     elif part.is_contiguous():
         torch.bmm(turned, right, out=part)

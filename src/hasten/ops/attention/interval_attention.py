@@ -25,12 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.ops.attention.head_chunks import HeadChunk, chunks, head_chunks
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_mask
 from hasten.ops.dtypes import accumulation_dtype
-
-#: queries per chunk, which sees only the keys up to its end
-CHUNK = 64
 
 
 def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -52,12 +50,6 @@ class Intervals:
     span: int
 
 
-def _chunks(length: int) -> Iterator[slice]:
-    """Chunks of queries, the last first, because it sees all keys."""
-    for start in reversed(range(0, length, CHUNK)):
-        yield slice(start, min(start + CHUNK, length))
-
-
 def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
     """The intervals of flat tokens.
 
@@ -75,7 +67,7 @@ def _find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Inte
         pairs.append(
             [
                 (time[:, part, None] - time[:, None, : part.stop]).abs_().clamp_(max=span)
-                for part in _chunks(bucket.length)
+                for part in chunks(bucket.length)
             ]
         )
     return Intervals(buckets, pairs, span)
@@ -135,46 +127,22 @@ def interval_attention_reference(
     return torch.cat(parts)
 
 
-@dataclass(frozen=True)
-class _Head:
-    """One head of one bucket: its rows and columns in [T, D], and its chunks of queries."""
-
-    bucket: Bucket
-    columns: slice
-    pairs: Sequence[Tensor]
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """[rows, length, d] view of a [T, D] tensor."""
-        part = tensor[self.bucket.start : self.bucket.stop, self.columns]
-        return part.view(self.bucket.rows, self.bucket.length, part.shape[1])
-
-    def pieces(self) -> Iterator[tuple[slice, Tensor]]:
-        """Every chunk of queries, with the intervals to the keys that it sees."""
-        return zip(_chunks(self.bucket.length), self.pairs, strict=True)
+def _pieces(intervals: Intervals, heads: int, width: int) -> list[tuple[HeadChunk, Tensor]]:
+    """Every chunk of queries, with the intervals to the keys that it sees."""
+    pairs = [each for of_bucket in intervals.pairs for _ in range(heads) for each in of_bucket]
+    return list(zip(head_chunks(intervals.buckets, heads, width), pairs, strict=True))
 
 
-def _all_heads(intervals: Intervals, heads: int, width: int) -> list[_Head]:
-    size = width // heads
-    return [
-        _Head(bucket, slice(head * size, (head + 1) * size), pairs)
-        for bucket, pairs in zip(intervals.buckets, intervals.pairs, strict=True)
-        for head in range(heads)
-    ]
-
-
-def _masks(heads: Sequence[_Head], drop: float, like: Tensor) -> Iterator[Tensor | None]:
+def _masks(shapes: Sequence[torch.Size], drop: float, like: Tensor) -> Iterator[Tensor | None]:
     """The dropout mask of every piece, in order."""
-    shapes = [pairs.shape for head in heads for pairs in head.pairs]
     if drop == 0.0:
         yield from [None] * len(shapes)
         return
-    sizes = [shape.numel() for shape in shapes]
+    sizes, dtype = [shape.numel() for shape in shapes], accumulation_dtype(like)
     if like.device.type == "cpu":
-        flat = keep_mask(torch.Size([sum(sizes)]), drop).to(accumulation_dtype(like))
+        flat = keep_mask(torch.Size([sum(sizes)]), drop).to(dtype)
     else:
-        flat = F.dropout(
-            torch.ones(sum(sizes), device=like.device, dtype=accumulation_dtype(like)), drop
-        )
+        flat = F.dropout(torch.ones(sum(sizes), device=like.device, dtype=dtype), drop)
     for mask, shape in zip(torch.split(flat, sizes), shapes, strict=True):
         yield mask.view(shape)
 
@@ -197,26 +165,23 @@ class _IntervalAttention(torch.autograd.Function):
         query = query * ctx.scale
         tables = key_table.to(dtype), value_table.to(dtype)
         out = torch.empty_like(query)
-        all_heads = _all_heads(intervals, heads, width)
-        masks = _masks(all_heads, drop, query)
+        pieces = _pieces(intervals, heads, width)
+        masks = _masks([pairs.shape for _, pairs in pieces], drop, query)
         kept: list[Tensor] = []
         with torch.autocast(query.device.type, enabled=False):
-            for head in all_heads:
-                of_keys, of_values = (table[:, head.columns].contiguous() for table in tables)
-                for part, pairs in head.pieces():
-                    asked = head.of(query)[:, part]
-                    scores = _towards(asked, head.of(key)[:, : part.stop], of_keys, pairs)
-                    _hide_future(scores[:, :, part.start :])
-                    weights = torch.softmax(scores, dim=-1)
-                    mask = next(masks)
-                    dropped = weights if mask is None else weights * mask
-                    bins = _bins(dropped, len(of_keys), pairs)
-                    attended = torch.matmul(bins.to(dtype), of_values)
-                    attended.baddbmm_(dropped.to(dtype), head.of(value)[:, : part.stop])
-                    head.of(out)[:, part] = attended
-                    if any(ctx.needs_input_grad):
-                        kept += [weights, dropped, bins]
-        ctx.heads = all_heads
+            for (piece, pairs), mask in zip(pieces, masks, strict=True):
+                of_keys, of_values = (table[:, piece.columns].contiguous() for table in tables)
+                scores = _towards(piece.of_queries(query), piece.of_keys(key), of_keys, pairs)
+                _hide_future(scores[:, :, piece.queries.start :])
+                weights = torch.softmax(scores, dim=-1)
+                dropped = weights if mask is None else weights * mask
+                bins = _bins(dropped, len(of_keys), pairs)
+                attended = torch.matmul(bins.to(dtype), of_values)
+                attended.baddbmm_(dropped.to(dtype), piece.of_keys(value))
+                piece.of_queries(out).copy_(attended)
+                if any(ctx.needs_input_grad):
+                    kept += [weights, dropped, bins]
+        ctx.pieces = pieces
         ctx.save_for_backward(query, key, value, *tables, *kept)
         ctx.dtypes = key_table.dtype, value_table.dtype
         return out
@@ -229,31 +194,28 @@ class _IntervalAttention(torch.autograd.Function):
         grad_key_table = torch.zeros_like(key_table, dtype=total)
         grad_value_table = torch.zeros_like(value_table, dtype=total)
         saved = iter(kept)
-        for head in ctx.heads:
+        for piece, pairs in ctx.pieces:
             of_keys, of_values = (
-                table[:, head.columns].contiguous() for table in (key_table, value_table)
+                table[:, piece.columns].contiguous() for table in (key_table, value_table)
             )
-            for part, pairs in head.pieces():
-                weights, dropped, bins = next(saved), next(saved), next(saved)
-                asked, upper = head.of(query)[:, part], head.of(grad_out)[:, part]
-                keys, values = head.of(key)[:, : part.stop], head.of(value)[:, : part.stop]
-                # softmax and mask at once: dropped · g - weights · Σ dropped · g
-                slope = _towards(upper, values, of_values, pairs).mul_(dropped)
-                slope.addcmul_(weights, slope.sum(-1, keepdim=True), value=-1)
-                slopes = _bins(slope, len(of_keys), pairs).to(dtype)
-                slope, low = slope.to(dtype), dropped.to(dtype)
-                head.of(grad_query)[:, part] = torch.matmul(slopes, of_keys).baddbmm_(slope, keys)
-                grad_key_table[:, head.columns].add_(_outer(slopes, asked))
-                grad_value_table[:, head.columns].add_(_outer(bins.to(dtype), upper))
-                new_key = torch.bmm(slope.transpose(1, 2), asked)
-                new_value = torch.bmm(low.transpose(1, 2), upper)
+            weights, dropped, bins = next(saved), next(saved), next(saved)
+            asked, upper = piece.of_queries(query), piece.of_queries(grad_out)
+            # softmax and mask at once: dropped · g - weights · Σ dropped · g
+            slope = _towards(upper, piece.of_keys(value), of_values, pairs).mul_(dropped)
+            slope.addcmul_(weights, slope.sum(-1, keepdim=True), value=-1)
+            slopes = _bins(slope, len(of_keys), pairs).to(dtype)
+            slope, low = slope.to(dtype), dropped.to(dtype)
+            new_query = torch.matmul(slopes, of_keys).baddbmm_(slope, piece.of_keys(key))
+            piece.of_queries(grad_query).copy_(new_query)
+            grad_key_table[:, piece.columns].add_(_outer(slopes, asked))
+            grad_value_table[:, piece.columns].add_(_outer(bins.to(dtype), upper))
+            for grad, left, right in ((grad_key, slope, asked), (grad_value, low, upper)):
+                new, into = torch.bmm(left.transpose(1, 2), right), piece.of_keys(grad)
                 # the first chunk sees all keys: it overwrites their gradients, the others add
-                if part.stop == head.bucket.length:
-                    head.of(grad_key).copy_(new_key)
-                    head.of(grad_value).copy_(new_value)
+                if piece.sees_all:
+                    into.copy_(new)
                 else:
-                    head.of(grad_key)[:, : part.stop].add_(new_key)
-                    head.of(grad_value)[:, : part.stop].add_(new_value)
+                    into.add_(new)
         grad_query.mul_(ctx.scale)
         of_tables = grad_key_table.to(ctx.dtypes[0]), grad_value_table.to(ctx.dtypes[1])
         return grad_query, grad_key, grad_value, *of_tables, None, None, None
