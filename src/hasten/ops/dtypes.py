@@ -11,6 +11,11 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
+def upcast(tensor: Tensor) -> Tensor:
+    """The tensor in its :func:`accumulation_dtype`: at least float32."""
+    return tensor.to(accumulation_dtype(tensor))
+
+
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype of a matrix product of this tensor: autocast's choice, or the tensor's own."""
     kind = tensor.device.type

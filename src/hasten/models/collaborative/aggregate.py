@@ -137,9 +137,7 @@ class _Aggregate(torch.autograd.Function):
         parts, rest = rest[: len(kinds)], rest[len(kinds) :]
         masks, matrices = rest[: ctx.masks], rest[ctx.masks :]
         low_matrices = [matrix.to(ctx.dtype) for matrix in matrices]
-        grads = [
-            torch.zeros(m.shape, dtype=accumulation_dtype(low), device=low.device) for m in matrices
-        ]
+        grads = [low.new_zeros(m.shape, dtype=accumulation_dtype(low)) for m in matrices]
         grad_own = torch.empty_like(low)
         # the last row is zero, for nodes whose layer is not needed
         below = 0 if rows is None else 1

@@ -42,7 +42,7 @@ from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
@@ -225,7 +225,7 @@ class KGAT(NodeVectorModel):
             else:
                 own, x = function(layer, x, wanted, rows)
             found.append(own)
-        first, *rest = (rows.to(accumulation_dtype(rows)) for rows in (*found, x))
+        first, *rest = (upcast(rows) for rows in (*found, x))
         return torch.cat([first, *map(F.normalize, rest)], dim=1)
 
     def _needed(self, wanted: Tensor) -> Tensor | None:

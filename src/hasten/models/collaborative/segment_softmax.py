@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 from hasten.ops.graph.row_products import rows_of
 
 
@@ -15,7 +15,7 @@ def segment_softmax(logits: Tensor, offsets: Tensor) -> Tensor:
 
     logits: [E], row by row; offsets: [rows + 1]. A row whose logits are all -inf gets zeros.
     """
-    values = logits.to(accumulation_dtype(logits))
+    values = upcast(logits)
     top = _reduce(values, offsets, "max", -torch.inf)
     top = torch.where(torch.isfinite(top), top, 0.0)
     weights = (values - _expand(top, offsets, len(values))).exp_()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
+from hasten.ops.dtypes import autocast_dtype, upcast
 
 
 def translation_loss(
@@ -50,7 +50,8 @@ class _TranslationLoss(torch.autograd.Function):
         columns = zip(torch.split(x, parts), _of(low, kinds), torch.split(y, parts), strict=True)
         for part, matrix, out in columns:
             torch.mm(part, matrix, out=out)
-        y, relation = y.to(accumulation_dtype(y)), relation.to(accumulation_dtype(y))
+        y = upcast(y)
+        relation = relation.to(y.dtype)
         head, tail, other = y.view(len(relation), 3, y.shape[1]).unbind(1)
         moved = head + relation
         near, far = moved - tail, moved - other

@@ -36,7 +36,7 @@ from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.dense.dropout import dropout
 from hasten.ops.dense.group_moments import GroupMoments, normalize
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 
 EPS = 1e-5
 
@@ -181,7 +181,7 @@ class ConvE(FactorizedTripleModel):
         pairs = zip(torch.split(entity_BD, sizes), torch.split(relation, sizes), strict=True)
         groups, images, features = zip(*(self._features(*pair) for pair in pairs), strict=True)
         hidden = rectified_linear(groups, self.hidden.weight, self.recompute)
-        hidden = dropout(hidden.to(accumulation_dtype(hidden)), self.options.hidden_dropout, True)
+        hidden = dropout(upcast(hidden), self.options.hidden_dropout, True)
         vectors, stats = [], []
         for part in torch.split(hidden, sizes):
             variance, mean = torch.var_mean(part, 0, correction=0)
@@ -219,7 +219,7 @@ class ConvE(FactorizedTripleModel):
         filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
         group = Group(patches_of(image, self.options.kernel), filters, None)
         hidden = rectified_linear([group], self.hidden.weight, recompute=True)
-        hidden = hidden.to(accumulation_dtype(hidden))
+        hidden = upcast(hidden)
         moments = self.hidden_moments
         hidden = normalize(hidden, moments.mean, moments.variance, EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)

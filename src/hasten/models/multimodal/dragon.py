@@ -34,7 +34,7 @@ from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.normalized_rows import normalized_rows
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import spmm_rows
 
@@ -155,7 +155,7 @@ class DRAGON(MultimodalModel):
             _joined(companions, of_users, users),
             _joined(alike, of_items, items),
         )
-        return found[0].to(accumulation_dtype(found[0])), found[1].to(accumulation_dtype(found[1]))
+        return upcast(found[0]), upcast(found[1])
 
     def _modalities(self) -> Tensor:
         """[N + U, M D] the modalities side by side, each with l2-normalized rows."""

@@ -40,7 +40,7 @@ from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap, linear
 from hasten.ops.dense.normalized_rows import normalized_rows
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import RowEntries, row_sums
 
@@ -212,7 +212,7 @@ class MMGCN(MultimodalModel):
                 found = checkpoint(self._channel, channel, last, use_reentrant=False)
             else:
                 found = self._channel(channel, last)
-            found = found.to(accumulation_dtype(found))
+            found = upcast(found)
             total = found if total is None else total + found
         assert total is not None
         return total / len(self.channels)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 
 EPSILON = 1e-6
 #: tokens whose streams are computed together
@@ -36,10 +36,8 @@ class Streams(NamedTuple):
 
 def expand(x_TD: Tensor, count: int) -> Streams:
     """The initial state: every stream is x."""
-    return Streams(
-        x_TD.new_empty(count, 0, 1, dtype=accumulation_dtype(x_TD)),
-        (x_TD.to(accumulation_dtype(x_TD)),),
-    )
+    x_TD = upcast(x_TD)
+    return Streams(x_TD.new_empty(count, 0, 1), (x_TD,))
 
 
 def read(streams: Streams, pre: Tensor) -> Tensor:

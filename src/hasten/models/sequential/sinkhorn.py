@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 
 ITERATIONS = 20
 #: largest difference of the logits of a matrix for which float32 scalings are safe
@@ -35,7 +35,7 @@ def sinkhorn(logits: Tensor) -> Tensor:
     In float32 (or float64), also under autocast.
     """
     with torch.autocast(logits.device.type, enabled=False):
-        logits = logits.to(accumulation_dtype(logits))
+        logits = upcast(logits)
         if len(logits) == 2:
             diagonal = torch.sigmoid(
                 (logits[0, 0] + logits[1, 1] - logits[0, 1] - logits[1, 0]) / 2

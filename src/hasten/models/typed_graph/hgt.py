@@ -41,7 +41,7 @@ from hasten.objectives.contrastive import Similar
 from hasten.objectives.link_sampling import LinkSampling
 from hasten.objectives.links import LinkPhase
 from hasten.ops.dense.linear import LinearMap
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import upcast
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.random import seed_device
@@ -243,7 +243,7 @@ class HGT(Model):
 
     def _finish(self, x: Tensor) -> Tensor:
         found: Tensor = self.result(x)
-        return found.to(accumulation_dtype(found))
+        return upcast(found)
 
     def queries(self, vectors: Tensor, relation: int) -> tuple[Tensor, Tensor]:
         if self.relations is not None:

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from hasten.ops.attention.head_chunks import HeadChunk, chunks, head_chunks
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_mask
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import accumulation_dtype, upcast
 
 
 def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -223,7 +223,7 @@ class _IntervalAttention(torch.autograd.Function):
 
 def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
     """x_i · (keys_j + table[pairs_ij]) in float32 or wider: [rows, chunk, keys seen]."""
-    found = torch.gather(torch.matmul(x, table.T).to(accumulation_dtype(x)), 2, pairs)
+    found = torch.gather(upcast(torch.matmul(x, table.T)), 2, pairs)
     if found.dtype == x.dtype:
         return found.baddbmm_(x, keys.transpose(1, 2))
     return found.add_(torch.bmm(x, keys.transpose(1, 2)))

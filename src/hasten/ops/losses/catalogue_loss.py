@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import accumulation_dtype, upcast
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 
 #: bytes of logits held at once: near the second-level cache on CPUs, a large GEMM on GPUs
@@ -71,7 +71,7 @@ def catalogue_cross_entropy_reference(
         logits = logits + bias
     if query_of_target is not None:
         logits = logits[query_of_target]
-    return F.cross_entropy(logits.to(accumulation_dtype(logits)), targets, reduction="sum")
+    return F.cross_entropy(upcast(logits), targets, reduction="sum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,17 +164,13 @@ def _by_rows(
     tables = [block.to(dtype) for block in blocks]
     low, scale = x.to(dtype), targets.residual_scale(dtype)
     # fp16 gradients are cast after the backward pass has scaled them
-    grad_x = torch.zeros_like(
-        x, dtype=accumulation_dtype(x) if x.dtype == torch.float16 else x.dtype
-    )
-    grads = [
-        torch.zeros(block.shape, dtype=accumulation_dtype(block), device=x.device)
-        for block in blocks
-    ]
-    grad_bias = torch.zeros(starts[-1], dtype=accumulation_dtype(x), device=x.device)
-    loss = torch.zeros((), dtype=accumulation_dtype(x), device=x.device)
+    kind = accumulation_dtype(x)
+    grad_x = torch.zeros_like(x, dtype=kind if x.dtype == torch.float16 else x.dtype)
+    grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
+    grad_bias = x.new_zeros(starts[-1], dtype=kind)
+    loss = x.new_zeros((), dtype=kind)
     rows = max(1, min(rows, len(x)))
-    logits = torch.empty(rows, starts[-1], dtype=accumulation_dtype(x), device=x.device)
+    logits = x.new_empty(rows, starts[-1], dtype=kind)
     for start in range(0, len(x), rows):
         chunk = low[start : start + rows]
         scores = logits[: len(chunk)]
@@ -246,10 +242,7 @@ def _by_columns(
         inside, place = placed(index, begin, end)
         picked.index_add_(0, targets.query, torch.where(inside, scores.view(-1)[place], 0.0))
     grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
-    grads = [
-        torch.zeros(block.shape, dtype=accumulation_dtype(block), device=x.device)
-        for block in blocks
-    ]
+    grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
     grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
     for index, begin, end in chunks():
         residual = targets.times_((scores_of(index, begin, end) - lse[:, None]).exp_(), 0)
