@@ -28,7 +28,7 @@ from hasten.data.refit import refitted
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, VALID, AnyDataset
 from hasten.distributed.processes import Processes
-from hasten.distributed.replicas import merged_ranks
+from hasten.distributed.replicas import merged_ranks, shared_checkpoint
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError, UsageError
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.ranker import Evaluation
@@ -38,6 +38,7 @@ from hasten.models.supports import Supports
 from hasten.ops.random import Stream, key
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
+from hasten.runs.resuming import read_initial_checkpoint
 from hasten.training.memory_limit import TRAINED, MemoryLimit
 from hasten.training.state import phase_state
 
@@ -159,6 +160,14 @@ def evaluate_task(
     )
     # results of different machines can differ in the last bits: rank 0 decides
     return replace(found, values=processes.run_on_rank0(lambda: found.values))
+
+
+def initial_checkpoint(processes: Processes, config: RunConfig) -> Checkpoint | None:
+    """Read the checkpoint of ``init_from``, on every process; None if there is none."""
+    if config.init_from is None:
+        return None
+    source = Path(config.init_from)
+    return shared_checkpoint(processes, lambda: read_initial_checkpoint(source))
 
 
 def apply_initial_weights(model: Model, checkpoint: Checkpoint) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from hasten.build import (
     apply_initial_weights,
     build_model,
+    initial_checkpoint,
     load_data,
     ranking_tasks,
     refuse_other_data,
@@ -36,7 +37,6 @@ from hasten.runs.environment import describe_environment
 from hasten.runs.resuming import (
     checkpoint_to_resume,
     copy_run,
-    read_initial_checkpoint,
     refuse_changed_data,
     requested_changes,
     with_changes,
@@ -157,7 +157,7 @@ def _train_new(
             "looking for a validation part", lambda: require_validation(dataset)
         )
     require_same_data(processes, dataset)
-    weights = _initial_checkpoint(processes, config)
+    weights = initial_checkpoint(processes, config)
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
@@ -196,14 +196,6 @@ def _train_new(
         if not _warn_if_falling_back(error, processes, config, path):
             raise
     return resume(path, changes={"device": "cpu"}, quiet=quiet)
-
-
-def _initial_checkpoint(processes: Processes, config: RunConfig) -> Checkpoint | None:
-    """Read the checkpoint of ``init_from``, on every process; None if there is none."""
-    if config.init_from is None:
-        return None
-    source = Path(config.init_from)
-    return shared_checkpoint(processes, lambda: read_initial_checkpoint(source))
 
 
 def _warn_if_falling_back(
@@ -292,7 +284,7 @@ def _resume_joined(
             "building the model", lambda: build_model(config, dataset, device, trained=True)
         )
         found = shared_checkpoint(processes, choose)
-        weights = _initial_checkpoint(processes, config) if found is None else None
+        weights = initial_checkpoint(processes, config) if found is None else None
         if weights is not None:
             apply_initial_weights(model, weights)
         processes.run_on_rank0(lambda: folder.write_config(config))
