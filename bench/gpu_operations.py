@@ -129,7 +129,7 @@ def ranking(device: torch.device) -> dict[str, Any]:
     found = []
     for place in (torch.device("cpu"), device):
         scorer = FactorScorer(vectors.to(place), Catalogue(table.to(place)))
-        ranks = rank_all(scorer, 256, 7000, targets, hidden, columns=1024)
+        ranks = rank_all(scorer, 256, 7000, targets, hidden, columns=1024).masked()
         ids, _ = topk_all(scorer, 256, 7000, 20, hidden, columns=1024)
         found.append([part.cpu() for part in (ranks.higher, ranks.tied, ids)])
     return {"passed": all(torch.equal(a, b) for a, b in zip(*found, strict=True))}

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hasten.config import TripleOptions
 from hasten.configuration.build import build_config, flag_entries, set_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
@@ -121,7 +122,8 @@ def describes(record: Mapping[str, Any], experiment: Experiment) -> bool:
 def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[str, tuple[Any, Any]]:
     """Keys whose resolved values differ: key -> (the record's, the experiment's).
 
-    Keys that did not exist when the record was written are left out, and where the run went.
+    Keys that did not exist when the record was written are left out, keys without effect, and where
+    the run went.
     """
     keys = configuration_keys(experiment.model, experiment.options)
     try:
@@ -133,6 +135,10 @@ def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[st
     skipped = {"out", "recipe", "evaluation.test"}
     if experiment.model == "degree":  # it is evaluated once
         skipped.add("evaluation.every")
+    if isinstance(config.data, TripleOptions):
+        skipped.add("evaluation.mask_history")
+    if str(record["protocol"]).startswith("given"):
+        skipped.add("data.ratio_order")
     shared = (now.keys() & ran.keys()) - skipped
     return {key: (ran[key], now[key]) for key in sorted(shared) if ran[key] != now[key]}
 

@@ -92,7 +92,7 @@ def small_gallery() -> Dataset:
     from hasten.data.samples.features import make_gallery
 
     made = make_gallery(150, 300, 1500)
-    dataset = load_table(made.table, InteractionOptions(ratio_order="random"), 0, otherwise="ratio")
+    dataset = load_table(made.table, InteractionOptions(split="ratio", ratio_order="random"), 0)
     rows = np.asarray(dataset.items.labels)
     found = tuple(Modality.of(name, values[rows]) for name, values in made.features.items())
     return replace(dataset, modalities=found)

@@ -170,9 +170,8 @@ class TrainingRun:
         )
         if tested is not None:
             self.journal.record("test", summary.best_epoch, position.step, tested.values)
-            shown = "  ".join(f"{name} {value:.4f}" for name, value in tested.values.items())
             self.journal.log_valid(
-                f"test of epoch {summary.best_epoch}  {shown}  ({tested.protocol})"
+                f"test of epoch {summary.best_epoch}  {tested.text()}  ({tested.protocol})"
             )
         if processes.is_rank0:
             folder.write_json("metrics.json", summary.to_json())

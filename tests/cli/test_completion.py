@@ -37,7 +37,21 @@ def folder(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "complex", "circle", *LEARN, *QUICK, "--out", "run"]) == 0
-        assert main(["train", "pop", "events.csv", "--out", "popular", "--quiet"]) == 0
+        assert (
+            main(
+                [
+                    "train",
+                    "pop",
+                    "events.csv",
+                    "--set",
+                    "data.split=leave-last-two-out",
+                    "--out",
+                    "popular",
+                    "--quiet",
+                ]
+            )
+            == 0
+        )
     return folder
 
 

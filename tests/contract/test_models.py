@@ -57,7 +57,7 @@ def test_trains_and_reports(case, tmp_path):
         assert result.metrics["mr"] >= 1
         assert "filtered ranking of 30 entities" in result.protocol
     else:
-        assert set(result.metrics) == {"ndcg@10", "hr@10"}
+        assert {"ndcg@10", "recall@20", "ndcg@10/kept", "recall@20/kept"} == set(result.metrics)
         assert all(0 <= value <= 1 for value in result.metrics.values())
         assert "full ranking" in result.protocol
     for name in ("config.yaml", "environment.json", "data.json", "metrics.json", "metrics.jsonl"):

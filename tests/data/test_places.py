@@ -181,7 +181,7 @@ def test_the_model_decides_between_events_and_facts_of_a_folder(name, header, tm
     result = train("kgat", path, epochs=1, out=tmp_path / "run", quiet=True)
     split = json.loads((result.path / "data.json").read_text())["split"]
     assert json.loads(shown.out)["split"] == split
-    assert split.endswith("at random (seed 0)")
+    assert split == "leave-last-two-out, by time"
     assert "interactions with a knowledge graph: kgat" in shown.err
     assert "triples: conve" in shown.err
 

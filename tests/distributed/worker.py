@@ -138,7 +138,7 @@ def collectives(processes: Processes) -> dict[str, Any]:
     same = nn.Linear(3, 2)
     for parameter in same.parameters():
         nn.init.ones_(parameter)
-    ranks = RankCounts(torch.tensor([rank, 0]), torch.tensor([1, 1]))
+    ranks = RankCounts.of(torch.tensor([rank, 0]), torch.tensor([1, 1]))
     merged = merged_ranks(processes, ranks)
     assert merged is not None
     return {

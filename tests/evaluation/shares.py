@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.ranker import evaluate, metric_values
+from hasten.evaluation.ranker import evaluate, mean_values
 from hasten.models.interface import Model
 from hasten.ops.ranking.rank_all import RankCounts
 
@@ -18,9 +18,6 @@ def metrics_of_shares(
     for part in range(parts):
         ranks = evaluate(model, task, (), device=device, rank=part, world_size=parts).ranks
         assert ranks is not None
-        shares.append(ranks)
-    merged = RankCounts(
-        torch.stack([share.higher for share in shares]).sum(0),
-        torch.stack([share.tied for share in shares]).sum(0),
-    )
-    return {name: found.mean() for name, found in metric_values(task, merged, names).items()}
+        shares.append(vars(ranks).values())
+    merged = RankCounts(*(torch.stack(counts).sum(0) for counts in zip(*shares, strict=True)))
+    return mean_values(task, merged, names)

@@ -15,7 +15,7 @@ from hasten.errors import ConfigurationError, DataError
 from hasten.evaluation.protocols import Protocol, ranking_task
 
 Make = Callable[..., Dataset]
-FULL, MASKED = EvaluationOptions(), EvaluationOptions(mask_history=True)
+FULL = EvaluationOptions()
 UNI100 = EvaluationOptions(candidates="uni100")
 
 #: user 0: items 1 2 | 3 | 4; user 1: 5 | - | 5; user 2: - | 6 | 7; user 3: train only
@@ -45,7 +45,6 @@ def test_validation_knows_train_and_test_knows_train_and_valid(small: Dataset) -
         [6],
     ]
     assert test.targets.items.tolist() == [4, 5, 7]
-    assert test.excluded is None
     assert test.candidates is None
     assert test.item_count == 200
 
@@ -54,16 +53,36 @@ def test_users_without_a_history_are_left_out_and_counted(small: Dataset) -> Non
     valid = ranking_task(small, VALID, FULL, 0).protocol
     assert valid.left_out == 1
     assert valid.text() == (
-        "given, full ranking of 200 items, history kept, realistic ties, "
+        "given, full ranking of 200 items, history masked, realistic ties, "
         "1 user without a history left out"
     )
 
 
-def test_masking_takes_the_history_out(small: Dataset) -> None:
-    test = ranking_task(small, TEST, MASKED, 0)
+def test_the_history_is_excluded(small: Dataset) -> None:
+    test = ranking_task(small, TEST, FULL, 0)
+    assert test.masked
     assert test.excluded is not None
     assert [test.excluded.row(q).tolist() for q in range(3)] == [[1, 2, 3], [5], [6]]
     assert test.targets.row(1).tolist() == [5]
+    # 200 items without the target; the target of user 1 is itself in the history
+    assert test.competitors(masked=False).tolist() == [199, 199, 199]
+    assert test.competitors(masked=True).tolist() == [196, 199, 198]
+
+
+def test_repeated_training_events_select_with_the_history(make_dataset: Make) -> None:
+    events = [(user, item, TRAIN) for user in range(5) for item in range(20)]
+    few = [*events, *[(4, 3, TRAIN)] * 5, (4, 30, TEST)]
+    many = [*events, *[(4, 3, TRAIN)] * 6, (4, 30, TEST)]
+    masked = ranking_task(make_dataset(few, 5, 50, "given"), TEST, FULL, 0).protocol
+    assert (masked.mask_history, masked.repeats) == (True, None)
+    dataset = make_dataset(many, 5, 50, "given")
+    kept = ranking_task(dataset, TEST, FULL, 0).protocol
+    assert kept.repeats == pytest.approx(6 / 106)
+    assert "history kept (6% of the training events are repeats), " in kept.text()
+    for chosen in (True, False):
+        options = EvaluationOptions(mask_history=chosen)
+        protocol = ranking_task(dataset, TEST, options, 0).protocol
+        assert (protocol.mask_history, protocol.repeats) == (chosen, None)
 
 
 def test_untied_users_alone(small: Dataset) -> None:

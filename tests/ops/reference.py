@@ -167,7 +167,7 @@ def rank_all_reference(
 ) -> RankCounts:
     """:func:`rank_all` as its definition reads: one pair and one candidate after the other."""
     scores = scorer.block(0, count).to(torch.float32).tolist()
-    greater, equal = [], []
+    higher, equal = [], []
     for row in range(queries):
         out: set[int] = set()
         if excluded is not None:
@@ -175,10 +175,10 @@ def rank_all_reference(
         for target in targets.row(row).tolist():
             own = scores[row][target]
             rivals = [scores[row][j] for j in range(count) if j != target and j not in out]
-            greater.append(sum(not rival <= own for rival in rivals))
+            higher.append(sum(not rival <= own for rival in rivals))
             equal.append(sum(rival == own for rival in rivals))
-    return RankCounts(
-        torch.tensor(greater, dtype=torch.int64), torch.tensor(equal, dtype=torch.int64)
+    return RankCounts.of(
+        torch.tensor(higher, dtype=torch.int64), torch.tensor(equal, dtype=torch.int64)
     )
 
 

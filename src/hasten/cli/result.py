@@ -32,10 +32,18 @@ def announce(summary: Summary) -> None:
 
 
 def show_metrics(valid: Mapping[str, Any], test: Mapping[str, Any], protocol: str) -> None:
-    """Print the validation and test metrics, and the protocol."""
+    """Print the validation and test metrics, and the protocol.
+
+    Metrics of the protocol's other ranking (``ndcg@10/kept``) follow on a line of their own.
+    """
     for part, values in (("valid", valid), ("test", test)):
-        if values:
-            say(f"{part:<11} " + "  ".join(f"{k} {_number(v)}" for k, v in values.items()))
+        lines: dict[str, list[str]] = {}
+        for name, value in values.items():
+            metric, _, other = name.partition("/")
+            lines.setdefault(other, []).append(f"{metric} {_number(value)}")
+        for other, shown in lines.items():
+            history = f"  (history {other})" if other else ""
+            say(f"{'' if other else part:<11} " + "  ".join(shown) + history)
     say(f"protocol    {protocol}")
 
 

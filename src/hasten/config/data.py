@@ -32,8 +32,8 @@ class DataOptions(Section):
     )
     split: Literal["auto", "leave-last-two-out", "ratio", "given"] = Field(
         "auto",
-        description="auto: given if the files have parts, else leave-last-two-out (models of "
-        "user-item pairs and triples: ratio)",
+        description="auto: given if the files have parts, else leave-last-two-out, or ratio for "
+        "interactions without an order and for triples",
     )
     ratios: tuple[float, float, float] = Field(
         (0.8, 0.1, 0.1),
@@ -61,7 +61,9 @@ class InteractionOptions(DataOptions):
         0, ge=0, description="repeatedly drop users and items with fewer interactions"
     )
     ratio_order: Literal["time", "random"] = Field(
-        "time", description="ratio split: each user's last interactions, or a seeded random choice"
+        "time",
+        description="ratio split: each user's last interactions (of data with an order), or a "
+        "seeded random choice",
     )
     valid_share: float = Field(
         0.0,

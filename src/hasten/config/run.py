@@ -118,13 +118,15 @@ class EvaluationOptions(Section):
         "hasten evaluate RUN --part test does it later",
     )
     metrics: tuple[str, ...] = Field(
-        ("ndcg@10", "hr@10"), description="reported metrics; the first selects the checkpoint"
+        ("ndcg@10", "recall@20"), description="reported metrics; the first selects the checkpoint"
     )
     candidates: Literal["full", "uni100"] = Field(
         "full", description="rank all items, or the target among 100 random other items"
     )
-    mask_history: bool = Field(
-        False, description="exclude the items of the user's history from the ranking"
+    mask_history: bool | Literal["auto"] = Field(
+        "auto",
+        description="select the model by the ranking without the items of the user's history (both "
+        "rankings are reported); auto: unless more than 5 % of the training events are repeats",
     )
     users: Literal["all", "untied"] = Field(
         "all", description="untied: only users whose history ends before their targets begin"

@@ -139,6 +139,6 @@ def merged_ranks(processes: Processes, ranks: RankCounts | None) -> RankCounts |
     stopped = torch.tensor([float(ranks is None)])
     if processes.sum_(stopped, "the end of an evaluation").item() > 0 or ranks is None:
         return None
-    for counts in (ranks.higher, ranks.tied):
+    for counts in vars(ranks).values():
         processes.sum_(counts, "the ranks of an evaluation")
     return ranks

@@ -9,6 +9,7 @@ directions have the same weight.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,7 @@ class CompletionTask:
     rank_last: NDArray[np.bool_]
     triple: Int64
     candidates: None = None
+    masked: Literal[True] = True
     range_start: Int64 | None = None
     range_stop: Int64 | None = None
 
@@ -81,8 +83,7 @@ class CompletionTask:
         """[S + 1] one target per group, so that every target has the same weight in the mean."""
         return np.arange(len(self.targets.items) + 1, dtype=np.int64)
 
-    @property
-    def competitors(self) -> Int64:
+    def competitors(self, masked: bool = True) -> Int64:
         """[S] the number of other candidates of each target; ``excluded`` holds all targets."""
         among: Int64 | int = self.item_count
         if self.range_start is not None and self.range_stop is not None:

@@ -64,7 +64,7 @@ def grouped_metrics(
             table["relation_name"] = graph.relations.names.take(pa.array(rows))
     table["direction"] = [DIRECTIONS[column] for column in columns]
     table["targets"] = targets[rows, columns].astype(np.int64)
-    for name, found in metric_values(task, ranks, metrics).items():
+    for name, found in metric_values(task, ranks, metrics, task.masked).items():
         weight = sums(found.counts.astype(np.float64))[rows, columns]
         mean = np.full(len(rows), np.nan)
         np.divide(sums(found.sums)[rows, columns], weight, out=mean, where=weight > 0)

@@ -37,6 +37,8 @@ from hasten.scoring import RecommenderQueries
 
 #: negative samples of ``uni100``
 SAMPLED = 100
+#: with a larger share of repeated training events, the ranking with the history selects the model
+REPEATS = 0.05
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Protocol:
     """How a metric was measured. Metrics are comparable only if their protocols are equal.
 
     split: as in ``Dataset.split``; part: the predicted part; known: the parts in the history;
-    items: the number of items; left_out: the number of users without a history; tied: the number of
+    items: the number of items; mask_history: whether the items of the history are no candidates (of
+    full rankings, both are reported); repeats: the share of repeated training events, where it
+    decided; left_out: the number of users without a history; tied: the number of
     users left out because their history does not end before the targets, None if they are kept.
     """
 
@@ -57,12 +61,15 @@ class Protocol:
     left_out: int = 0
     ties: Ties = "realistic"
     tied: int | None = None
+    repeats: float | None = None
 
     def text(self) -> str:
         """The description that is reported with every metric."""
         if self.candidates == "full":
             history = "masked" if self.mask_history else "kept"
             how = f"full ranking of {self.items:,} items, history {history}"
+            if self.repeats is not None:
+                how += f" ({self.repeats:.0%} of the training events are repeats)"
         else:
             how = (
                 f"target among {SAMPLED} uniform others of {self.items:,} items that the user "
@@ -82,8 +89,8 @@ class Protocol:
 class RankingTask:
     """Queries, their targets and the candidates of the ranking.
 
-    targets: distinct items of each query. excluded: items of each query that are no candidates, or
-    None. candidates: int64 [Q, 101] with the target first, or None for all items.
+    targets: distinct items of each query. excluded: the distinct items of its history, which are
+    counted apart, or None. candidates: int64 [Q, 101] with the target first, or None for all items.
     """
 
     queries: RecommenderQueries
@@ -106,16 +113,19 @@ class RankingTask:
         return self.targets.offsets
 
     @property
-    def competitors(self) -> Int64:
-        """[S] the number of other candidates of each target."""
-        if self.candidates is not None:
-            return np.full(len(self.targets.items), self.candidates.shape[1] - 1, np.int64)
-        if self.excluded is None:
-            return np.full(len(self.targets.items), self.item_count - 1, np.int64)
-        excluded = self.excluded.distinct()
+    def masked(self) -> bool:
+        """Whether excluded items are no candidates, in the metrics that select the model."""
+        return self.protocol.mask_history
+
+    def competitors(self, masked: bool) -> Int64:
+        """[S] the number of other candidates of each target, with or without excluded items."""
+        among = self.item_count if self.candidates is None else self.candidates.shape[1]
+        if self.excluded is None or not masked:
+            return np.full(len(self.targets.items), among - 1, np.int64)
         rows, width = self.targets.rows, self.item_count
-        taken = np.isin(rows * width + self.targets.items, excluded.rows * width + excluded.items)
-        return np.asarray(self.item_count - excluded.lengths[rows] - ~taken, np.int64)
+        seen = self.excluded.rows * width + self.excluded.items
+        taken = np.isin(rows * width + self.targets.items, seen)
+        return np.asarray(among - self.excluded.lengths[rows] - ~taken, np.int64)
 
 
 AnyTask = RankingTask | CompletionTask
@@ -147,27 +157,41 @@ def recommendation_task(
         tied, users = int((~kept).sum()), users[kept]
     history = histories.take(users)
     targets = CSR.of(wanted).take(users).distinct()
+    full = options.candidates == "full"
+    masked, repeats = options.mask_history, None
+    if masked == "auto":
+        share = repeated_share(dataset)
+        masked = full and share <= REPEATS
+        repeats = None if masked or not full else share
     protocol = Protocol(
         split=dataset.split,
         part=PART_NAMES[part],
         known=tuple(PART_NAMES[number] for number in known),
         candidates=options.candidates,
         items=len(dataset.items),
-        mask_history=options.mask_history,
+        mask_history=masked,
         left_out=int((predicted & (histories.lengths == 0)).sum()),
         ties=options.ties,
         tied=tied,
+        repeats=repeats,
     )
     candidates = None
-    if options.candidates == "uni100":
-        if options.mask_history:
+    if not full:
+        if masked:
             raise ConfigurationError(
                 "evaluation.mask_history has no effect with evaluation.candidates uni100, whose "
                 "candidates are items that the user never met: leave it out"
             )
         candidates = _sampled(dataset, users, targets, key(seed, Stream.CANDIDATES, part))
-    excluded = CSR.of(history) if options.mask_history else None
+    excluded = CSR.of(history).distinct() if full else None
     return RankingTask(RecommenderQueries(users, history), targets, excluded, candidates, protocol)
+
+
+def repeated_share(dataset: Dataset) -> float:
+    """The share of training events whose user has met the item before."""
+    histories = dataset.histories(TRAIN)
+    distinct = CSR.of(histories).distinct()
+    return 1 - len(distinct.items) / max(1, len(histories.items))
 
 
 def _untied(wanted: Histories, histories: Histories) -> NDArray[np.bool_]:

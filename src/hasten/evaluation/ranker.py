@@ -18,7 +18,7 @@ from hasten.evaluation.candidate_ranges import RangeScorer
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagnose_nodes
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
-from hasten.evaluation.protocols import AnyTask
+from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.query_tiles import TILE_ROWS, Tile, make_tiles
 from hasten.models.interface import Model
 from hasten.ops.ranking.rank_all import RankCounts, rank_all, rank_among
@@ -38,6 +38,11 @@ class Evaluation:
     seconds: float
     ranks: RankCounts | None = None
     diagnostics: EmbeddingDiagnostics | None = None
+
+    def text(self) -> str:
+        """The metrics of the protocol, for a log line."""
+        shown = {name: value for name, value in self.values.items() if "/" not in name}
+        return "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
 
 def evaluate(
@@ -70,7 +75,7 @@ def evaluate(
         ranks = merge(ranks)
     values = {}
     if ranks is not None:
-        values = {name: found.mean() for name, found in metric_values(task, ranks, metrics).items()}
+        values = mean_values(task, ranks, metrics)
     seconds = time.perf_counter() - begin
     protocol = task.protocol.text()
     return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics)
@@ -84,23 +89,41 @@ def _rank(
     stop: Callable[[], bool] | None,
 ) -> RankCounts | None:
     """The counts of S targets; None if stopped."""
-    higher = torch.zeros(len(task.targets.items), dtype=torch.int64, device=device)
-    tied = torch.zeros_like(higher)
+    counts = torch.zeros(4, len(task.targets.items), dtype=torch.int64, device=device)
     for tile in tiles:
         if stop is not None and stop():
             return None
         ranks = _rank_tile(model, task, tile)
         positions, _ = ragged_positions(task.targets.offsets, tile.rows)
         target_indices = torch.from_numpy(positions).to(device)
-        higher[target_indices] = ranks.higher[: len(positions)]
-        tied[target_indices] = ranks.tied[: len(positions)]
-    return RankCounts(higher, tied)
+        counts[:, target_indices] = torch.stack(list(vars(ranks).values()))[:, : len(positions)]
+    return RankCounts(*counts)
 
 
-def metric_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
-    """The metrics before averaging: of each query, or of each target in link prediction."""
+def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, float]:
+    """The metrics of the protocol, and those of full rankings of items with the other candidates.
+
+    The other ones end with ``/kept`` or ``/masked``.
+    """
+    found = metric_values(task, ranks, metrics, task.masked)
+    values = {name: per_query.mean() for name, per_query in found.items()}
+    if isinstance(task, RankingTask) and task.excluded is not None:
+        other = "kept" if task.masked else "masked"
+        found = metric_values(task, ranks, metrics, not task.masked)
+        values |= {f"{name}/{other}": per_query.mean() for name, per_query in found.items()}
+    return values
+
+
+def metric_values(
+    task: AnyTask, ranks: RankCounts, metrics: Sequence[str], masked: bool
+) -> dict[str, PerQuery]:
+    """The metrics before averaging: of each query, or of each target in link prediction.
+
+    masked: whether excluded candidates do not compete.
+    """
+    ranks = ranks.masked() if masked else ranks
     higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
-    competitors = task.competitors
+    competitors = task.competitors(masked)
     # targets with an entity or relation unseen in training count as misses: ranked last
     if task.rank_last is not None:
         higher = np.where(task.rank_last, competitors, higher)

@@ -45,7 +45,7 @@ class EpochReport:
             f"{self.examples_per_second:,.0f} examples/s  {self.memory}"
         )
         if evaluation is not None:
-            shown = "  ".join(f"{name} {value:.4f}" for name, value in evaluation.values.items())
+            shown = evaluation.text()
             shown += "  best so far" if self.best else ""
             journal.record("valid", number, self.step, evaluation.values)
             journal.log_valid(f"epoch {number}  {shown}")

@@ -72,8 +72,11 @@ def test_matches_the_definition(problem: tuple[Tensor, CSR, CSR | None, int | No
     queries, count = scores.shape
     found = rank_all(Matrix(scores), queries, count, targets, excluded, columns=columns)
     wanted = rank_all_reference(Matrix(scores), queries, count, targets, excluded)
-    assert found.higher.tolist() == wanted.higher.tolist()
-    assert found.tied.tolist() == wanted.tied.tolist()
+    assert found.masked().higher.tolist() == wanted.higher.tolist()
+    assert found.masked().tied.tolist() == wanted.tied.tolist()
+    of_all = rank_all_reference(Matrix(scores), queries, count, targets)
+    assert found.higher.tolist() == of_all.higher.tolist()
+    assert found.tied.tolist() == of_all.tied.tolist()
 
 
 def test_against_dense_numpy_on_tied_scores() -> None:
@@ -86,7 +89,7 @@ def test_against_dense_numpy_on_tied_scores() -> None:
     ]
     found = rank_all(
         Matrix(torch.from_numpy(scores)), queries, count, csr([[t] for t in target]), csr(hidden)
-    )
+    ).masked()
     for row in range(queries):
         keep = np.ones(count, bool)
         keep[hidden[row]] = False
@@ -107,7 +110,7 @@ def test_a_nan_target_ranks_last_and_a_nan_rival_counts_as_higher() -> None:
 
 def test_an_excluded_target_is_ranked_but_competes_with_no_other() -> None:
     scores = torch.tensor([[3.0, 2.0, 1.0]])
-    found = rank_all(Matrix(scores), 1, 3, csr([[0, 2]]), csr([[0]]))
+    found = rank_all(Matrix(scores), 1, 3, csr([[0, 2]]), csr([[0]])).masked()
     assert found.higher.tolist() == [0, 1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from hasten.data.readers.interface import Events, parts_of_files
 from hasten.data.tables import VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.errors import DataError
 
-Otherwise = Literal["leave-last-two-out", "ratio"]
 _REMEDY = (
     "a folder with train and test files, or data.train, data.valid and data.test, or choose "
     "another split"
@@ -48,21 +47,23 @@ class Read:
 
 
 def assemble(
-    read: Read, options: InteractionOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
+    read: Read, options: InteractionOptions, seed: int, needs_order: bool = True
 ) -> Dataset:
-    """The dataset of what was read. otherwise: the split ``auto`` of data without given parts.
+    """The dataset of what was read.
+
+    needs_order: the split ``auto`` takes the order of the file where there are no times.
 
     Raises:
         DataError: ids or times are wrong, or the split leaves a part empty.
     """
     try:
-        return _assemble(read, options, seed, otherwise)
+        return _assemble(read, options, seed, needs_order)
     except DataError as error:
         where = read.path or read.name
         raise error if where in str(error) else DataError(f"{where}: {error}") from error
 
 
-def _assemble(read: Read, options: InteractionOptions, seed: int, otherwise: Otherwise) -> Dataset:
+def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: bool) -> Dataset:
     counts: dict[str, Any] = {"read": sum(len(events) for events, _ in read.events)}
     files = (*chain.from_iterable(events.files for events, _ in read.events), *read.files)
     notes = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
@@ -71,15 +72,18 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, otherwise: Oth
     events, in_order = clean.ordered(events)
     if not in_order:
         notes.append("times are not in the order of the file: events sorted by time (stably)")
+    ordered = events.time is not None or read.format == "sequences"
     if events.time is None:
-        notes.append("no times: the order of the file is taken as the order in time")
+        if needs_order or ordered:
+            notes.append("no times: the order of the file is taken as the order in time")
         if options.time_unit != "s":
             notes.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
     user, user_vocabulary = _vocabulary(events.user, users)
     item, item_vocabulary = _vocabulary(events.item, items)
-    part, split = _split(user, len(user_vocabulary), events, options, seed, otherwise)
+    split_by_order = needs_order or ordered
+    part, split = _split(user, len(user_vocabulary), events, options, seed, split_by_order)
     changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
-    if changed and not split.startswith("ratio") and otherwise != "ratio":
+    if changed and not split.startswith("ratio"):
         notes.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
     if read.names:
         item_vocabulary, more = names.with_names(item_vocabulary, read.names)
@@ -168,12 +172,14 @@ def _split(
     events: clean.Columns,
     options: InteractionOptions,
     seed: int,
-    otherwise: Otherwise,
+    by_order: bool,
 ) -> tuple[NDArray[np.int8], str]:
     part, timed = events.part, events.time is not None
     chosen = options.split
     if chosen == "auto":
-        chosen = otherwise if part is None else "given"
+        chosen = "leave-last-two-out" if by_order else "ratio"
+        if part is not None:
+            chosen = "given"
     if chosen == "given":
         parts, words = given_parts(part, "event", _REMEDY)
         if options.valid_share and not np.any(parts == VALID):
@@ -182,5 +188,6 @@ def _split(
             words = f"{words}, {how}"
         return parts, words
     if chosen == "ratio":
-        return splits.ratio(user, users, options.ratios, options.ratio_order, seed, timed)
+        order = options.ratio_order if by_order else "random"
+        return splits.ratio(user, users, options.ratios, order, seed, timed)
     return splits.leave_last_two_out(user, users, timed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import file_digest
-from hasten.data.interactions.assemble import Otherwise, Read, assemble
+from hasten.data.interactions.assemble import Read, assemble
 from hasten.data.readers import read_file
 from hasten.data.readers.memory import open_memory
 from hasten.data.readers.names import read_names
@@ -20,18 +20,16 @@ from hasten.errors import DataError, UsageError
 _OF_FILES = ("format", "train", "valid", "test", "times", "separator")
 
 
-def load_dataset(
-    options: InteractionOptions, seed: int, otherwise: Otherwise = "leave-last-two-out"
-) -> Dataset:
+def load_dataset(options: InteractionOptions, seed: int, needs_order: bool = True) -> Dataset:
     """Load the interactions that the options name.
 
     options.path: a file, a folder or a registered name; an existing path takes precedence.
-    otherwise: the split of data without given parts, where ``data.split`` is ``auto``.
+    needs_order: split by the order of the file where there are no times (``data.split=auto``).
 
     Raises:
         DataError: what is wrong, with file, line and text.
     """
-    return assemble(_read(options), options, seed, otherwise)
+    return assemble(_read(options), options, seed, needs_order)
 
 
 def _read(options: InteractionOptions) -> Read:
@@ -83,7 +81,7 @@ def load_table(
     options: InteractionOptions,
     seed: int,
     name: str = "table",
-    otherwise: Otherwise = "leave-last-two-out",
+    needs_order: bool = True,
 ) -> Dataset:
     """Load interactions from a table in memory: pandas, polars, pyarrow or a dict of arrays.
 
@@ -95,11 +93,11 @@ def load_table(
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)
-    return assemble(read, options, seed, otherwise)
+    return assemble(read, options, seed, needs_order)
 
 
-def load_by_ratio(options: InteractionOptions, seed: int, table: object | None) -> Dataset:
-    """Load a table or what the options name; without given parts, the split is a ratio."""
+def load_unordered(options: InteractionOptions, seed: int, table: object | None) -> Dataset:
+    """Load a table or what the options name, for models that need no order."""
     if table is None:
-        return load_dataset(options, seed, "ratio")
-    return load_table(table, options, seed, otherwise="ratio")
+        return load_dataset(options, seed, needs_order=False)
+    return load_table(table, options, seed, needs_order=False)

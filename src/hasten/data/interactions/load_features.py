@@ -14,7 +14,7 @@ from hasten.config import FeatureOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.feature_files import locate_features
-from hasten.data.interactions.load import load_by_ratio
+from hasten.data.interactions.load import load_unordered
 from hasten.data.modality import Modality
 from hasten.data.readers.features import FeatureFile, notes_on, open_features
 from hasten.data.sources import catalogue
@@ -51,7 +51,7 @@ def load_with_feature_files(
     else:  # only named files: there is no folder to look in
         files = locate_features(FeatureOptions(features=options.features))
         files = replace(files, interactions=options)
-    dataset = load_by_ratio(files.interactions, seed, table)
+    dataset = load_unordered(files.interactions, seed, table)
     if files.note is not None:
         source = replace(dataset.source.plus([files.note]), path=options.path)
         dataset = replace(dataset, name=set_name(Path(options.path or "")), source=source)

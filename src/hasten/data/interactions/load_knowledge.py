@@ -11,7 +11,7 @@ from hasten.data.columns.text import file_digest
 from hasten.data.interactions.attach_knowledge import attach_knowledge
 from hasten.data.interactions.id_lists import add_id_lists, read_links, read_list
 from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
-from hasten.data.interactions.load import load_by_ratio
+from hasten.data.interactions.load import load_unordered
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
 from hasten.data.readers.memory import open_memory
 from hasten.data.readers.recbole import atomic_header
@@ -35,7 +35,7 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
     path = None if entry is not None else options.path
     files = locate_knowledge(options, path, options.kg, options.links)
     options = files.reading(options)
-    dataset = load_by_ratio(options, seed, table)
+    dataset = load_unordered(options, seed, table)
     listed = {} if table is not None else files.lists
     lists = {role: read_list(path) for role, path in listed.items()}
     dataset = add_id_lists(dataset, lists, options)

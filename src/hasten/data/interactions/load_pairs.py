@@ -8,7 +8,7 @@ from hasten.config import PairOptions
 from hasten.data.interactions.feature_files import holds_features
 from hasten.data.interactions.id_lists import add_id_lists, read_list
 from hasten.data.interactions.knowledge_files import locate_knowledge
-from hasten.data.interactions.load import load_by_ratio
+from hasten.data.interactions.load import load_unordered
 from hasten.data.interactions.load_features import load_with_feature_files
 from hasten.data.sources import catalogue
 from hasten.data.sources.catalogue import RemoteFolder
@@ -28,9 +28,9 @@ def load_pairs(options: PairOptions, seed: int, table: object | None = None) -> 
     if options.features or (table is None and holds_features(options)):
         return load_with_feature_files(options, seed, table)[0]
     if table is not None or entry is not None:
-        return load_by_ratio(options, seed, table)
+        return load_unordered(options, seed, table)
     files = locate_knowledge(options, options.path)
     options = files.reading(options)
     lists = {role: read_list(path) for role, path in files.lists.items()}
-    dataset = load_by_ratio(options, seed, None)
+    dataset = load_unordered(options, seed, None)
     return add_id_lists(dataset, lists, options)

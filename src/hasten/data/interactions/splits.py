@@ -66,7 +66,8 @@ def ratio(
         if share > 0 and not sizes.any():
             raise DataError(
                 f"data.ratios: no user has enough events for the {name} share of {share:g} "
-                f"(the longest has {int(counts.max(initial=0))})"
+                f"(the longest has {int(counts.max(initial=0))}); larger shares, or "
+                "data.split=leave-last-two-out, need fewer"
             )
     if order == "random":
         random = counter.bits(counter.key(seed, counter.Stream.SPLIT), len(user))

@@ -21,9 +21,6 @@ from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 #: metrics and split of the published experiments with users and items
 PAIR_DEFAULTS: Mapping[str, Any] = {
-    "evaluation.metrics": ("recall@20", "ndcg@20", "ndcg_kgat_legacy@20"),
-    "evaluation.mask_history": True,
-    "data.ratio_order": "random",
     "data.valid_share": 0.1,
 }
 

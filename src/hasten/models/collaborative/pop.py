@@ -28,6 +28,7 @@ class Pop(Model):
 
     name = "pop"
     summary = "baseline: the most popular items"
+    reads = "pairs"
     Options = PopOptions
     sample = "sequences"
     supports = FITTED

@@ -20,7 +20,6 @@ from hasten.objectives.pairwise import Pairs
 #: metrics and batch size of the published experiments with item features
 FEATURE_DEFAULTS: Mapping[str, Any] = {
     **PAIR_DEFAULTS,
-    "evaluation.metrics": ("recall@20", "ndcg@20"),
     "batch_size": 2048,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,12 +91,19 @@ class Positions:
         whole: the scores of the only block, if already computed.
         """
         if whole is not None:
-            return whole.view(-1)[self._flat(whole, 0)]
-        found = []
-        for number in np.flatnonzero(np.diff(self.starts)).tolist() or [0]:
-            scores = self.blocks.scores(scorer, number)
-            found.append(scores.view(-1)[self._flat(scores, number)])
-        values = torch.cat(found)
+            return self.take(whole, 0)
+        numbers = np.flatnonzero(np.diff(self.starts)).tolist() or [0]
+        return self.in_order(
+            [self.take(self.blocks.scores(scorer, number), number) for number in numbers]
+        )
+
+    def take(self, scores: Tensor, number: int) -> Tensor:
+        """The scores at the positions of one block, in the order of the blocks."""
+        return scores.view(-1)[self._flat(scores, number)]
+
+    def in_order(self, found: Sequence[Tensor]) -> Tensor:
+        """[n] what ``take`` found in all blocks, in the caller's order."""
+        values = torch.cat(list(found))
         result = torch.empty_like(values)
         result[torch.from_numpy(self.order).to(values.device)] = values
         return result

@@ -16,7 +16,7 @@ that scores NaN counts as higher than any other target.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,13 +34,25 @@ _CHUNK = 2**18
 
 @dataclass(frozen=True, eq=False)
 class RankCounts:
-    """How many admissible candidates score higher than each of S targets, and how many the same.
+    """How many other candidates score higher than a target, and how many the same.
 
-    higher, tied: int64 [S], in the order of the targets.
+    higher, tied: int64 [S], in the order of the targets. excluded_higher, excluded_tied: int64
+    [S], how many of these are excluded candidates.
     """
 
     higher: Tensor
     tied: Tensor
+    excluded_higher: Tensor
+    excluded_tied: Tensor
+
+    @classmethod
+    def of(cls, higher: Tensor, tied: Tensor) -> RankCounts:
+        """Counts without excluded candidates."""
+        return cls(higher, tied, torch.zeros_like(higher), torch.zeros_like(tied))
+
+    def masked(self) -> RankCounts:
+        """The counts without the excluded candidates."""
+        return RankCounts.of(self.higher - self.excluded_higher, self.tied - self.excluded_tied)
 
 
 @torch.no_grad()
@@ -56,9 +68,9 @@ def rank_all(
     """Count the competitors that score higher than each (query, target) pair, and those that tie.
 
     scorer: scores of ``queries`` queries against catalogue rows 0..count-1.
-    targets, excluded: one row per query. Excluded items compete with no target; an excluded target
-    is still ranked. Other targets of a query compete like any candidate.
-    columns: the width of a block; None: the whole catalogue if ``column_blocks.WHOLE`` allows.
+    targets, excluded: one row per query. Excluded candidates are counted with the others and
+    separately. Other targets of a query compete like any candidate.
+    columns: the width of a block; None: the whole catalogue where ``column_blocks.WHOLE`` allows.
     """
     assert len(targets) == queries
     assert excluded is None or len(excluded) == queries
@@ -66,26 +78,26 @@ def rank_all(
     pair_row = targets.rows
     whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
     own = Positions.build(pair_row, targets.items, blocks).scores(scorer, whole)
-    device = own.device
-    hidden, target_hidden = _hidden(targets, excluded, blocks)
-    at_most = torch.zeros(len(pair_row), dtype=torch.int64, device=device)
-    below = torch.zeros_like(at_most)
     one_each = bool((targets.lengths == 1).all())
-    row = None if one_each else torch.from_numpy(pair_row).to(device)
+    row = None if one_each else torch.from_numpy(pair_row).to(own.device)
+    at_most = torch.zeros(len(pair_row), dtype=torch.int64, device=own.device)
+    below = torch.zeros_like(at_most)
+    excluded = None if excluded is None or not len(excluded.items) else excluded.distinct()
+    apart, found = None, []
+    if excluded is not None:
+        apart = Positions.build(excluded.rows, excluded.items, blocks)
     for number in range(len(blocks)):
         scores = blocks.scores(scorer, number) if whole is None else whole
-        if hidden is not None:
-            # a NaN is neither at most nor below anything
-            hidden.fill(scores, number, torch.nan)
+        if apart is not None:
+            found.append(apart.take(scores, number))
         _count(scores, row, own, at_most, below)
-    competitors = torch.full_like(at_most, count)
-    if hidden is not None:
-        competitors -= torch.from_numpy(hidden.per_row(queries)[pair_row]).to(device)
-    # the target itself is a candidate unless excluded, and was counted unless NaN
-    listed = ~torch.from_numpy(target_hidden).to(device)
-    competitors -= listed.to(torch.int64)
-    at_most -= (listed & ~own.isnan()).to(torch.int64)
-    return RankCounts(higher=competitors - at_most, tied=at_most - below)
+    at_most -= (~own.isnan()).to(torch.int64)  # the target itself, which was counted unless NaN
+    ranks = RankCounts.of(count - 1 - at_most, at_most - below)
+    if apart is None or excluded is None:
+        return ranks
+    among = torch.from_numpy(_among(targets, excluded)).to(own.device)
+    higher, same = _apart(excluded, among, apart.in_order(found), row, own)
+    return replace(ranks, excluded_higher=higher, excluded_tied=same)
 
 
 @torch.no_grad()
@@ -104,21 +116,37 @@ def rank_among(
     scores = scores.view(queries, width)
     own, others = scores[:, :1], scores[:, 1:]
     at_most, below = (others <= own).sum(1), (others < own).sum(1)
-    return RankCounts(higher=(width - 1) - at_most, tied=at_most - below)
+    return RankCounts.of((width - 1) - at_most, at_most - below)
 
 
-def _hidden(
-    targets: CSR, excluded: CSR | None, blocks: ColumnBlocks
-) -> tuple[Positions | None, NDArray[np.bool_]]:
-    """Positions of the excluded candidates, and which of the targets are excluded [S]."""
-    if excluded is None or not len(excluded.items):
-        return None, np.zeros(len(targets.items), np.bool_)
-    excluded = excluded.distinct()
-    row = excluded.rows
-    keys = row * blocks.count + excluded.items
-    wanted = targets.rows * blocks.count + targets.items
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return Positions.build(row, excluded.items, blocks), keys[place] == wanted
+def _among(targets: CSR, listed: CSR) -> NDArray[np.bool_]:
+    """[S] which targets are in the ``listed`` row of their query, each in ascending order."""
+    width = 1 + max(int(targets.items.max(initial=0)), int(listed.items.max(initial=0)))
+    keys = np.append(listed.rows * width + listed.items, np.iinfo(np.int64).max)
+    wanted = targets.rows * width + targets.items
+    return np.asarray(keys[np.searchsorted(keys, wanted)] == wanted)
+
+
+def _apart(
+    excluded: CSR, among: Tensor, scores: Tensor, row: Tensor | None, own: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How many excluded candidates score higher than each target, and how many the same [S].
+
+    among: bool [S], whether the target is one of them itself; scores: [n] of the excluded
+    candidates; row, own: as in :func:`_count`.
+    """
+    lengths = excluded.lengths
+    table = scores.new_full((len(excluded), int(lengths.max())), torch.nan)  # NaN: no candidate
+    column = np.arange(len(excluded.items)) - np.repeat(excluded.offsets[:-1], lengths)
+    place = torch.from_numpy(excluded.rows * table.shape[1] + column)
+    table.view(-1)[place.to(scores.device)] = scores
+    at_most = torch.zeros(len(own), dtype=torch.int64, device=own.device)
+    below = torch.zeros_like(at_most)
+    _count(table, row, own, at_most, below)
+    others = torch.from_numpy(lengths).to(own.device)
+    others = (others if row is None else others[row]) - among.to(torch.int64)
+    at_most -= (among & ~own.isnan()).to(torch.int64)
+    return others - at_most, at_most - below
 
 
 def _count(scores: Tensor, row: Tensor | None, own: Tensor, at_most: Tensor, below: Tensor) -> None:
