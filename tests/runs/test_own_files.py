@@ -78,7 +78,7 @@ def test_notes_within_a_checkpoint_outlive_it(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"best", *(f"epoch-000{n}" for n in (1, 2, 3))}
 
 
-@pytest.mark.parametrize("name", ["data/mine.csv", "notes.txt", "best/notes.txt"])
+@pytest.mark.parametrize("name", ["data/mine.csv", "data/mine.parquet", "notes.txt", "best/a.txt"])
 def test_a_folder_with_the_mark_of_a_start_and_other_files_is_refused(tmp_path, name):
     left = RunFolder.create(tmp_path / "run", "sasrec", "beauty")
     left.write_json("environment.json", {})

@@ -113,7 +113,7 @@ def test_a_folder_with_other_things_is_refused_untouched(tmp_path):
 def test_what_a_start_killed_early_left_is_taken_over(tmp_path):
     left = RunFolder.create(tmp_path / "run", "sasrec", "beauty")
     left.write_json("environment.json", {})
-    (left.data / "old.parquet").touch()
+    (left.data / "users.parquet").touch()
     (tmp_path / "run" / ".config.yaml.123.new").touch()
     left.close()
     again = begin(tmp_path / "run")

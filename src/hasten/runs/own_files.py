@@ -15,7 +15,8 @@ _CHECKPOINT = rf"(best|final|checkpoints/{EPOCH.pattern})"
 #: what a copy of a run needs beside its configuration; other files are written again
 COPIED = re.compile(
     r"(data|environment|metrics)\.json|metrics\.jsonl|(train|val)\.log"
-    r"|data/(\w+\.parquet|dataset\.json|.+_feat\.npy)"
+    r"|data/(users|items|interactions|entities|relations|triples|facts)\.parquet"
+    r"|data/(dataset\.json|.+_feat\.npy)"
     rf"|{_CHECKPOINT}/((manifest|state)\.json|[\w.-]+\.safetensors)"
 )
 COPIED_FROM = ("*", "data/*", "best/*", "final/*", "checkpoints/*/*")
