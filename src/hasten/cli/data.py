@@ -210,7 +210,9 @@ def fetch(
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Download a data set into the cache over https and verify its sha256."""
-    from hasten.cli.downloads import bar  # noqa: PLC0415 - slow to import
+    from rich import console as terminal  # noqa: PLC0415 - slow to import
+    from rich import progress as rich  # noqa: PLC0415
+
     from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415
     from hasten.data.sources.fetch import DEFAULT_CAP  # noqa: PLC0415
     from hasten.data.sources.fetch import fetch as download  # noqa: PLC0415
@@ -218,14 +220,17 @@ def fetch(
     entry = CATALOGUE.get(name)
     if isinstance(entry, Fetched):
         output.say(f"{entry.summary}\n{entry.licence}")
-    with bar() as report:
+    columns = (rich.BarColumn(), rich.DownloadColumn(), rich.TimeRemainingColumn())
+    console = terminal.Console(stderr=True)
+    with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("download", total=None)
         folder = download(
             name,
             sha256=sha256,
             cache=cache,
             offline=True if offline else None,
             cap=DEFAULT_CAP if max_bytes is None else max_bytes,
-            report=report,
+            report=lambda done, total: bar.update(task, completed=done, total=total),
         )
     files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
     output.say(f"in {folder}: {len(files)} files")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from hasten.cli import options, output
 from hasten.cli.data import FIRST_MODEL
 from hasten.cli.options import argument, option
 from hasten.errors import UsageError
 
-#: users, items and interactions of a sample, or its only size; None: the sample's default
-_Sizes = tuple[int | None, ...]
+#: what a sample of a graph consists of, instead of users, items and events
+_COUNTS = {
+    "families": ("entities", "relations", "triples"),
+    "medicine": ("nodes", "types", "edges", "relations"),
+}
 
 
 def features(
@@ -51,36 +53,23 @@ def make(
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """Generate a data set with known structure: a CSV file and the items' names."""
-    from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415 - slow to import
+    from hasten.data.samples.files import write_sample  # noqa: PLC0415 - slow to import
+    from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415
 
-    graphs = {"families": families, "medicine": genes}
-    if kind in graphs and (users, items, events) != (None, None, None):
-        name = "families" if kind == "families" else "genes"
-        raise UsageError(f"{kind} has no users, items or events: its size is --{name} N")
-    if families is not None and kind != "families":
-        raise UsageError(f"--families is the size of families, and has no effect on {kind}")
-    if genes is not None and kind != "medicine":
-        raise UsageError(f"--genes is the size of medicine, and has no effect on {kind}")
-    written, said = _written(kind, out, (users, items, events), graphs.get(kind), seed)
-    output.say(said)
+    sizes: tuple[int | None, ...] = (users, items, events)
+    for flag, sample, size in (("families", "families", families), ("genes", "medicine", genes)):
+        if kind == sample and sizes != (None, None, None):
+            raise UsageError(f"{kind} has no users, items or events: its size is --{flag} N")
+        if kind != sample and size is not None:
+            raise UsageError(f"--{flag} is the size of {sample}, and has no effect on {kind}")
+    if kind in _COUNTS:
+        sizes = (families if kind == "families" else genes,)
+    written = write_sample(kind, out, *sizes, seed=seed)
+    counts = _COUNTS.get(kind, ("users", "items", "events"))
+    output.say(f"{written['data']}: " + ", ".join(f"{written[name]:,} {name}" for name in counts))
+    if written.get("names"):
+        output.say(f"{written['names']}: the names")
     model = "tisasrec" if kind == "sittings" else FIRST_MODEL[CATALOGUE[kind].kind]
     output.say(f"next: hasten train {model} {written['data']}")
     if json:
         output.write_json(written)
-
-
-def _written(
-    kind: str, out: Path, sizes: _Sizes, size: int | None, seed: int
-) -> tuple[dict[str, Any], str]:
-    """Write a sample; return its path and a description."""
-    from hasten.data.samples.files import write_sample  # noqa: PLC0415 - slow to import
-
-    counts: tuple[str, ...] = ("users", "items", "events")
-    if kind == "families":
-        sizes, counts = (size,), ("entities", "relations", "triples")
-    elif kind == "medicine":
-        sizes, counts = (size,), ("nodes", "types", "edges", "relations")
-    found = write_sample(kind, out, *sizes, seed=seed)
-    said = f"{found['data']}: " + ", ".join(f"{found[name]:,} {name}" for name in counts)
-    names = found.get("names")
-    return found, f"{said}\n{names}: the names" if names else said

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.graph.node_types import NodeTypes, type_sizes
@@ -151,6 +152,12 @@ class Model(nn.Module, ABC):
         False if the model has nothing to compile.
         """
         return False
+
+    def checkpointed(self, function: Callable[..., Any], *args: Any) -> Any:
+        """``function(*args)``; with activation checkpointing, computed again in backward."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(function, *args, use_reentrant=False)
+        return function(*args)
 
     @property
     def device(self) -> torch.device:

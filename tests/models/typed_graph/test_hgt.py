@@ -100,7 +100,7 @@ def assert_same(ours, theirs, rtol=1e-9):
 
 def naive_vectors(model, graph, scored):
     """All vectors by the equations, from the messages of the links that are not scored."""
-    edges = model._edges()
+    edges = model._edges
     keep = torch.from_numpy(~scored[graph.link])
     kind = torch.from_numpy(graph.types.code)
     x = model.inputs if len(model.inputs) == graph.nodes else model.inputs[kind]

@@ -27,7 +27,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import Dataset
@@ -220,10 +219,7 @@ class KGAT(NodeVectorModel):
             # the layer before the last computes the nodes that the last one reads
             rows = needed if left <= 1 else None
             function = self._last if left == 0 else self._layer
-            if self.recompute and torch.is_grad_enabled():
-                own, x = checkpoint(function, layer, x, wanted, rows, use_reentrant=False)
-            else:
-                own, x = function(layer, x, wanted, rows)
+            own, x = self.checkpointed(function, layer, x, wanted, rows)
             found.append(own)
         first, *rest = (upcast(rows) for rows in (*found, x))
         return torch.cat([first, *map(F.normalize, rest)], dim=1)

@@ -12,20 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from hasten.config import ModelOptions, TrainingOptions
-from hasten.data.interactions.clean import stable_order
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.collaborative.base import NodeVectorModel
 from hasten.models.interface import Sizes
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
+from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm
 from hasten.ops.graph.spmm_rows import spmm_rows
 from hasten.ops.table import EmbeddingTable
 
@@ -54,11 +52,12 @@ class LightGCN(NodeVectorModel):
     def __init__(self, options: LightGCNOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.nodes = EmbeddingTable(sizes.items + sizes.users, options.width)
-        self.graph: SparseGraph | None = None
+        self.graph: Weighted | None = None
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         pairs = CSR.of(dataset.histories(TRAIN)).distinct()
-        self.graph, self.weights = _graph(pairs, self.sizes.items, self.nodes.weight)
+        whole = Bipartite.build(pairs, self.sizes.items, "symmetric").whole
+        self.graph = whole.to(self.nodes.weight)
         return super().phases(dataset, training)
 
     def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
@@ -78,23 +77,10 @@ class LightGCN(NodeVectorModel):
         layers: list[Tensor] = []
         for _ in range(self.options.layers - 1):
             layers.append(x.index_select(0, rows))
-            x = spmm(self.graph, self.weights, x)
+            x = self.graph @ x
         # the last layer, only for these nodes
-        layers += spmm_rows(self.graph, self.weights, x, wanted)
+        layers += spmm_rows(self.graph.graph, self.graph.weights, x, wanted)
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 
     def all_vectors(self) -> Tensor:
         return self._propagate(torch.arange(len(self.nodes)))[1]
-
-
-def _graph(pairs: CSR, items: int, like: Tensor) -> tuple[SparseGraph, EdgeWeights]:
-    """The bipartite graph of items [0, N) and users [N, N + U), symmetrically normalized."""
-    user, item = pairs.rows, pairs.items
-    order = stable_order(item, items)
-    row = np.concatenate([item[order], user + items])
-    column = np.concatenate([user[order] + items, item])
-    nodes = items + len(pairs)
-    degree = np.bincount(row, minlength=nodes).astype(np.float64)
-    values = torch.from_numpy(1 / np.sqrt(degree[row] * degree[column]))
-    graph = SparseGraph.build(row, column, nodes, nodes).to(like.device)
-    return graph, graph.weigh(values.to(like))

@@ -36,8 +36,6 @@ class Pop(Model):
 
     counts: Tensor
 
-    options: PopOptions
-
     def __init__(self, options: PopOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.register_buffer("counts", torch.zeros(sizes.items, dtype=torch.int64))

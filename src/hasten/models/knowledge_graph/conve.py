@@ -69,10 +69,8 @@ def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
     """
 
     def find(number: int) -> tuple[int, int] | None:
-        for columns in range(math.isqrt(number), kernel - 1, -1):
-            if number % columns == 0:
-                return number // columns, columns
-        return None
+        columns = range(math.isqrt(number), kernel - 1, -1)
+        return next(((number // c, c) for c in columns if number % c == 0), None)
 
     found = find(width)
     if found is not None:

@@ -21,7 +21,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions
 from hasten.errors import ConfigurationError
@@ -135,10 +134,7 @@ class DRAGON(MultimodalModel):
     def propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
         """[S, M D] of the wanted users and items (int64 on the host, distinct); None: all."""
         self._graphs = self._graphs or self._build()
-        if self.recompute and torch.is_grad_enabled():
-            found = checkpoint(self._propagate, users, items, use_reentrant=False)
-            return cast(tuple[Tensor, Tensor], found)
-        return self._propagate(users, items)
+        return cast(tuple[Tensor, Tensor], self.checkpointed(self._propagate, users, items))
 
     def _propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
         assert self._graphs is not None

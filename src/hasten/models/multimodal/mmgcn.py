@@ -17,13 +17,13 @@ last layer is computed only for the nodes of the batch, all with the same result
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from hasten.config import ModelOptions
 from hasten.errors import ConfigurationError
@@ -204,17 +204,10 @@ class MMGCN(MultimodalModel):
 
     def propagate(self, wanted: Tensor | None) -> Tensor:
         """[S, D] vectors of the wanted nodes (int64 [S] on the host, distinct); None: all."""
-        total: Tensor | None = None
         whole = self.graph.whole
         last = None if wanted is None else RowEntries.of(whole.graph, whole.weights, wanted)
-        for channel in cast(Sequence[Channel], self.channels):
-            if self.recompute and torch.is_grad_enabled():
-                found = checkpoint(self._channel, channel, last, use_reentrant=False)
-            else:
-                found = self._channel(channel, last)
-            found = upcast(found)
-            total = found if total is None else total + found
-        assert total is not None
+        found = (self.checkpointed(self._channel, channel, last) for channel in self.channels)
+        total: Tensor = reduce(torch.add, map(upcast, found))
         return total / len(self.channels)
 
     def _channel(self, channel: Channel, last: RowEntries | None) -> Tensor:
@@ -252,10 +245,7 @@ class MMGCN(MultimodalModel):
 
     def _users(self, channel: Channel) -> Tensor:
         """[U, d0] normalized; computed once if they are frozen."""
-
-        def unit() -> Tensor:
-            return normalized_rows([channel.users])
-
+        unit = partial(normalized_rows, [channel.users])
         if channel.users.requires_grad:
             return unit()
         return self._constants(f"{channel.modality} users", self.ids, unit)

@@ -6,9 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from hasten.models.sequential.attention_options import AttentionOptions, residuals_of
 from hasten.models.sequential.base import SequentialModel
@@ -53,10 +51,7 @@ class AttentionModel(SequentialModel):
         """[T, D] the embedded tokens after all blocks and the final layer norm."""
         flow: Any = self.residuals.expand(x_TD)
         for block in self.blocks:
-            if self.recompute and torch.is_grad_enabled():
-                flow = checkpoint(block, flow, attention, use_reentrant=False)
-            else:
-                flow = block(flow, attention)
+            flow = self.checkpointed(block, flow, attention)
         out: Tensor = self.final_norm(self.residuals.reduce(flow))
         return out
 

@@ -39,8 +39,6 @@ class SASRec(AttentionModel):
     summary = "self-attention over a user's sequence (Kang & McAuley 2018)"
     Options = SASRecOptions
 
-    options: SASRecOptions
-
     def __init__(self, options: SASRecOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.positions = EmbeddingTable(options.max_length, options.width)

@@ -40,8 +40,6 @@ class Degree(Model):
 
     degrees: Tensor
 
-    options: DegreeOptions
-
     def __init__(self, options: DegreeOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.register_buffer("degrees", torch.zeros(2 * sizes.relations, sizes.entities))

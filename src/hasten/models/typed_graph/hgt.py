@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -24,7 +25,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from hasten.arrays import Int64
 from hasten.config import TrainingOptions
@@ -33,7 +33,7 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.supports import Supports
-from hasten.models.typed_graph.hgt_layer import HGTLayer, require_divisible
+from hasten.models.typed_graph.hgt_layer import HGTLayer
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.similar_nodes import similar_nodes
 from hasten.objectives.base import Phase
@@ -69,7 +69,6 @@ class HGT(Model):
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        require_divisible(options.hidden, options.heads)
         types = len(sizes.node_types)
         rows = sizes.entities if options.inputs == "embeddings" else types
         #: widths of given features by type, 0 for types without them
@@ -98,7 +97,6 @@ class HGT(Model):
         )
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
         self._graph: MessageGraph | None = None
-        self._whole: TypedEdges | None = None
         self._encoded: Tensor | None = None
 
     @property
@@ -148,10 +146,9 @@ class HGT(Model):
             )  # fmt: skip
         return [LinkPhase(self, self.graph, sampling, contrast)]
 
+    @cached_property
     def _edges(self) -> TypedEdges:
-        if self._whole is None:
-            self._whole = self.graph.whole().to(self.device)
-        return self._whole
+        return self.graph.whole().to(self.device)
 
     def _inputs(self, nodes: Int64 | None) -> Tensor:
         """[S, hidden] the inputs of some nodes (ascending), or of all."""
@@ -210,10 +207,8 @@ class HGT(Model):
             found = layer(edges, x, sizes, own, own_sizes, keep)
             return self._after(number, found, sizes if own_sizes is None else own_sizes)
 
-        if self.recompute and torch.is_grad_enabled():
-            result: Tensor = checkpoint(compute, x, own, use_reentrant=False)
-            return result
-        return compute(x, own)
+        result: Tensor = self.checkpointed(compute, x, own)
+        return result
 
     def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], seed: int) -> Tensor:
         """[S, width] with all nodes in all layers but the last, which only has the wanted nodes."""
@@ -223,7 +218,7 @@ class HGT(Model):
         x = self._inputs(None)
         last = len(self.layers) - 1
         for number in range(last):
-            x = self._layer(number, self._edges(), x, sizes, None, None, keep)
+            x = self._layer(number, self._edges, x, sizes, None, None, keep)
         hop = self.graph.hop(wanted, scored, everything=True)
         own = x.index_select(0, torch.from_numpy(wanted).to(x.device))
         x = self._layer(last, hop.edges.to(x.device), x, sizes, own, hop.own_sizes, None)
