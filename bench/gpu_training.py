@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.run import train
 
 

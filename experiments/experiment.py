@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hasten.config import TripleOptions
-from hasten.configuration.build import build_config, flag_entries, set_entries
+from hasten.config_loading.build import build_config, flag_entries, set_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
 

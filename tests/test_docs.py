@@ -17,8 +17,8 @@ import hasten
 from hasten import registry
 from hasten.cli import options
 from hasten.cli.main import app, main
-from hasten.configuration.build import EVERYDAY, build_config, data_options, parse_changes
-from hasten.configuration.keys import known_keys
+from hasten.config_loading.build import EVERYDAY, build_config, data_options, parse_changes
+from hasten.config_loading.keys import known_keys
 from hasten.data.samples.files import write_sample
 from hasten.registry import BUILT_IN
 

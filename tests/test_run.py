@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hasten import api, run
-from hasten.configuration.build import load_config
+from hasten.config_loading.build import load_config
 from hasten.errors import ConfigurationError, DataError, RunFolderError
 from hasten.testing import fingerprint, training_log
 from hasten.training.cpu_fallback import falls_back_to_cpu

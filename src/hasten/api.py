@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.config import RunConfig
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.distributed.launch import processes_to_start, run_processes
 from hasten.errors import HastenError, UsageError
 from hasten.inference.predict import Predictions, predict

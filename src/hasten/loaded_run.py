@@ -13,7 +13,7 @@ import torch
 
 from hasten.build import build_model, evaluate_task, load_phase_states, load_weights
 from hasten.config import RunConfig
-from hasten.configuration.build import load_config
+from hasten.config_loading.build import load_config
 from hasten.data.store import load_stored
 from hasten.data.tables import PART_NAMES, AnyDataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch, resolve_device

@@ -18,7 +18,7 @@ from hasten.build import (
     with_sample,
 )
 from hasten.config import RunConfig
-from hasten.configuration.build import load_config
+from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
 from hasten.data.refit import require_validation
 from hasten.data.store import describe_data, load_stored, save_dataset

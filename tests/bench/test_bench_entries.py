@@ -6,7 +6,7 @@ import pytest
 from bench import without
 from bench.entries import ENTRIES
 from bench.without import TAKE_AWAY
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)

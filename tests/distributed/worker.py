@@ -18,7 +18,7 @@ from torch import nn
 
 from hasten.build import build_model, load_data
 from hasten.config import DistributedOptions, InteractionOptions, TrainingOptions
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (

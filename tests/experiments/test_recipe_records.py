@@ -11,7 +11,7 @@ from experiments.experiment import by_recipe, configuration_keys, differing_keys
 from experiments.quality import DATA, as_it_comes, figure
 from experiments.recipes import completed, measured
 from experiments.summary import RESULTS, load_configurations
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.recipes.load import FOLDER, find_recipe, recipes
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from hasten import registry
 from hasten.cli.main import main
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.data.tables import TRAIN, VALID
 from hasten.errors import UsageError

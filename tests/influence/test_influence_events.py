@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.data.tables import TRAIN, VALID
 from hasten.influence.events import FactoredEvents

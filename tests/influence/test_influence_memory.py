@@ -11,7 +11,7 @@ from pathlib import Path
 PROGRAM = """
 import json
 import numpy as np, torch
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.tables import Triples
 from hasten.data.graph.load import load_graph_table
 from hasten.influence.factored import FactoredSource

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.graph.load import load_graph_table
 from hasten.data.tables import TEST, TRAIN, KnowledgeGraph, Triples
 from hasten.distributed.processes import Processes

@@ -9,7 +9,7 @@ import yaml
 
 import hasten
 from hasten.cli.main import main
-from hasten.configuration.build import build_config, load_config
+from hasten.config_loading.build import build_config, load_config
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import dataset_name, find_recipe, recipes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.distributed.rank_log import RankLog
 from hasten.errors import CheckpointError, HastenError, RunFolderError
 from hasten.runs.checkpoint import (

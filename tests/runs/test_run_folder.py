@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.config import ModelOptions, RunConfig
-from hasten.configuration.build import load_config
+from hasten.config_loading.build import load_config
 from hasten.errors import HastenError, RunFolderError
 from hasten.runs.config_text import config_text
 from hasten.runs.run_folder import RunFolder, run_name

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.build import build_model, load_data
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES

@@ -45,7 +45,7 @@ def _load(
 ) -> tuple[AnyDataOptions, AnyDataset]:
     """The options and the data, for a model, or by the kind of content."""
     from hasten.config import AnyDataOptions  # noqa: PLC0415 - brings pydantic
-    from hasten.configuration.build import build_config, data_options  # noqa: PLC0415
+    from hasten.config_loading.build import build_config, data_options  # noqa: PLC0415
     from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import
 
     config = None

@@ -56,7 +56,7 @@ def doctor(
 
 
 def _examine_processes(context: typer.Context, flags: dict[str, Any]) -> dict[str, Any]:
-    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
+    from hasten.config_loading.build import parse_changes  # noqa: PLC0415 - only when needed
 
     settings = parse_changes([], flags)
     found = {name.partition(".")[2]: value for name, value in settings.items() if "." in name}

@@ -42,7 +42,7 @@ def evaluate(
     options.check_export(out, format)
     count = options.whole_number("devices", devices)
     options.start_if_several(context, count or 1, count is not None)
-    from hasten.configuration.build import parse_changes  # noqa: PLC0415 - only when needed
+    from hasten.config_loading.build import parse_changes  # noqa: PLC0415 - only when needed
 
     configured = _configured_metrics(run) if (metrics is None) != (topk is None) else None
     changes = parse_changes(sets or [], options.given(metrics=metrics, topk=topk), configured)
@@ -71,7 +71,7 @@ def evaluate(
 
 def _configured_metrics(run: Path) -> tuple[str, ...] | None:
     """The run's metrics, which complete --metrics or --topk if only one is given."""
-    from hasten.configuration.build import load_config  # noqa: PLC0415 - only when needed
+    from hasten.config_loading.build import load_config  # noqa: PLC0415 - only when needed
 
     file = run / "config.yaml"
     return load_config(file).evaluation.metrics if file.is_file() else None

@@ -131,7 +131,7 @@ def given(**arguments: Any) -> dict[str, Any]:
     Keys that are not given keep the value of the file or the default.
     """
     from hasten.config import RunConfig  # noqa: PLC0415 - brings pydantic
-    from hasten.configuration.build import EVERYDAY  # noqa: PLC0415
+    from hasten.config_loading.build import EVERYDAY  # noqa: PLC0415
 
     names = {*EVERYDAY, *RunConfig.model_fields, "metrics", "topk"} - {"model", "data"}
     flags = {k: value for k, value in arguments.items() if k in names and value is not None}

@@ -33,7 +33,7 @@ def resume(
     You can change only options that do not alter the past steps, such as --epochs.
     """
     options.prepare_process(several=True)
-    from hasten.configuration.build import load_config, parse_changes  # noqa: PLC0415 - if needed
+    from hasten.config_loading.build import load_config, parse_changes  # noqa: PLC0415 - if needed
 
     flags = options.given(
         epochs=epochs, patience=patience, max_time=max_time, devices=devices, backend=backend,

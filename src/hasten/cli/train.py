@@ -111,7 +111,7 @@ def train(
             f"--resume {resume}: only --resume auto is supported; "
             "use hasten resume RUN to resume a run"
         )
-    from hasten.configuration.build import build_config  # noqa: PLC0415 - only when it is needed
+    from hasten.config_loading.build import build_config  # noqa: PLC0415 - only when it is needed
 
     configuration = build_config(model, data, config, sets or [], flags)
     if resume and configuration.out is None:

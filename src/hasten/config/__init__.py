@@ -1,6 +1,6 @@
 """The typed run configuration: everything a run depends on, in one validated object.
 
-:mod:`hasten.configuration.build` builds it from defaults < the model's defaults < a YAML file <
+:mod:`hasten.config_loading.build` builds it from defaults < the model's defaults < a YAML file <
 ``--set`` < flags. The run folder keeps the result as ``config.yaml``.
 """
 

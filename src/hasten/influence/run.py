@@ -15,7 +15,7 @@ import torch
 from hasten.arrays import Int64
 from hasten.build import build_model, load_weights
 from hasten.config import RunConfig
-from hasten.configuration.build import load_config
+from hasten.config_loading.build import load_config
 from hasten.data.store import load_stored
 from hasten.data.tables import TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch

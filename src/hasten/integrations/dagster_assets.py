@@ -21,7 +21,7 @@ import numpy as np
 
 from hasten.atomic_write import write_atomically
 from hasten.build import load_data
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.store import fingerprint
 from hasten.data.tables import KnowledgeGraph

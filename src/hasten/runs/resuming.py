@@ -9,8 +9,8 @@ from typing import Any
 
 from hasten.atomic_write import delete_folder
 from hasten.config import RunConfig
-from hasten.configuration.build import load_config
-from hasten.configuration.effects import refuse_without_effect
+from hasten.config_loading.build import load_config
+from hasten.config_loading.effects import refuse_without_effect
 from hasten.data.store import fingerprint
 from hasten.data.tables import AnyDataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError

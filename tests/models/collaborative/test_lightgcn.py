@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from hasten.config import PairOptions, TrainingOptions
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional as F
 
-from hasten.configuration.build import build_config
+from hasten.config_loading.build import build_config
 from hasten.data.graph.load import load_graph_table
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from hasten.config import AnyDataOptions, EvaluationOptions, ModelOptions, RunConfig
-from hasten.configuration.draft import Draft
-from hasten.configuration.effects import refuse_without_effect
-from hasten.configuration.keys import known_keys
-from hasten.configuration.yaml_file import Entry, Quoted, read_entries
+from hasten.config_loading.draft import Draft
+from hasten.config_loading.effects import refuse_without_effect
+from hasten.config_loading.keys import known_keys
+from hasten.config_loading.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
 from hasten.registry import load_model, reads

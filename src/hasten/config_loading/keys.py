@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from hasten.config import AnyDataOptions, DataOptions, RunConfig
-from hasten.configuration.yaml_file import Quoted, parse_value
+from hasten.config_loading.yaml_file import Quoted, parse_value
 
 
 @dataclass(frozen=True)

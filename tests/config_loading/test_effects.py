@@ -18,9 +18,9 @@ import torch
 from hasten import api
 from hasten.build import build_model, load_data, ranking_tasks
 from hasten.config import AnyDataOptions, DistributedOptions
-from hasten.configuration.build import build_config, load_config
-from hasten.configuration.effects import refuse_without_effect, without_effect
-from hasten.configuration.keys import known_keys
+from hasten.config_loading.build import build_config, load_config
+from hasten.config_loading.effects import refuse_without_effect, without_effect
+from hasten.config_loading.keys import known_keys
 from hasten.data.store import fingerprint
 from hasten.distributed.device import prepare_torch, resolve_device
 from hasten.distributed.launch import processes_to_start

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hasten.config import AnyDataOptions, InteractionOptions, Patience
-from hasten.configuration.build import (
+from hasten.config_loading.build import (
     build_config,
     combine_metrics,
     data_options,

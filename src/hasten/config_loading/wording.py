@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from hasten.configuration.keys import nearest_key
+from hasten.config_loading.keys import nearest_key
 
 _ALLOWED: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than_equal": lambda c: f"must be {c['ge']} or more",

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hasten.config import RunConfig
-from hasten.configuration.build import build_config, load_config
+from hasten.config_loading.build import build_config, load_config
 from hasten.errors import ConfigurationError
 from hasten.runs.config_text import config_text
 

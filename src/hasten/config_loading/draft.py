@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from hasten.config import AnyDataOptions, ModelOptions, RunConfig
-from hasten.configuration.keys import Key, nearest_key, nest
-from hasten.configuration.wording import problems
-from hasten.configuration.yaml_file import Entry
+from hasten.config_loading.keys import Key, nearest_key, nest
+from hasten.config_loading.wording import problems
+from hasten.config_loading.yaml_file import Entry
 from hasten.errors import ConfigurationError
 from hasten.registry import models_with_data_key, reads
 
