@@ -170,9 +170,9 @@ def initial_checkpoint(processes: Processes, config: RunConfig) -> Checkpoint | 
     return shared_checkpoint(processes, lambda: read_initial_checkpoint(source))
 
 
-def apply_initial_weights(model: Model, checkpoint: Checkpoint) -> None:
-    """Initialize the model from a checkpoint, possibly one of another model."""
-    if not model.adopt(checkpoint.tensors["weights"]):
+def apply_initial_weights(model: Model, checkpoint: Checkpoint | None) -> None:
+    """Initialize the model from a checkpoint, if there is one; it may be one of another model."""
+    if checkpoint is not None and not model.adopt(checkpoint.tensors["weights"]):
         load_weights(model, checkpoint)
 
 

@@ -84,8 +84,9 @@ def train(
             first = _train_new(processes, resolved, table, quiet, begin, refit)
         elif refit and existing.name == _REFIT:  # restarted within the second run
             done = RunFolder(existing.parent, None)
-            read = processes.run_on_rank0(lambda: done.read_json("metrics.json"))
-            first = Summary.from_json(read)
+            first = Summary.from_json(
+                processes.run_on_rank0(lambda: done.read_json("metrics.json"))
+            )
         else:
             changes = requested_changes(config.model_copy(update={"out": existing}))
             given = (config, table) if resume_auto and not processes.restarts else None
@@ -108,9 +109,8 @@ def _refit(
         summary = _resume_joined(processes, folder, None, {}, quiet, begin)
     else:
         config = resolved.config
-        overrides = {"epochs": first.best_epoch, "patience": None}
-        if not Supports.of(load_model(config.model.name)).gradient_steps:
-            overrides = {}
+        fitted = not Supports.of(load_model(config.model.name)).gradient_steps
+        overrides = {} if fitted else {"epochs": first.best_epoch, "patience": None}
         config = config.model_copy(
             update={
                 "out": folder,
@@ -153,17 +153,14 @@ def _train_new(
     config, device = resolved.config, processes.device
     dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
     if refit:  # fail before anything is trained
-        processes.run_on_all_ranks(
-            "looking for a validation part", lambda: require_validation(dataset)
-        )
+        processes.run_on_all_ranks("checking the split", lambda: require_validation(dataset))
     require_same_data(processes, dataset)
     weights = initial_checkpoint(processes, config)
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
         model = build_model(config, dataset, device, trained=True)
-        if weights is not None:
-            apply_initial_weights(model, weights)
+        apply_initial_weights(model, weights)
         # all validation happens before the run folder is created
         return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
 
@@ -285,8 +282,7 @@ def _resume_joined(
         )
         found = shared_checkpoint(processes, choose)
         weights = initial_checkpoint(processes, config) if found is None else None
-        if weights is not None:
-            apply_initial_weights(model, weights)
+        apply_initial_weights(model, weights)
         processes.run_on_rank0(lambda: folder.write_config(config))
         phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)
