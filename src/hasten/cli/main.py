@@ -143,9 +143,9 @@ def _invoke(given: list[str]) -> int:
 
 
 def _explain(error: BaseException, as_json: bool, debug: bool) -> int:
-    """Say what is wrong, in JSON too where that was asked for, and return the exit code.
+    """Print the error, with ``--json`` also as JSON, and return the exit code.
 
-    Of several processes the first says it; an error of one process alone it says itself.
+    Of several processes rank 0 prints it; an error of a single process is printed by that process.
     """
     code, message, exit_code = _described(error)
     defect = code == "defect"
