@@ -1,4 +1,4 @@
-"""Side-by-side runs: every measurement in a fresh process, sides interleaved A B B A.
+"""Side-by-side runs: every measurement in a fresh process, sides interleaved (A B C, C B A).
 
 A side is a command that prints one JSON line of :mod:`bench.report` last. Three kinds of runs:
 
@@ -6,7 +6,7 @@ A side is a command that prints one JSON line of :mod:`bench.report` last. Three
 - ``cpu``: one thread, CPU seconds an epoch (what a busy machine disturbs least);
 - ``memory``: two threads, the peak resident size, without the settings that keep pages.
 
-Each block runs both sides next to each other, in alternating order; ratios are taken inside the
+Each block runs all sides next to each other, in alternating order; ratios are taken inside the
 blocks, so that a drift of the machine cancels.
 """
 
@@ -30,6 +30,9 @@ from bench.statistics import spread
 
 #: blocks that a figure needs: their range is an interval of the median of more than 95 %
 ENOUGH_BLOCKS = 7
+
+#: the role of the candidate among the sides of an entry
+HASTEN = "hasten"
 
 MODES: dict[str, tuple[int, str]] = {
     "wall": (2, "epoch_seconds"),
@@ -60,24 +63,28 @@ class Side:
 
 @dataclass(frozen=True)
 class Entry:
-    """A comparison of ``candidate`` with ``baseline`` on the same data.
+    """A comparison of ``candidate`` with other implementations of the same work.
 
-    work: what both do, for the reader of the table. column: exact, bf16 or approximate.
-    study: hasten with and without one of its settings, for a table of its own.
+    work: what all sides do, for the reader of the table. published: what people run, a package or
+    the authors' code as it comes. plain: the best plain PyTorch. without: hasten without one of its
+    settings, in a table of its own. column: exact, bf16 or approximate.
     """
 
     name: str
     title: str
     work: str
-    baseline: Side
     candidate: Side
+    published: Side | None = None
+    plain: Side | None = None
+    without: Side | None = None
     column: str = "exact"
     keep_pages: bool = True
-    study: bool = False
 
     @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.baseline, self.candidate
+    def sides(self) -> dict[str, Side]:
+        """The sides by their role, hasten last."""
+        others = {"published": self.published, "plain": self.plain, "without": self.without}
+        return {role: side for role, side in others.items() if side} | {HASTEN: self.candidate}
 
 
 class SideFailedError(RuntimeError):
@@ -138,39 +145,34 @@ def measure(
     for mode in modes:
         threads, quantity = MODES[mode]
         for block in range(1 if mode == "memory" else blocks):
-            sides = list(enumerate(entry.sides))
-            for index, side in sides if block % 2 == 0 else reversed(sides):
+            sides = list(entry.sides.items())
+            for role, side in sides if block % 2 == 0 else reversed(sides):
                 keep = entry.keep_pages and mode != "memory"
                 report = run(side.as_run(mode), threads, keep, timeout)
                 sources.update(report.pop("sources", ()))
-                runs.append({"mode": mode, "block": block, "side": index, "report": report})
+                runs.append({"mode": mode, "block": block, "side": role, "report": report})
                 say(f"{entry.name} {mode} {block + 1} {side.label}: {report[quantity]:.4g}")
     return {
         "name": entry.name,
         "title": entry.title,
         "work": entry.work,
         "column": entry.column,
-        "study": entry.study,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": describe_machine() | {"load_before": started_load},
         "commit": commit(),
         "provisional": blocks < ENOUGH_BLOCKS,
-        "coverage": [
-            min(
-                (run["report"].get("coverage", 1.0) for run in runs if run["side"] == index),
-                default=1.0,
-            )
-            for index in range(2)
-        ],
         "sources": describe_sources(sources),
-        "sides": [
-            {
+        "sides": {
+            role: {
                 "label": side.label,
                 "command": side.command,
                 "environment": dict(side.environment),
+                "coverage": min(
+                    run["report"].get("coverage", 1.0) for run in runs if run["side"] == role
+                ),
             }
-            for side in entry.sides
-        ],
+            for role, side in entry.sides.items()
+        },
         "allocator": KEEP_PAGES if entry.keep_pages else {},
         "summary": {mode: summarise(runs, mode) for mode in modes},
         "runs": runs,
@@ -178,16 +180,20 @@ def measure(
 
 
 def summarise(runs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, Any]:
-    """Spread of each side and of ``baseline / candidate`` block by block."""
+    """Spread of each side, and of its ratio to hasten block by block."""
     quantity = MODES[mode][1]
-    values: dict[int, dict[int, float]] = {0: {}, 1: {}}
+    values: dict[str, dict[int, float]] = {}
     for run in runs:
         if run["mode"] == mode:
-            values[run["side"]][run["block"]] = float(run["report"][quantity])
-    baseline, candidate = values[0], values[1]
+            side = values.setdefault(run["side"], {})
+            side[run["block"]] = float(run["report"][quantity])
+    ours = values[HASTEN]
     return {
         "quantity": quantity,
-        "baseline": spread(list(baseline.values())),
-        "candidate": spread(list(candidate.values())),
-        "ratio": spread([baseline[block] / candidate[block] for block in sorted(baseline)]),
+        "sides": {role: spread(list(found.values())) for role, found in values.items()},
+        "ratios": {
+            role: spread([found[block] / ours[block] for block in sorted(found)])
+            for role, found in values.items()
+            if role != HASTEN
+        },
     }

@@ -37,7 +37,7 @@ def write_result(result: Mapping[str, Any], text: str, folder: Path = RESULTS) -
         number += 1
         path = path.with_name(f"{first}-repeat-{number}.json")
     record = {**result, "number": number}
-    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n")
     path.with_suffix(".md").write_text(text)
     return path
 
@@ -62,7 +62,7 @@ def results_by_name(folder: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for path in folder.glob("*.json"):
         result = json.loads(path.read_text())
-        if "sides" in result:
+        if isinstance(result.get("sides"), dict):
             found.setdefault(result["name"], []).append({**result, "file": path.stem})
     return {
         name: sorted(found[name], key=lambda r: (r["date"], r.get("number", 1)), reverse=True)
@@ -70,16 +70,26 @@ def results_by_name(folder: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def earlier_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """The results of before 2026-11-23, of one baseline, mostly of one or two blocks, by name."""
+    found = ((path.stem, json.loads(path.read_text())) for path in sorted(folder.glob("*.json")))
+    old = [{**result, "file": file} for file, result in found if _is_earlier(result)]
+    return sorted(old, key=lambda result: (result["name"], result["file"]))
+
+
+def _is_earlier(result: Mapping[str, Any]) -> bool:
+    return isinstance(result.get("sides"), list)
+
+
 def is_provisional(result: Mapping[str, Any]) -> bool:
     """Whether a result has too few blocks, or was marked when it was measured."""
-    summaries = (s for mode, s in result["summary"].items() if mode != "memory")
-    return result["provisional"] or any(s["ratio"]["count"] < ENOUGH_BLOCKS for s in summaries)
+    return result["provisional"] or blocks(result) < ENOUGH_BLOCKS
 
 
 def blocks(result: Mapping[str, Any]) -> int:
     """The blocks of the timed modes; the fewest where they differ."""
-    counts = [s["ratio"]["count"] for mode, s in result["summary"].items() if mode != "memory"]
-    return min(counts, default=0)
+    timed = (s for mode, s in result["summary"].items() if mode != "memory")
+    return min((side["count"] for s in timed for side in s["sides"].values()), default=0)
 
 
 def digits(value: float) -> str:
@@ -95,17 +105,11 @@ def with_interval(spread: Mapping[str, Any], scale: float = 1.0) -> str:
 
 def markdown(result: Mapping[str, Any]) -> str:
     """One result for people: figures, settings, machine and the command to repeat it."""
-    machine = result["machine"]
-    sides = result["sides"]
+    machine, sides = result["machine"], result["sides"]
     lines = [f"# {result['title']}", ""]
     if result.get("provisional"):
         lines += [f"**Provisional**: fewer than {ENOUGH_BLOCKS} blocks.", ""]
-    lines += [
-        result["work"],
-        "",
-        f"| | {sides[0]['label']} | {sides[1]['label']} | ratio | blocks |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines += [result["work"], ""]
     names = {
         "wall": ("wall s an epoch, 2 threads", 1.0),
         "cpu": ("CPU s an epoch, 1 thread", 1.0),
@@ -113,15 +117,18 @@ def markdown(result: Mapping[str, Any]) -> str:
     }
     for mode, summary in result["summary"].items():
         name, scale = names[mode]
-        lines.append(
-            f"| {name} | {with_interval(summary['baseline'], scale)} "
-            f"| {with_interval(summary['candidate'], scale)} "
-            f"| {with_interval(summary['ratio'])} | {summary['ratio']['count']} |"
-        )
+        lines += [f"| {name} | | divided by hasten's | blocks |", "| --- | --- | --- | --- |"]
+        for role, found in summary["sides"].items():
+            ratio = summary["ratios"].get(role)
+            lines.append(
+                f"| {sides[role]['label']} | {with_interval(found, scale)} "
+                f"| {with_interval(ratio) if ratio else ''} | {found['count']} |"
+            )
+        lines.append("")
     # a single block, as in memory runs, has no interval
-    known = [s["ratio"]["coverage"] for s in result["summary"].values() if s["ratio"]["count"] > 1]
+    spreads = [side for s in result["summary"].values() for side in s["sides"].values()]
+    known = [found["coverage"] for found in spreads if found["count"] > 1]
     lines += [
-        "",
         "Median and distribution-free interval of the median (coverage "
         f"{min(known, default=0.0):.3f} where there are several blocks); "
         "ratios inside blocks of adjacent runs.",
@@ -131,32 +138,24 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"{machine['system']}, {', '.join(machine['instructions'])}; governor "
         f"{machine['governor'] or 'not readable'}, huge pages {machine['huge_pages']}, "
         f"load before {machine['load_before']}",
-        f"- part of an epoch that was timed: {timed_part(result)}",
         f"- code: {len(result['sources']['files'])} files, {result['sources']['sha256'][:12]}",
-        f"- allocator of both sides in speed runs: {_settings(result['allocator'])}",
+        f"- allocator of all sides in speed runs: {_settings(result['allocator'])}",
         f"- repeat: `{result['repeat']}`",
     ]
-    for index, side in enumerate(sides):
-        versions = next(r["report"]["versions"] for r in result["runs"] if r["side"] == index)
-        lines.append(f"- {side['label']} ({_settings(versions)}): `{side['command']}`")
+    for role, side in sides.items():
+        versions = next(r["report"]["versions"] for r in result["runs"] if r["side"] == role)
+        lines.append(
+            f"- {side['label']} ({_settings(versions)}), timed {percent(side['coverage'])} of an "
+            f"epoch: `{side['command']}`"
+        )
         if side["environment"]:
             lines.append(f"  with {_settings(side['environment'])}")
     return "\n".join(lines) + "\n"
 
 
-def timed_part(result: Mapping[str, Any]) -> str:
-    """The part of an epoch that each side timed: ``5 %, 100 %``; nothing where unknown."""
-    parts = result.get("coverage") or [
-        next(_coverage(r["report"]) for r in result["runs"] if r["side"] == side) for side in (0, 1)
-    ]
-    known = [f"{100 * part:.2g} %" if part < 1 else "100 %" for part in parts if part is not None]
-    return ", ".join(known) if len(known) == len(parts) else ""
-
-
-def _coverage(report: Mapping[str, Any]) -> float | None:
-    """From the steps of a report from before reports had it; of one step it says nothing."""
-    whole = report["steps_per_epoch"]
-    return min(1.0, report["steps_measured"] / whole) if whole > 1 else None
+def percent(part: float) -> str:
+    """A part of an epoch: ``5.1 %``."""
+    return f"{100 * part:.2g} %" if part < 1 else "100 %"
 
 
 def _settings(values: Mapping[str, Any]) -> str:

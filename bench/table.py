@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.entries import ENTRIES
+from bench.harness import HASTEN
 from bench.machine import ROOT
 from bench.results import (
     blocks,
     digits,
+    earlier_results,
     is_provisional,
+    percent,
     results_by_name,
-    timed_part,
     with_interval,
 )
 from bench.sources import is_stale
@@ -25,10 +27,6 @@ from bench.sources import is_stale
 BEGIN = "<!-- benchmarks: written by make docs -->"
 END = "<!-- end of benchmarks -->"
 
-_FIGURES = (
-    "seconds, 2 threads | speed-up (wall time) | blocks | speed-up (CPU time, 1 thread) | "
-    "peak MiB | timed | machine | measured"
-)
 PAGE = """# Benchmarks
 
 Speed and peak memory of hasten against other implementations. `make bench` repeats the
@@ -37,22 +35,23 @@ measurements; `make bench ARGS="--list"` lists them. Each row links to a dated f
 
 How to read the tables:
 
-- Seconds and memory are given as `baseline → hasten`. Seconds are for one epoch unless the row
-  names a layer, an operation, a training step or a number of pairs. An empty cell was not measured.
-- *Timed* is the part of an epoch that each side timed, `baseline, hasten`. The rest is
-  extrapolated.
-- The speed-up is the median ratio over blocks, which are adjacent pairs of runs. The range in
-  parentheses is a distribution-free 95 % interval of the median; below six blocks it is the full
-  range.
+- All sides of a row do the same work. *What people run* is the published package or the authors'
+  code as it comes. *Plain PyTorch* is the fastest form that we could write without hasten.
+- Seconds are for one epoch with two threads, unless the row names a layer, an operation, a training
+  step or a number of pairs. An empty cell was not measured.
+- A speed-up is the median over blocks of the other side's seconds divided by hasten's. A block runs
+  all sides one after the other. The range in parentheses is a distribution-free 95 % interval of
+  the median; below six blocks it is the full range.
+- *Timed* is the part of an epoch that each side timed, in the order of the columns, hasten last.
+  The rest is extrapolated.
 - A row with fewer than seven blocks is *provisional*. It is not in the README.
-- A row is *stale* if the code that it measured has changed since, or was not recorded. Comments
-  and docstrings do not count.
+- A row is *stale* if the code that it measured has changed since. Comments and docstrings do not
+  count.
 - Results are never replaced. Where a comparison was measured more than once, the row shows the
   newest result with enough blocks, and then the speed-ups of the others.
-- Every measurement is a fresh process. Baseline and hasten alternate on the same machine, with the
-  same allocator settings, number of threads and version of PyTorch.
-- Wall time uses two threads, CPU time one. Peak memory is `VmHWM`, measured without the settings
-  that keep freed pages.
+- Every measurement is a fresh process. The sides alternate on the same machine, with the same
+  allocator settings, number of threads and version of PyTorch.
+- Peak memory is `VmHWM` in MiB, measured without the settings that keep freed pages.
 
 ## Against other implementations
 
@@ -63,29 +62,55 @@ How to read the tables:
 The same run of hasten without a setting and with it.
 
 {studies}
+
+## Earlier measurements
+
+Results from before 2026-11-23. They have one baseline each, mostly one or two blocks, and some were
+measured with uncommitted changes. Do not quote them.
+
+{earlier}
 """
+#: of each kind of table, the roles beside hasten and the heads of their columns
+_COMPARED = {"published": "what people run", "plain": "plain PyTorch"}
+_STUDIED = {"without": "without it"}
+_LAST = "hasten, s | peak MiB | blocks | timed | machine | measured |"
 
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def comparison_table(results: Results, folder: str, *, provisional: bool = True) -> str:
-    """One row a comparison with another implementation. folder: where the result files are.
+    """One row a comparison with other implementations. folder: where the result files are.
 
     provisional: with the rows that have too few blocks.
     """
-    compared = {name: found for name, found in results.items() if not found[0]["study"]}
+    compared = {name: found for name, found in results.items() if not _is_study(found)}
     if not provisional:
         compared = {n: found for n, found in compared.items() if not is_provisional(shown(found))}
         if results and not compared:
             return "No comparison has seven blocks yet."
-    return _rows(f"| | baseline | {_FIGURES} |", compared, folder)
+    return _rows("comparison", _COMPARED, compared, folder)
 
 
 def study_table(results: Results, folder: str) -> str:
     """One row a setting."""
-    studies = {name: found for name, found in results.items() if found[0]["study"]}
-    return _rows(f"| setting | without it | {_FIGURES} |", studies, folder)
+    studies = {name: found for name, found in results.items() if _is_study(found)}
+    return _rows("setting", _STUDIED, studies, folder)
+
+
+def earlier_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
+    """One line a result of before there were two baselines."""
+    lines = ["| | baseline | speed-up (wall time) | measured |", "| --- | --- | --- | --- |"]
+    for result in results:
+        wall = result["summary"].get("wall")
+        ratio = with_interval(wall["ratio"]) if wall else ""
+        link = f"[{result['date']}]({folder}/{result['file']}.md)"
+        lines.append(f"| {result['title']} | {result['sides'][0]['label']} | {ratio} | {link} |")
+    return "\n".join(lines)
+
+
+def _is_study(found: Sequence[Mapping[str, Any]]) -> bool:
+    return "without" in found[0]["sides"]
 
 
 def shown(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -93,24 +118,38 @@ def shown(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return next((result for result in found if not is_provisional(result)), found[0])
 
 
-def _rows(head: str, results: Results, folder: str) -> str:
+def _rows(kind: str, roles: Mapping[str, str], results: Results, folder: str) -> str:
+    head = f"| {kind} | {' | '.join(f'{role} | speed-up' for role in roles.values())} | {_LAST}"
     lines = [head, "|" + " --- |" * (head.count("|") - 1)]
     for found in results.values():
         result = shown(found)
-        summary = result["summary"]
-        title, baseline = result["title"], result["sides"][0]["label"]
+        sides = {role: side["label"] for role, side in result["sides"].items()}
+        title = result["title"]
         if entry := ENTRIES.get(result["name"]):  # its wording may be newer than the result
-            title, baseline = entry.title, entry.baseline.label
-        cells = [title, baseline, _pair(summary, "wall", 1.0)]
-        cells += [_ratio(summary, "wall"), str(blocks(result)), _ratio(summary, "cpu")]
-        cells += [_pair(summary, "memory", 2.0**-20), timed_part(result)]
+            title = entry.title
+            sides |= {role: side.label for role, side in entry.sides.items() if role in sides}
+        cells = [title]
+        for role in roles:
+            value = _median(result, "wall", role, 1.0)
+            cells.append(f"{sides[role]}, {value} s" if value else sides.get(role, ""))
+            cells.append(_ratio(result, role))
+        peaks = [_median(result, "memory", role, 2.0**-20) for role in sides]
+        cells += [_median(result, "wall", HASTEN, 1.0), ", ".join(p for p in peaks if p)]
+        timed = [percent(side["coverage"]) for side in result["sides"].values()]
+        cells += [str(blocks(result)), ", ".join(timed)]
         cells += [_machine(result["machine"]), _measured(result, found, folder)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) if results else "No result yet."
 
 
-def _ratio(summary: Mapping[str, Any], mode: str) -> str:
-    return with_interval(summary[mode]["ratio"]) if mode in summary else ""
+def _ratio(result: Mapping[str, Any], role: str) -> str:
+    ratios = result["summary"].get("wall", {}).get("ratios", {})
+    return with_interval(ratios[role]) if role in ratios else ""
+
+
+def _median(result: Mapping[str, Any], mode: str, role: str, scale: float) -> str:
+    sides = result["summary"].get(mode, {}).get("sides", {})
+    return digits(sides[role]["median"] * scale) if role in sides else ""
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
@@ -127,9 +166,9 @@ def _measured(result: Mapping[str, Any], found: Sequence[Mapping[str, Any]], fol
     text += f" ({', '.join(marks)})" if marks else ""
     others = []
     for other in found:
-        ratio = _ratio(other["summary"], "wall") or f"CPU {_ratio(other['summary'], 'cpu')}"
-        if other is not result:
-            others.append(f"{ratio} ([{other['date']}]({folder}/{other['file']}.md))")
+        ratios = " and ".join(filter(None, (_ratio(other, role) for role in other["sides"])))
+        if other is not result and ratios:
+            others.append(f"{ratios} ([{other['date']}]({folder}/{other['file']}.md))")
     return text + (f"; also {', '.join(others)}" if others else "")
 
 
@@ -142,18 +181,12 @@ def replaced(text: str, body: str, begin: str = BEGIN, end: str = END) -> str:
     return f"{head}{begin}\n\n{body}\n\n{end}{tail}"
 
 
-def _pair(summary: Mapping[str, Any], mode: str, scale: float) -> str:
-    if mode not in summary:
-        return ""
-    sides = (summary[mode][side]["median"] * scale for side in ("baseline", "candidate"))
-    return " → ".join(digits(value) for value in sides)
-
-
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     results = results_by_name(root / "bench" / "results")
     page = PAGE.format(
         comparisons=comparison_table(results, "../bench/results"),
         studies=study_table(results, "../bench/results"),
+        earlier=earlier_table(earlier_results(root / "bench" / "results"), "../bench/results"),
     )
     readme = root / "README.md"
     wanted = {

@@ -26,27 +26,25 @@ def _entries() -> Iterator[Entry]:
             name=f"setting-allocator-{run}",
             title=f"allocator settings, {data}",
             work="glibc's defaults against glibc that keeps freed pages and asks for huge ones.",
-            baseline=Side(
+            without=Side(
                 "default allocator",
                 command,
                 {"HASTEN_ALLOCATOR": "off", "THP_MEM_ALLOC_ENABLE": "0"},
             ),
             candidate=Side("pages kept, huge pages", command, {"HASTEN_ALLOCATOR": "on"}),
             keep_pages=False,
-            study=True,
         )
         yield Entry(
             name=f"setting-huge-pages-{run}",
             title=f"huge pages, {data}",
             work="Pages kept on both sides, huge ones on one.",
-            baseline=Side(
+            without=Side(
                 "small pages kept",
                 command,
                 {"HASTEN_ALLOCATOR": "on", "THP_MEM_ALLOC_ENABLE": "0"},
             ),
             candidate=Side("huge pages kept", command, {"HASTEN_ALLOCATOR": "on"}),
             keep_pages=False,
-            study=True,
         )
         for name, (fast, plain) in TAKEN_AWAY.items():
             if name == "chunked-loss" and run != "beauty-ce":
@@ -55,9 +53,8 @@ def _entries() -> Iterator[Entry]:
                 name=f"setting-{name}-{run}",
                 title=f"{fast}, {data}",
                 work=f"The same run with {plain} and with {fast}.",
-                baseline=Side(plain, f"{command} --without {name}"),
+                without=Side(plain, f"{command} --without {name}"),
                 candidate=Side(fast, command),
-                study=True,
             )
 
 

@@ -18,7 +18,7 @@ def _layer(part: str, what: str) -> Entry:
         title=f"HGT, {what}, 66,903 nodes, 200,000 edges of 30 types, width 512 to 256",
         work="forward and backward of one layer with 8 heads in fp32 on a made graph of 10 node "
         f"types: {what}. An epoch is one pass. {FAIR}",
-        baseline=Side(
+        plain=Side(
             "PyG HGTConv, its per-type linear map replaced by a faster one",
             f"{SIDE} --how pyg --part {part} --steps 2",
         ),
@@ -33,7 +33,7 @@ def _installed(part: str, what: str) -> Entry:
         work=f"HGT, {what}, as in hgt-layer. PyG 2.8.1 without pyg-lib, as `pip install "
         "torch_geometric` leaves it: its map of edge types copies the whole gradient once a type "
         "and head. An epoch is one pass.",
-        baseline=Side(
+        published=Side(
             "PyG HGTConv from pip, without pyg-lib",
             f"{SIDE} --how pyg-as-shipped --part {part} --steps 2",
         ),
@@ -52,7 +52,7 @@ def _step(name: str, what: str, options: str) -> Entry:
         "each type in four shares, a whole forward and backward pass each, one drawn pair an "
         f"edge, a constant a type as input. No contrast on either side. {FAIR} For memory PyG's "
         "side runs one share: the others take no more.",
-        baseline=Side(
+        published=Side(
             "PyG HGTConv, the MPS guide's step: four shares of edges, a full pass each",
             f"{STEP} --how pyg --warm 1 --steps 1",
             for_memory="--passes 1",

@@ -21,7 +21,7 @@ def _entry(part: str, what: str, steps: tuple[int, int], precision: str = "fp32"
         name=f"kgat-{part}" + (f"-{precision}" if low else ""),
         title=f"KGAT, Amazon-book, generated facts, {what}, {precision}",
         work=WORK.format(part=what, precision=precision, steps=f"{steps[0]} and {steps[1]}"),
-        baseline=Side("plain PyTorch, COO", f"{SIDE} --how plain {plain}"),
+        published=Side("plain PyTorch, COO", f"{SIDE} --how plain {plain}"),
         candidate=Side("hasten", f"{SIDE} --how hasten {ours}"),
         column="bf16" if low else "exact",
     )
@@ -41,7 +41,7 @@ def _spmm(part: str, what: str) -> Entry:
         title=f"sparse-dense product, 6.4 M edges x 64, {what}",
         work=f"{what} of 6.4 million edges with a table of 184,166 x 64, fp32; the report of each "
         "side has the time of copying as many bytes beside it (floor_seconds)",
-        baseline=Side("torch CSR", f"{SPMM} --how csr --part {part}"),
+        plain=Side("torch CSR", f"{SPMM} --how csr --part {part}"),
         candidate=Side("hasten", f"{SPMM} --how hasten --part {part}"),
     )
 
@@ -58,7 +58,7 @@ ENTRIES = (
             precision="fp32",
             steps="3 (plain) and 50 (hasten) of each kind and one refresh",
         ),
-        baseline=Side("plain PyTorch, COO", f"{SIDE} --how plain --part epoch --steps 3"),
+        published=Side("plain PyTorch, COO", f"{SIDE} --how plain --part epoch --steps 3"),
         candidate=Side("hasten", f"{SIDE} --how hasten --part epoch --steps 50"),
     ),
     Entry(
@@ -67,7 +67,7 @@ ENTRIES = (
         work="an epoch of all pairs, all triples and the attention: 80,024 pairs (80/10/10 by "
         "user, fixed), 91,631 triples, D 64, one layer, batch 2,048. hasten takes all edges of the "
         "graph in both directions through its translation phase, RecBole the triples alone.",
-        baseline=Side(
+        published=Side(
             "RecBole 1.2.1",
             ".venvs/recbole/bin/python -m bench.recbole_side.kgat --epochs 2 --threads {threads}",
         ),
@@ -86,7 +86,7 @@ ENTRIES = (
         work="70,679 users, 24,915 items, 652,514 pairs: three layers of 64, batches of 2,048, "
         "fused Adam. The plain side takes three products of a sparse COO matrix with all nodes; "
         "its batches are drawn outside the time, hasten's within.",
-        baseline=Side("plain PyTorch, COO", f"{LIGHTGCN} --how plain --steps 5"),
+        published=Side("plain PyTorch, COO", f"{LIGHTGCN} --how plain --steps 5"),
         candidate=Side("hasten", f"{LIGHTGCN} --how hasten --steps 20"),
     ),
 )

@@ -33,7 +33,7 @@ def _entry(
         name=f"{model}-baby{short}" + ("-both" if plain else ""),
         title=f"{model.upper()}, Amazon-Baby, random features, {what}",
         work=WORK.format(what=what, steps="4 and 10"),
-        baseline=Side(f"{PLAIN}, {plain or 'fp32'}", f"{SIDE} --how plain {theirs} --steps 4"),
+        plain=Side(f"{PLAIN}, {plain or 'fp32'}", f"{SIDE} --how plain {theirs} --steps 4"),
         candidate=Side("hasten", f"{SIDE} --how hasten {ours} --steps 10"),
         column=column,
     )

@@ -29,9 +29,8 @@ def _entries() -> Iterator[Entry]:
                 name=f"setting-residual-{name}-{run}",
                 title=f"hyper-connections ({words}), {data}, D 64",
                 work="The same run with the plain residual and with hyper-connections, n = 4.",
-                baseline=Side("plain residual", wide),
+                without=Side("plain residual", wide),
                 candidate=Side("mhc", f"{wide} {options}"),
-                study=True,
             )
 
 

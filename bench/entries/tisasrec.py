@@ -27,14 +27,14 @@ ENTRIES = (
             "sequences of 200 tokens, D 50, 1 head, span 256, fp32, without dropout: keys and "
             "values of every pair written out against bins. Seconds are those of one call."
         ),
-        baseline=Side("[B, L, L, D] tensors", f"{LAYER} --how written-out --steps 2"),
+        published=Side("[B, L, L, D] tensors", f"{LAYER} --how written-out --steps 2"),
         candidate=Side("hasten", f"{LAYER} --how bins --steps 10"),
     ),
     Entry(
         name="tisasrec-ml-1m-bce",
         title="TiSASRec, ml-1m, L 200, BCE",
         work=WORK.format(length=200, dropout=0.2, steps=2),
-        baseline=Side(
+        plain=Side(
             "plain padded PyTorch",
             f"{PLAIN} --data ml-1m --length 200 --dropout 0.2 --steps 2",
             for_memory="--steps 1",
@@ -45,7 +45,7 @@ ENTRIES = (
         name="tisasrec-ml-1m-50-bce",
         title="TiSASRec, ml-1m, L 50, BCE",
         work=WORK.format(length=50, dropout=0.2, steps=10),
-        baseline=Side(
+        plain=Side(
             "plain padded PyTorch",
             f"{PLAIN} --data ml-1m --length 50 --dropout 0.2 --steps 10",
             for_memory="--steps 3",
@@ -56,7 +56,7 @@ ENTRIES = (
         name="tisasrec-beauty-bce",
         title="TiSASRec, Beauty, BCE",
         work=WORK.format(length=50, dropout=0.5, steps=10),
-        baseline=Side(
+        plain=Side(
             "plain padded PyTorch",
             f"{PLAIN} --data beauty --length 50 --dropout 0.5 --steps 10",
             for_memory="--steps 3",

@@ -12,7 +12,7 @@ from hasten.config_loading.build import build_config
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
 def test_commands_of_an_entry_are_whole(entry):
     assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", entry.name)
-    for side in entry.sides:
+    for side in entry.sides.values():
         words = shlex.split(side.command.format(threads=2))
         assert words[words.index("--threads") + 1] == "2"
         if "--without" in words:

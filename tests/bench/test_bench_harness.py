@@ -9,24 +9,42 @@ from bench import machine
 from bench import run as runner
 from bench.harness import Entry, Side, SideFailedError, measure, run_side
 from bench.machine import KEEP_PAGES, describe_machine
-from bench.results import is_provisional, markdown, results_by_name, write_result
+from bench.results import (
+    earlier_results,
+    is_provisional,
+    markdown,
+    results_by_name,
+    with_interval,
+    write_result,
+)
 from bench.sources import describe_sources, is_stale
 from bench.statistics import spread
-from bench.table import BEGIN, END, comparison_table, replaced, study_table
+from bench.table import BEGIN, END, comparison_table, earlier_table, replaced, study_table
 from bench.table import main as write_tables
 
-ENTRY = Entry("fake", "Fake", "The same work.", Side("slow", "python a"), Side("fast", "python b"))
+ENTRY = Entry(
+    "fake",
+    "Fake",
+    "The same work.",
+    candidate=Side("fast", "python a"),
+    published=Side("slow", "python b"),
+    plain=Side("middle", "python c"),
+)
+STUDY = Entry(
+    "fake", "Fake", "With and without.", Side("fast", "python a"), without=Side("slow", "python b")
+)
 
 
 def fake_run(side, threads, keep_pages, timeout):
-    """The slow side takes three times as long; both get slower with every run."""
+    """The slow side takes three times as long, the middle two; all get slower with every run."""
     fake_run.calls.append((side.label, threads, keep_pages))
     drift = 1 + 0.01 * len(fake_run.calls)
-    seconds = (3.0 if side.label == "slow" else 1.0) * drift
+    times = {"slow": 3, "middle": 2, "fast": 1}[side.label]
+    seconds = times * drift
     return {
         "epoch_seconds": seconds,
         "epoch_cpu_seconds": seconds / 2,
-        "peak_memory_bytes": 300 << 20 if side.label == "slow" else 100 << 20,
+        "peak_memory_bytes": times * 100 << 20,
         "versions": {"torch": "0"},
         "coverage": 0.05 if side.label == "slow" else 1.0,
         "sources": ["bench/report.py", f"bench/{threads}.py"],
@@ -42,22 +60,23 @@ def result():
 
 def test_sides_alternate_within_adjacent_blocks(result):
     wall = [label for label, threads, keep in fake_run.calls if (threads, keep) == (2, True)]
-    assert len(wall) == 14
-    blocks = list(zip(wall[::2], wall[1::2], strict=True))
-    assert all(set(block) == {"slow", "fast"} for block in blocks)
-    assert all(first != second for first, second in pairwise(blocks))
+    assert len(wall) == 21
+    blocks = list(zip(wall[::3], wall[1::3], wall[2::3], strict=True))
+    assert all(set(block) == {"slow", "middle", "fast"} for block in blocks)
+    assert all(first == second[::-1] for first, second in pairwise(blocks))
 
 
 def test_threads_and_allocator_follow_the_mode(result):
-    assert [keep for _, _, keep in fake_run.calls] == [True] * 28 + [False] * 2
-    assert [threads for _, threads, _ in fake_run.calls] == [2] * 14 + [1] * 14 + [2] * 2
+    assert [keep for _, _, keep in fake_run.calls] == [True] * 42 + [False] * 3
+    assert [threads for _, threads, _ in fake_run.calls] == [2] * 21 + [1] * 21 + [2] * 3
 
 
 def test_ratio_is_taken_inside_the_blocks(result):
-    ratio = result["summary"]["wall"]["ratio"]
-    assert ratio["count"] == 7
-    assert ratio["median"] == pytest.approx(3, rel=0.02)
-    assert result["summary"]["memory"]["ratio"]["median"] == pytest.approx(3)
+    ratios = result["summary"]["wall"]["ratios"]
+    assert ratios["published"]["count"] == ratios["plain"]["count"] == 7
+    assert ratios["published"]["median"] == pytest.approx(3, rel=0.02)
+    assert ratios["plain"]["median"] == pytest.approx(2, rel=0.02)
+    assert result["summary"]["memory"]["ratios"]["published"]["median"] == pytest.approx(3)
 
 
 def test_the_result_names_no_host_and_no_path(result, tmp_path):
@@ -69,12 +88,12 @@ def test_the_result_names_no_host_and_no_path(result, tmp_path):
 
 def test_a_result_says_what_was_measured(result):
     assert result["provisional"] is False
-    assert result["coverage"] == [0.05, 1.0]
+    parts = {role: side["coverage"] for role, side in result["sides"].items()}
+    assert parts == {"published": 0.05, "plain": 1.0, "hasten": 1.0}
     assert result["machine"]["cpu"]
     assert result["sources"]["files"] == ["bench/1.py", "bench/2.py", "bench/report.py"]
     assert all("sources" not in run["report"] for run in result["runs"])
-    ratio = result["summary"]["wall"]["ratio"]
-    assert ratio["coverage"] > 0.95
+    assert result["summary"]["wall"]["ratios"]["plain"]["coverage"] > 0.95
     fake_run.calls = []
     few = measure(ENTRY, ("wall",), 6, run=fake_run, say=lambda text: None)
     assert few["provisional"] is True
@@ -103,7 +122,9 @@ def test_results_are_never_overwritten_and_repeats_are_shown(result, tmp_path):
     assert "| Third |" in row
     assert f"(results/{third.stem}.md)" in row
     assert row.index(f"(results/{second.stem}.md)") < row.index(f"(results/{first.stem}.md)")
-    assert "; also 2.97 (2.97-3.03) ([" in row
+    ratios = result["summary"]["wall"]["ratios"]
+    both = " and ".join(with_interval(ratios[role]) for role in ("published", "plain"))
+    assert f"; also {both} ([" in row
 
 
 def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
@@ -112,7 +133,9 @@ def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
     few = {"provisional": True, "title": "Few"}
     write_result(result | {"date": "2003-03-03", **few}, "", tmp_path)
     write_result(result | {"date": "2002-02-02", "name": "other", **few}, "", tmp_path)
-    write_result(result | {"date": "2002-02-02", "name": "setting", "study": True}, "", tmp_path)
+    fake_run.calls = []
+    study = measure(STUDY, ("wall",), 7, run=fake_run, say=lambda text: None)
+    write_result(study | {"date": "2002-02-02", "name": "setting"}, "", tmp_path)
     (tmp_path / "2003-01-01-gpu.json").write_text(json.dumps({"name": "gpu"}))
     found = results_by_name(tmp_path)
     assert [[each["title"] for each in results] for results in found.values()] == [
@@ -123,14 +146,26 @@ def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
     assert "| New |" in rows[0]
     assert "provisional" not in rows[0]
     assert "provisional" in rows[1]
-    assert "300 → 100" in rows[0]
+    assert "| slow, 3" in rows[0]
+    assert "| middle, 2" in rows[0]
+    assert "| 300, 200, 100 |" in rows[0]
     assert "| 7 |" in rows[0]
-    assert "| 5 %, 100 % |" in rows[0]
+    assert "| 5 %, 100 %, 100 % |" in rows[0]
     assert f"{result['machine']['cores']} cores" in rows[0]
     assert len(comparison_table(found, "results", provisional=False).splitlines()) == 3
     only = {"other": found["other"]}
     assert "No comparison has seven" in comparison_table(only, "results", provisional=False)
     assert len(study_table(found, "results").splitlines()) == 3
+
+
+def test_results_of_one_baseline_are_listed_by_themselves(result, tmp_path):
+    ratio = {"median": 2.0, "low": 1.5, "high": 2.5, "count": 2}
+    old = {"name": "old", "title": "Old", "date": "2001-01-01", "sides": [{"label": "other"}, {}]}
+    write_result(old | {"summary": {"wall": {"ratio": ratio}}}, "", tmp_path)
+    write_result(result, "", tmp_path)
+    assert list(results_by_name(tmp_path)) == ["fake"]
+    (row,) = earlier_table(earlier_results(tmp_path), "results").splitlines()[2:]
+    assert row == "| Old | other | 2 (1.5-2.5) | [2001-01-01](results/2001-01-01-old.md) |"
 
 
 def test_code_that_has_changed_since_makes_a_result_stale(tmp_path):
@@ -200,6 +235,7 @@ def test_markdown_gives_the_interval_and_the_command(result):
     assert "`make bench`" in text
     assert "MALLOC_TOP_PAD_" in text
     assert "| 7 |" in text
+    assert "slow (torch=0), timed 5 % of an epoch: `python b`" in text
 
 
 def test_replaced_needs_both_markers():
