@@ -42,11 +42,12 @@ test-slow: $(DEVELOPMENT) ## the tests that take minutes
 	@$(ONE_THREAD) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-random} \
 	  $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
-check: $(DEVELOPMENT) ## formatting, lint, import layers and strict types
+check: $(DEVELOPMENT) ## formatting, lint, import layers, strict types, figures of the pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy -p hasten -p bench -p experiments -p scripts
+	$(BIN)/python -m scripts.check_figures
 
 format: $(DEVELOPMENT) ## reformat and sort imports
 	$(BIN)/ruff check --select I --fix .

@@ -1,57 +1,41 @@
-"""Check that the figures of the tables in README.md and docs are in the records named beside them.
+"""Check that the figures of README.md and docs are in the records linked beside them.
 
-    python -m scripts.check_figures [--list] [--prose] [--accept]
+    python -m scripts.check_figures
 
-A record is a file of ``bench/results`` or a configuration of ``experiments/results``, linked in the
-row, or else in its section. The figures that are not in such a record are counted by page in
-``scripts/figures_without_record.txt``; more than there are an error, and so are any in README.md.
-``--accept`` writes the counts, ``--list`` prints the figures, ``--prose`` those of the text that
-have no record on their line.
+A figure is a number of a table, or a number of a sentence that has decimals or a unit. A record is
+a file of ``bench/results`` or ``experiments``, a configuration of ``docs/experiments.md``, a
+section of the lab log, or the output of a command in the same section. It is linked in the row or
+the paragraph, or else in its section. A link to a section of another page stands for the records
+of that section. Every figure without a record is printed, and the exit status is then 1.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from bench.machine import ROOT
 from experiments.summary import load_configurations
+from scripts.page_figures import blocks, records_of, sections
 
-KNOWN = Path(__file__).parent / "figures_without_record.txt"
 #: pages that are records themselves, or written from records or from the configuration
-_SKIPPED = {"lab-log.md", "configuration.md", "experiments.md", "benchmarks.md", "never-run.md"}
-#: headers of tables that hold no measurement
-_NO_FIGURES = re.compile(
-    r"\b(key|default|option|flag|meaning|what it does|what it is|purpose|command|file|column|field|"
-    r"value for|name|page|symbol|module|decision|format|part of)\b", re.IGNORECASE,
+_SKIPPED = {"lab-log.md", "configuration.md", "experiments.md", "benchmarks.md"}
+#: what a figure may be given in, and the numbers of a record that this is likely for: minutes and
+#: hours, thousands, MB, GB, MiB and GiB, per cent, milliseconds
+_UNITS = (
+    (1.0, 0.0, math.inf), (1 / 60, 60.0, 1e5), (1 / 3600, 3600.0, 1e6), (1e-3, 1e3, 1e6),
+    (1e-6, 1e6, 1e10), (1e-9, 1e8, 1e12), (2.0**-20, 1e5, 1e10), (2.0**-30, 1e8, 1e12),
+    (100.0, 0.0, 1.0), (1e3, 0.0, 1.0),
 )  # fmt: skip
-_LINK = re.compile(r"\]\(([^)]+)\)")
-_NUMBER = re.compile(
-    r"(?<![\w.`/-])[\u2212-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:e-?\d+)?(?![\w`])"
-)
-#: figures of a text: with decimals, or with a unit
-_MEASURED = re.compile(
-    r"(?<![\w.`/-])(?:\d[\d,]*\.\d+|\.\d{2,}|\d[\d,]*(?:\.\d+)?(?= ?(?:s|ms|us|min|h|MB|MiB"
-    r"|GB|GiB|%|times|GFLOP)\b))"
-)
-#: what a figure may be given in: minutes, hours, thousands, MiB, GiB, per cent, milliseconds
-_UNITS = (1.0, 1 / 60, 1 / 3600, 1e-3, 1e-6, 1e-9, 2.0**-20, 2.0**-30, 100.0, 1e3)
-
-
-@dataclass
-class Row:
-    """A row of a table: its page and line, its figures, and the records that stand beside it."""
-
-    page: str
-    line: int
-    figures: list[str]
-    links: list[str] = field(default_factory=list)
+_AS_IT_IS = _UNITS[:1]
+_WRITTEN = re.compile(r"(?<![\d.,])(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:e-?\d+)?")
 
 
 def pages(root: Path = ROOT) -> list[Path]:
@@ -59,64 +43,59 @@ def pages(root: Path = ROOT) -> list[Path]:
     return [root / "README.md", *(page for page in found if page.name not in _SKIPPED)]
 
 
-def rows(page: Path, root: Path = ROOT) -> Iterator[Row]:
-    """The rows with figures of a page's tables."""
-    text = page.read_text(encoding="utf-8").splitlines()
-    name = str(page.relative_to(root))
-    section: list[str] = []
-    table: list[Row] = []
-    header, fenced = "", False
-    for number, line in enumerate([*text, "# end"], 1):
-        fenced ^= line.startswith("```")
-        if line.startswith("#") and not fenced:
-            yield from _with_links(table, section)
-            table, section = [], []
-        section += records_of(line)
-        if not line.startswith("|"):
-            header = ""
-        elif not header:
-            header = line
-        elif not _NO_FIGURES.search(header) and not set(line) <= set("|-: "):
-            figures = [f for cell in line.strip("| ").split(" | ")[1:] for f in numbers(cell)]
-            if figures:
-                table.append(Row(name, number, figures, records_of(line)))
+class Records:
+    """The numbers of records, by the path that a page links to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.configurations = load_configurations(root / "experiments" / "results")
+        self.numbers = cache(self._numbers)
+
+    def _numbers(self, record: str, follow: bool = True) -> list[float]:
+        path, _, anchor = record.partition("#")
+        if path == "docs/experiments.md":
+            return _of_runs(self.configurations.get(anchor, ()))
+        if not anchor:
+            return _of_file(self.root / path)
+        if not (follow or path == "docs/lab-log.md") or not (self.root / path).exists():
+            return []
+        text = (self.root / path).read_text(encoding="utf-8")
+        lines = next((lines for name, _, lines in sections(text) if name == anchor), [])
+        if path == "docs/lab-log.md":
+            return _written("\n".join(lines))
+        linked = records_of("\n".join(lines), path)
+        found = [number for each in linked for number in self._numbers(each, follow=False)]
+        return [*found, *outputs(lines)]
+
+    def show(self, figure: str, records: Iterable[str]) -> bool:
+        """Whether one of the records has this figure; a lab log in the same unit."""
+        return any(
+            is_among(figure, self.numbers(each), _AS_IT_IS if "lab-log" in each else _UNITS)
+            for each in records
+        )
 
 
-def _with_links(table: Iterable[Row], section: Sequence[str]) -> Iterator[Row]:
-    for row in table:
-        row.links = row.links or list(section)
-        yield row
-
-
-def records_of(line: str) -> list[str]:
-    """The records that a line links to: paths of results, or configurations of experiments."""
-    found = []
-    for link in _LINK.findall(line):
-        target, _, anchor = link.partition("#")
-        if "bench/results/" in target:
-            found.append(f"bench/results/{Path(target).stem}")
-        elif Path(target).name == "experiments.md" and anchor:
-            found.append(f"experiments/{anchor}")
+def _of_file(path: Path) -> list[float]:
+    found: list[float] = []
+    for each in (path.with_suffix(".json"), path.with_suffix(".jsonl")):
+        if each.exists():
+            found += [n for line in _documents(each) for n in _numbers_in(line)]
+    if path.suffix == ".md" and path.exists():
+        found += _written(path.read_text(encoding="utf-8"))
     return found
 
 
-def numbers(cell: str) -> list[str]:
-    """The figures of a cell that begins with one, without links, code, dates and names."""
-    names = r"\]\([^)]*\)|`[^`]*`|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+|\*\*|(?<![\w.])[A-Za-z]\S*\d\S*"
-    plain = re.sub(r"(?<=\d)-(?=[\d.])", " ", re.sub(names, " ", cell))
-    if not re.match(r"\s*[+\u2212-]?[\d.]", plain):  # a sentence
-        return []
-    return [found for found in _NUMBER.findall(plain) if re.search(r"\d", found)]
+def _documents(path: Path) -> list[Any]:
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(each) for each in (text.splitlines() if path.suffix == ".jsonl" else [text])]
 
 
-def values(record: str, configurations: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[float]:
-    """Every number of a record; of an experiment also means and standard deviations."""
-    folder, _, name = record.rpartition("/")
-    if folder == "bench/results":
-        path = ROOT / "bench" / "results" / f"{name}.json"
-        return list(_numbers_in(json.loads(path.read_text()))) if path.exists() else []
-    runs = configurations.get(name, ())
-    found = [number for run in runs for number in _numbers_in({**run, "config": None})]
+def _of_runs(runs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Every number of an experiment, means and standard deviations over its seeds."""
+    found = [n for run in runs for n in _numbers_in({**run, "config": None, "curve": None})]
+    curves = [each for run in runs for each in run.get("curve", ())]
+    unread = ("epoch", "loss", "seconds")
+    found += [n for each in curves for name, n in each.items() if name not in unread]
     columns = zip(*(_numbers_in(_figures(run)) for run in runs), strict=False)
     for column in columns:
         found.append(mean(column))
@@ -128,13 +107,14 @@ def values(record: str, configurations: Mapping[str, Sequence[Mapping[str, Any]]
 def _figures(run: Mapping[str, Any]) -> dict[str, Any]:
     """What is averaged over seeds, in an order of its own."""
     links = (run.get("embeddings") or {}).get("links") or {}
-    chosen = {name: run.get(name) for name in ("valid", "test", "epochs", "seconds", "also")}
+    names = ("valid", "test", "opened", "epochs", "seconds", "also")
+    chosen = {name: run.get(name) for name in names}
     return {**chosen, "links": {name: links.get(name) for name in ("auroc", "ap")}}
 
 
 def _numbers_in(value: Any) -> Iterator[float]:
     if isinstance(value, Mapping):
-        for name in sorted(value):
+        for name in sorted(value.keys() - {"relations"}):  # one figure for each relation
             yield from _numbers_in(value[name])
     elif isinstance(value, list):
         for item in value:
@@ -143,68 +123,61 @@ def _numbers_in(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-def is_among(figure: str, known: Iterable[float]) -> bool:
+def _written(text: str) -> list[float]:
+    """The numbers of a text."""
+    found = _WRITTEN.findall(re.sub(r"(?<=\d)-(?=[\d.])", " ", text))
+    return [float(each.replace(",", "")) for each in found if re.search(r"^[\d.,]*\d", each)]
+
+
+def is_among(
+    figure: str,
+    known: Iterable[float],
+    units: Sequence[tuple[float, float, float]] = _UNITS,
+) -> bool:
     """Whether one of the numbers, in one of the units, is shown as this figure."""
     text = figure.replace(",", "").replace("\u2212", "-")
     shown = abs(float(text))
     decimals = len(text.partition("e")[0].partition(".")[2])
     slack = 0.5000001 * 10.0**-decimals if "e" not in text else 0.05 * shown
-    return any(abs(abs(number) * unit - shown) <= slack for number in known for unit in _UNITS)
+    sizes = [abs(number) for number in known]
+    return any(
+        abs(size * unit - shown) <= slack
+        for size in sizes
+        for unit, low, high in units
+        if low <= size <= high
+    )
 
 
-def check(root: Path = ROOT) -> dict[str, list[str]]:
-    """By page, the figures of tables that are in no record beside them, a line each."""
-    configurations = load_configurations(root / "experiments" / "results")
-    found: dict[str, list[str]] = {}
-    for page in pages(root):
-        for row in rows(page, root):
-            known = [number for record in row.links for number in values(record, configurations)]
-            where = f"not in {', '.join(dict.fromkeys(row.links))}" if row.links else "no record"
-            found.setdefault(row.page, []).extend(
-                f"{row.page}:{row.line}: {figure}: {where}"
-                for figure in row.figures
-                if not is_among(figure, known)
-            )
-    return {page: lines for page, lines in found.items() if lines}
+def outputs(lines: Sequence[str]) -> list[float]:
+    """The numbers of the commands and outputs that a section shows."""
+    shown = re.findall(r"^```.*?^```", "\n".join(lines), re.DOTALL | re.MULTILINE)
+    return _written("\n".join(shown))
 
 
-def prose(root: Path = ROOT) -> list[str]:
-    """The figures of lines of text that name no record: page, line and figure."""
+def check(root: Path = ROOT) -> list[str]:
+    """The figures that are in no record beside them, a line each."""
+    records = Records(root)
     found = []
-    for page in pages(root):
-        fenced = False
-        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-            fenced ^= line.startswith("```")
-            if fenced or line.startswith(("|", "#", "```")) or records_of(line):
-                continue
-            plain = re.sub(r"\]\([^)]*\)|`[^`]*`", " ", line)
+    for path in pages(root):
+        for block in blocks(path.read_text(encoding="utf-8"), str(path.relative_to(root))):
+            shown = outputs(block.section)
+            where = f"not in {', '.join(block.records)}" if block.records else "no record"
             found += [
-                f"{page.relative_to(root)}:{number}: {figure}"
-                for figure in _MEASURED.findall(plain)
+                f"{block.page}:{block.line}: {figure}: {where}"
+                for figure in block.figures
+                if not is_among(figure, shown, _AS_IT_IS)
+                and not records.show(figure, block.records)
             ]
     return found
 
 
-def main(arguments: Sequence[str]) -> int:
-    if "--prose" in arguments:
-        print("\n".join(prose()))
-        return 0
+def main() -> int:
     found = check()
-    if "--list" in arguments:
-        print("\n".join(line for lines in found.values() for line in lines))
-    if "--accept" in arguments:
-        KNOWN.write_text("".join(f"{page} {len(lines)}\n" for page, lines in sorted(found.items())))
-    accepted = dict(line.rsplit(" ", 1) for line in KNOWN.read_text().splitlines())
-    wrong = [
-        f"{page}: {len(lines)} figures of tables are in no record beside them, where {KNOWN.name} "
-        f"allows {accepted.get(page, 0)}: name the records (python -m scripts.check_figures --list)"
-        for page, lines in found.items()
-        if len(lines) > int(accepted.get(page, 0))
-    ]
-    for line in wrong:
-        print(line, file=sys.stderr)
-    return 1 if wrong else 0
+    if found:
+        print("figures without a record, which is to be linked beside them:", file=sys.stderr)
+        print("\n".join(found), file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

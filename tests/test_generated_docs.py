@@ -33,5 +33,5 @@ def test_the_table_of_quality_is_current():
     assert quality(["--check"]) == 0
 
 
-def test_figures_of_tables_are_in_the_records_beside_them():
-    assert figures([]) == 0
+def test_figures_of_the_pages_are_in_the_records_beside_them():
+    assert figures() == 0
