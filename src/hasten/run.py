@@ -44,8 +44,9 @@ from hasten.runs.resuming import (
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
+from hasten.training.precision import refuse_emulated_fp16
 from hasten.training.resolve_config import ResolvedConfig, resolve_config
-from hasten.training_run import RunSetup, open_run
+from hasten.training_run import RunSetup, train_and_summarize
 
 #: subfolder of the run that retrains on train + validation
 _REFIT = "refit"
@@ -151,6 +152,7 @@ def _train_new(
 ) -> Summary:
     """Start a new run. refit: a refit follows, so require a validation part."""
     config, device = resolved.config, processes.device
+    refuse_emulated_fp16(config.training, device)
     dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
     if refit:  # fail before anything is trained
         processes.run_on_all_ranks("checking the split", lambda: require_validation(dataset))
@@ -188,7 +190,7 @@ def _train_new(
             setup = RunSetup(
                 processes, resolved, dataset, model, phases, tasks, folder, quiet, begin
             )
-            return _run(setup, None)
+            return train_and_summarize(setup, None)
     except RuntimeError as error:
         if not _warn_if_falling_back(error, processes, config, path):
             raise
@@ -213,10 +215,12 @@ def resume(
     out: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    until: int | None = None,
 ) -> Summary:
     """Resume a run from its newest valid checkpoint or a named one.
 
-    out: resume a copy of the run in this new folder; None: resume in place.
+    out: resume a copy of the run in this new folder; None: resume in place. until: end after this
+    epoch, on the learning rates of the whole run; None: after the last.
     """
     tune_process()
     begin = time.perf_counter()
@@ -235,7 +239,9 @@ def resume(
             run = out
         requested = None if restarted else checkpoint
         try:
-            return _resume_joined(processes, run, requested, changes or {}, quiet, begin)
+            return _resume_joined(
+                processes, run, requested, changes or {}, quiet, begin, until=until
+            )
         except RuntimeError as error:
             if not _warn_if_falling_back(error, processes, config, run):
                 raise
@@ -250,6 +256,7 @@ def _resume_joined(
     quiet: bool,
     begin: float,
     given: tuple[RunConfig, object | None] | None = None,
+    until: int | None = None,
 ) -> Summary:
     """Resume a run in processes that have joined.
 
@@ -287,13 +294,4 @@ def _resume_joined(
         phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)
-        return _run(setup, found, warnings)
-
-
-def _run(
-    setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
-) -> Summary:
-    """Train from the checkpoint, or from the beginning, and summarize."""
-    with open_run(setup, checkpoint, warnings) as training:
-        stopped_by = training.trainer.run()
-        return training.summarize(stopped_by)
+        return train_and_summarize(setup, found, warnings, until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -16,14 +16,17 @@ from hasten.distributed.device import describe_device
 from hasten.distributed.processes import Processes
 from hasten.distributed.rank_log import RankLog
 from hasten.distributed.replicas import shared_checkpoint
+from hasten.errors import HastenError, Interrupted
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.ranker import Evaluation
 from hasten.models.interface import Model
 from hasten.objectives.base import Phase
 from hasten.runs.checkpoint import Checkpoint, read_checkpoint
+from hasten.runs.energy import EnergyMeter
 from hasten.runs.environment import peak_memory_bytes
 from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
+from hasten.runs.record import remove_record, write_record
 from hasten.runs.resuming import position_of, state_part
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
@@ -71,8 +74,45 @@ def open_run(
         else RankLog(folder.path, processes.rank) as journal,
         Progress(config.training.epochs, setup.quiet or not first) as progress,
         StopSignals() as signals,
+        EnergyMeter() as energy,
     ):
-        yield TrainingRun(setup, checkpoint, warnings or [], journal, progress, signals)
+        if first:
+            remove_record(folder)
+        training = TrainingRun(
+            setup, checkpoint, warnings or [], journal, progress, signals, energy
+        )
+        try:
+            yield training
+        except BaseException as error:
+            with suppress(
+                HastenError, RuntimeError, OSError
+            ):  # the first error is the one to report
+                training.record_end(training.summary(_reason(error)), complete=False)
+            raise
+
+
+def train_and_summarize(
+    setup: RunSetup,
+    checkpoint: Checkpoint | None,
+    warnings: list[str] | None = None,
+    until: int | None = None,
+) -> Summary:
+    """Train from the checkpoint, or from the beginning, and summarize.
+
+    until: end after this epoch, as if ``max_time`` were over.
+    """
+    with open_run(setup, checkpoint, warnings) as training:
+        stopped_by = training.trainer.run(until)
+        return training.summarize(stopped_by)
+
+
+def _reason(error: BaseException) -> str:
+    """How a run ended, by the error that ended it."""
+    if isinstance(error, Interrupted):
+        return f"interrupted by signal {error.signal_number}"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return f"failed: {error.code if isinstance(error, HastenError) else type(error).__name__}"
 
 
 class TrainingRun:
@@ -86,8 +126,9 @@ class TrainingRun:
         journal: Journal | RankLog,
         progress: Progress,
         signals: StopSignals,
+        energy: EnergyMeter,
     ) -> None:
-        self.setup, self.journal, self.signals = setup, journal, signals
+        self.setup, self.journal, self.signals, self.energy = setup, journal, signals, energy
         self.generator_state: Tensor = torch.get_rng_state()
         processes, resolved = setup.processes, setup.resolved
         for note in setup.dataset.source.notes if checkpoint is None else ():
@@ -128,10 +169,9 @@ class TrainingRun:
         )
 
     def summarize(self, stopped_by: str) -> Summary:
-        """Evaluate the best checkpoint on validation and test, and write ``metrics.json``."""
+        """Evaluate the best checkpoint; write ``metrics.json`` and ``record.json``."""
         setup, trainer = self.setup, self.trainer
-        processes, folder, dataset = setup.processes, setup.folder, setup.dataset
-        config = setup.resolved.config
+        processes, folder = setup.processes, setup.folder
         trainer.finish()
         best = shared_checkpoint(
             processes, lambda: read_checkpoint(folder.best, groups={"weights", "phases"})
@@ -144,35 +184,70 @@ class TrainingRun:
             self.evaluate(task) if task is not None and len(task.queries) else None
             for task in setup.tasks
         )
-        last = tested or validated
         trainer.control.synchronize_stop()
         trainer.raise_if_stopped()
         torch.set_rng_state(self.generator_state)
-        position, totals = trainer.state.position, trainer.state.totals
-        summary = Summary(
-            run=folder.path,
+        best_epoch = int(state_part(best, "selection", "best_epoch")["best_epoch"])
+        summary = self.summary(
+            stopped_by, validated, tested, best_epoch, max(processes.gather(peak_memory_bytes()))
+        )
+        if tested is not None:
+            step = trainer.state.position.step
+            self.journal.record("test", best_epoch, step, tested.values)
+            self.journal.log_valid(
+                f"test of epoch {best_epoch}  {tested.text()}  ({tested.protocol})"
+            )
+        if processes.is_rank0:
+            folder.write_json("metrics.json", summary.to_json())
+        self.record_end(summary, complete=True)
+        return summary
+
+    def summary(
+        self,
+        stopped_by: str,
+        validated: Evaluation | None = None,
+        tested: Evaluation | None = None,
+        best_epoch: int | None = None,
+        peak_memory: int | None = None,
+    ) -> Summary:
+        """The result so far.
+
+        validated: None: ``valid`` has the metric that selected the best checkpoint. best_epoch:
+        None: of the last evaluation. peak_memory: None: of this process.
+        """
+        setup, trainer = self.setup, self.trainer
+        config, state = setup.resolved.config, trainer.state
+        totals, selection = state.totals, state.early_stopping
+        selected = {} if selection.best is None else {selection.metric: selection.best}
+        return Summary(
+            run=setup.folder.path,
             model=config.model.name,
-            data=dataset.name,
-            epochs=position.epoch,
-            valid={} if validated is None else validated.values,
+            data=setup.dataset.name,
+            epochs=state.position.epoch,
+            valid=selected if validated is None else validated.values,
             test={} if tested is None else tested.values,
-            protocol=dataset.split if last is None else last.protocol,
+            protocol=self.protocol,
             seconds={
                 "train": totals.train_seconds,
                 "evaluate": totals.evaluate_seconds,
                 "total": totals.earlier_seconds + time.perf_counter() - setup.begin,
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
-            peak_memory_bytes=max(processes.gather(peak_memory_bytes())),
+            peak_memory_bytes=peak_memory_bytes() if peak_memory is None else peak_memory,
             effective=options_in_effect(trainer, config.evaluation.every),
             stopped_by=stopped_by,
-            best_epoch=int(state_part(best, "selection", "best_epoch")["best_epoch"]),
+            best_epoch=selection.best_epoch if best_epoch is None else best_epoch,
         )
-        if tested is not None:
-            self.journal.record("test", summary.best_epoch, position.step, tested.values)
-            self.journal.log_valid(
-                f"test of epoch {summary.best_epoch}  {tested.text()}  ({tested.protocol})"
-            )
-        if processes.is_rank0:
-            folder.write_json("metrics.json", summary.to_json())
-        return summary
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of the test metrics, or of validation if nothing is tested."""
+        valid, test = self.setup.tasks
+        ranked = next((t for t in (test, valid) if t is not None and len(t.queries)), None)
+        return self.setup.dataset.split if ranked is None else ranked.protocol.text()
+
+    def record_end(self, summary: Summary, *, complete: bool) -> None:
+        """Write ``record.json``, on rank 0."""
+        if self.setup.processes.is_rank0:
+            energy, config = self.energy.report(), self.setup.resolved.config
+            write_record(self.setup.folder, summary, config, energy, complete=complete)

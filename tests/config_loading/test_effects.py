@@ -17,7 +17,7 @@ import torch
 
 from hasten import api
 from hasten.build import build_model, load_data, ranking_tasks
-from hasten.config import AnyDataOptions, DistributedOptions
+from hasten.config import AnyDataOptions, DistributedOptions, RunConfig
 from hasten.config_loading.build import build_config, load_config
 from hasten.config_loading.effects import refuse_without_effect, without_effect
 from hasten.config_loading.keys import known_keys
@@ -31,7 +31,7 @@ from hasten.registry import BUILT_IN, load_model, reads
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.config_text import config_text
 from hasten.training import trainer as trainer_module
-from hasten.training.precision import Precision, resolve_precision
+from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
 from hasten.training.step import DataShard, OptimizerStep
@@ -236,6 +236,19 @@ Entry = tuple[Any, Mapping[str, Any], Callable[[Any], Any] | Literal["loop"]]
 FALLING = {"training.schedule": "linear", "training.epochs": 2}
 NO_NUMBER = {"training.lr": 1e30}
 NO_GAIN = {"training.lr": 1e-12}
+
+
+def refused_fp16(config: RunConfig) -> bool:
+    """Whether a CPU without fp16 arithmetic refuses to train."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hasten.training.precision.cpu_computes_fp16", lambda: False)
+        try:
+            refuse_emulated_fp16(config.training, CPU)
+        except ConfigurationError:
+            return True
+    return False
+
+
 EFFECTS: dict[str, Entry] = {
     "training.epochs": (3, FALLING, learning_rates),
     "training.batch_size": (5, {}, weights),
@@ -253,6 +266,7 @@ EFFECTS: dict[str, Entry] = {
     "training.clip_norm": (1e-9, {}, weights),
     "training.clip_norm_type": ("inf", {"training.clip_norm": 1e-9}, weights),
     "training.precision": ("bf16", {}, weights),
+    "training.emulate_fp16": (True, {"training.precision": "fp16"}, refused_fp16),
     "training.accumulate": (2, {}, micro_batches),
     "training.recompute": (True, {}, saved_numbers),
     "training.cleanup_every": (1, {}, "loop"),
@@ -296,7 +310,7 @@ REFUSED: dict[str, set[str]] = {
     "sasrec": set(),
     "tisasrec": set(),
     "kgat": NOT_COMPILED,
-    "bprmf": NOT_RECOMPUTED | NOT_COMPILED | {"training.precision"},
+    "bprmf": NOT_RECOMPUTED | NOT_COMPILED | {"training.precision", "training.emulate_fp16"},
     "lightgcn": NOT_RECOMPUTED | NOT_COMPILED,
     "mmgcn": set(),
     "dragon": NOT_COMPILED,

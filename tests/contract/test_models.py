@@ -262,7 +262,10 @@ def test_lower_precision_follows_float32(case, precision, tmp_path):
             train(case, tmp_path / "low", training__precision=precision)
         return
     train(case, tmp_path / "fp32", training__epochs=4)
-    train(case, tmp_path / "low", training__precision=precision, training__epochs=4)
+    low_precision = {"training__precision": precision, "training__epochs": 4}
+    if precision == "fp16":
+        low_precision["training__emulate_fp16"] = True
+    train(case, tmp_path / "low", **low_precision)
     full, low = (
         [r[case.loss] for r in training_log(tmp_path / name) if r["kind"] == "train"]
         for name in ("fp32", "low")

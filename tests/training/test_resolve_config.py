@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from hasten.config import RunConfig
+from hasten.config import RunConfig, TrainingOptions
+from hasten.distributed.device import cpu_computes_fp16
 from hasten.distributed.launch import Launch
 from hasten.distributed.processes import Processes
+from hasten.errors import ConfigurationError
 from hasten.models.sequential.sasrec import SASRecOptions
+from hasten.training.precision import refuse_emulated_fp16
 from hasten.training.resolve_config import resolve_config
 
 
@@ -66,11 +70,43 @@ def test_a_precision_that_the_cpu_only_emulates_is_warned_of(monkeypatch):
     monkeypatch.setattr("hasten.training.precision.cpu_computes_bf16", lambda: False)
     (warning,) = of(1, precision="bf16").warnings
     assert "slower here, not faster: this CPU has no bf16 instructions" in warning
+    monkeypatch.setattr("hasten.training.precision.cpu_computes_fp16", lambda: False)
     (warning,) = of(1, precision="fp16").warnings
-    assert "CPUs have no fast fp16 products" in warning
+    assert "this CPU has no fp16 arithmetic" in warning
     assert of(1, precision="auto").warnings == of(1).warnings == ()
     monkeypatch.setattr("hasten.training.precision.cpu_computes_bf16", lambda: True)
-    assert of(1, precision="bf16").warnings == ()
+    monkeypatch.setattr("hasten.training.precision.cpu_computes_fp16", lambda: True)
+    assert of(1, precision="bf16").warnings == of(1, precision="fp16").warnings == ()
+
+
+def test_fp16_is_refused_on_a_cpu_that_emulates_it(monkeypatch):
+    """Not on a CPU that computes it, nor on another device, nor if it is forced."""
+    cpu, module = torch.device("cpu"), "hasten.training.precision"
+    fp16 = TrainingOptions(precision="fp16")
+    monkeypatch.setattr(f"{module}.cpu_computes_fp16", lambda: False)
+    for bf16, remedy in ((True, "--precision bf16, which this CPU"), (False, "--precision auto,")):
+        monkeypatch.setattr(f"{module}.cpu_computes_bf16", lambda bf16=bf16: bf16)
+        with pytest.raises(ConfigurationError, match=r"no fp16 arithmetic.*slower") as raised:
+            refuse_emulated_fp16(fp16, cpu)
+        assert remedy in str(raised.value)
+        assert "--set training.emulate_fp16=true" in str(raised.value)
+    for device in ("cuda", "mps"):
+        refuse_emulated_fp16(fp16, torch.device(device))
+    refuse_emulated_fp16(TrainingOptions(precision="fp16", emulate_fp16=True), cpu)
+    for other in ("fp32", "bf16", "auto"):
+        refuse_emulated_fp16(TrainingOptions(precision=other), cpu)
+    monkeypatch.setattr(f"{module}.cpu_computes_fp16", lambda: True)
+    refuse_emulated_fp16(fp16, cpu)
+
+
+@pytest.mark.parametrize(
+    ("flags", "computes"),
+    [("avx2 avx512_bf16", False), ("avx512_fp16", True), ("amx_fp16", True), ("asimdhp", True)],
+)
+def test_fp16_arithmetic_is_read_from_the_flags_of_the_cpu(monkeypatch, flags, computes):
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: f"flags : fpu {flags}")
+    monkeypatch.setattr("hasten.distributed.device.platform.machine", lambda: "x86_64")
+    assert cpu_computes_fp16() == computes
 
 
 def test_a_cleanup_that_can_do_nothing_is_warned_of(monkeypatch):

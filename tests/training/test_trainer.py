@@ -279,13 +279,28 @@ def test_persistent_nan_stops_the_run_and_names_the_culprit(tmp_path, monkeypatc
 def test_precision_that_does_not_hold_is_lowered(tmp_path, monkeypatch):
     _poison(monkeypatch, math.inf, only_low=True)
     result = train(
-        tmp_path / "run", training__bad_steps=3, training__precision="fp16", training__epochs=3
+        tmp_path / "run",
+        training__bad_steps=3,
+        training__precision="fp16",
+        training__emulate_fp16=True,
+        training__epochs=3,
     )
     assert result.summary.effective["precision"] == "fp32"
     assert result.summary.effective["bad_steps"] == 6
     log = (tmp_path / "run" / "train.log").read_text()
     assert "going on in bf16" in log
     assert "going on in fp32" in log
+
+
+def test_fp16_on_a_cpu_that_emulates_it_is_refused_unless_forced(tmp_path, monkeypatch):
+    monkeypatch.setattr("hasten.training.precision.cpu_computes_fp16", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"emulate_fp16=true"):
+        train(tmp_path / "run", training__precision="fp16")
+    assert not (tmp_path / "run").exists()
+    settings = {"training__precision": "fp16", "training__emulate_fp16": True}
+    result = train(tmp_path / "run", **settings, training__epochs=1)
+    assert result.summary.effective["precision"] == "fp16"
+    assert "no fp16 arithmetic" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_training_leaves_torchs_generator_alone(tmp_path):

@@ -83,6 +83,10 @@ class TrainingOptions(Section):
         "fp32",
         description="mixed precision (autocast); auto: bf16 where it is fast, else fp32",
     )
+    emulate_fp16: Annotated[bool, OnlyWith("precision", "fp16")] = Field(
+        False,
+        description="train with precision=fp16 on a CPU without fp16 arithmetic too; slower",
+    )
     accumulate: int = Field(
         1,
         ge=1,

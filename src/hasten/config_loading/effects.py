@@ -72,7 +72,7 @@ def _unsupported(key: str, model: type[Model]) -> str | None:
         return f"{model.name} is fitted in one pass, without gradient steps"
     if key == "training.recompute" and not supports.recompute:
         return f"{model.name} has no activation checkpointing"
-    if key == "training.precision" and not supports.precision:
+    if key in ("training.precision", "training.emulate_fp16") and not supports.precision:
         return f"{model.name} has no matrix products that a lower precision would speed up"
     if key == "training.compile" and not supports.compile:
         return f"{model.name} has nothing to compile"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import torch
@@ -91,8 +92,17 @@ def prepare_threads(launch: Launch | None) -> None:
 
 def cpu_computes_bf16() -> bool:
     """Whether this CPU multiplies bfloat16 matrices faster than float32 ones (AMX or AVX-512)."""
+    return _cpu_has("amx_bf16", "avx512_bf16")
+
+
+def cpu_computes_fp16() -> bool:
+    """Whether this CPU has float16 arithmetic: AMX, AVX-512 or ARM's half-precision extension."""
+    return _cpu_has("amx_fp16", "avx512_fp16", "asimdhp") or platform.machine() == "arm64"
+
+
+def _cpu_has(*instructions: str) -> bool:
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
-    return "amx_bf16" in flags or "avx512_bf16" in flags
+    return any(name in flags for name in instructions)

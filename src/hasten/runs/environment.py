@@ -33,6 +33,7 @@ _SECRET_VALUE = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_VALUE = 300
+_CPU_FEATURES = (("avx2", "avx512f", "avx512_bf16", "amx_bf16"), ("asimd", "sve", "bf16"))
 
 
 def describe_environment() -> dict[str, Any]:
@@ -50,7 +51,12 @@ def describe_environment() -> dict[str, Any]:
             "safetensors": _version("safetensors"),
         },
         "system": platform.platform(),
-        "cpu": {"model": _cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
+        "cpu": {
+            "model": _cpu_model(),
+            "count": os.cpu_count(),
+            "usable": usable_cpus(),
+            "instructions": [name for name, there in cpu_features().items() if there],
+        },
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "devices": _devices(),
         "threads": {
@@ -107,13 +113,30 @@ def reset_peak_memory() -> bool:
     return True
 
 
+def cpu_features() -> dict[str, bool]:
+    """Instruction sets that determine the speed of matrix products; empty if unknown."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    flags = {
+        flag
+        for line in text.splitlines()
+        if line.startswith(("flags", "Features"))
+        for flag in line.partition(":")[2].split()
+    }
+    arm = platform.machine() in ("aarch64", "arm64")
+    return {name: name in flags for name in _CPU_FEATURES[arm]}
+
+
 def _version(package: str) -> str:
     from importlib.metadata import version  # noqa: PLC0415 - slow to import
 
     return version(package)
 
 
-def _usable_cpus() -> int | None:
+def usable_cpus() -> int | None:
+    """The number of processors that this process may use; None if unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()

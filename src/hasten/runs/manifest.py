@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from hasten.atomic_write import current_folder
 from hasten.errors import CheckpointError, os_errors_as
 
 FORMAT, FORMAT_VERSION = "hasten checkpoint", 1
@@ -28,7 +29,7 @@ def manifest_bytes(files: Mapping[str, tuple[int, str]]) -> bytes:
     """The manifest of these files (name -> bytes, SHA-256), with a hash of its own content."""
     listed = {name: {"bytes": size, "sha256": sha} for name, (size, sha) in files.items()}
     body = {"format": FORMAT, "version": FORMAT_VERSION, "files": listed}
-    return json.dumps({**body, "sha256": _own_hash(body)}, indent=1).encode()
+    return json.dumps({**body, "sha256": own_hash(body)}, indent=1).encode()
 
 
 def verify_files(folder: Path, groups: Collection[str] | None) -> list[str]:
@@ -49,7 +50,31 @@ def verify_files(folder: Path, groups: Collection[str] | None) -> list[str]:
     return wanted
 
 
-def _own_hash(body: Mapping[str, Any]) -> str:
+def recorded_hash(folder: Path, name: str, *, verify: bool = False) -> str:
+    """The SHA-256 that the manifest lists for a file. Raises CheckpointError.
+
+    verify: check the content of the file too.
+    """
+    with os_errors_as(CheckpointError, "cannot be read", folder):
+        path = current_folder(folder)
+        files = _read_manifest(path)
+        if name not in files:
+            raise CheckpointError(f"{folder}: holds no {name}")
+        sha: str = files[name]["sha256"]
+        if verify:
+            _check_size(path / name, files[name]["bytes"])
+            _check_hash(path / name, sha)
+        return sha
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def own_hash(body: Mapping[str, Any]) -> str:
+    """SHA-256 of a JSON object, for the object to hold beside its content."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
@@ -71,7 +96,7 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
             f"{path}: version {body.get('version')!r} of the format, but this hasten reads version "
             f"{FORMAT_VERSION}; use the hasten that wrote it"
         )
-    if body.pop("sha256", None) != _own_hash(body):
+    if body.pop("sha256", None) != own_hash(body):
         raise CheckpointError(f"{path}: damaged: it does not match its own sha256")
     files = body.get("files")
     if not isinstance(files, dict) or not all(map(_well_formed, files.items())):
@@ -112,7 +137,5 @@ def _check_size(path: Path, expected: int) -> None:
 
 
 def _check_hash(path: Path, expected: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
+    if hash_of(path) != expected:
         raise CheckpointError(f"{path}: damaged: its content does not match its sha256")

@@ -21,11 +21,13 @@ COPIED = re.compile(
 )
 COPIED_FROM = ("*", "data/*", "best/*", "final/*", "checkpoints/*/*")
 _NOT_COPIED = re.compile(
-    r"config\.yaml|\.lock|\.starting|train-rank\d+\.log|events\.out\.tfevents\..+"
+    r"config\.yaml|record\.json|\.lock|\.starting|train-rank\d+\.log|events\.out\.tfevents\..+"
 )
 _FOLDERS = re.compile(rf"data|checkpoints|{_CHECKPOINT}")
 #: what is replaced whole in the run folder itself, so that an interrupted write leaves traces
-RECOVERED = re.compile(r"best|final|config\.yaml|(data|environment|metrics)\.json|metrics\.jsonl")
+RECOVERED = re.compile(
+    r"best|final|config\.yaml|(data|environment|metrics|record)\.json|metrics\.jsonl"
+)
 
 
 def files_below(folder: Path) -> Iterator[str]:

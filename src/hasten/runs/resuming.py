@@ -174,8 +174,12 @@ def _refuse_changed_config(folder: RunFolder, checkpoint: Checkpoint) -> None:
 
 def fixed_options(config: RunConfig) -> dict[str, Any]:
     """The options that a run keeps when it resumes, as JSON values by dotted key."""
-    values = _flat(config.model_dump(mode="json", exclude={"out"}))
-    return {name: value for name, value in values.items() if name not in RESUMABLE}
+    return {name: value for name, value in all_options(config).items() if name not in RESUMABLE}
+
+
+def all_options(config: RunConfig) -> dict[str, Any]:
+    """The options of a run but ``out``, as JSON values by dotted key."""
+    return _flat(config.model_dump(mode="json", exclude={"out"}))
 
 
 def _restore_best(folder: RunFolder, chosen: Checkpoint, warn: Callable[[str], None]) -> None:

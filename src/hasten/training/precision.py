@@ -13,7 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hasten.distributed.device import cpu_computes_bf16
+from hasten.config import TrainingOptions
+from hasten.distributed.device import cpu_computes_bf16, cpu_computes_fp16
+from hasten.errors import ConfigurationError
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 _LOWER: dict[str, PrecisionName] = {"fp16": "bf16", "bf16": "fp32"}
@@ -78,16 +80,30 @@ def slow_precision(name: PrecisionName | Literal["auto"], device: torch.device) 
     """A warning if the device only emulates this precision, else None."""
     if device.type != "cpu" or name in ("fp32", "auto"):
         return None
-    if name == "bf16" and cpu_computes_bf16():
+    if cpu_computes_bf16() if name == "bf16" else cpu_computes_fp16():
         return None
     told = "this CPU has no bf16 instructions (avx512_bf16 or amx_bf16)"
     cost = "its products were measured 240 times slower than fp32 on a CPU with AVX2 alone"
     if name == "fp16":
-        told = "CPUs have no fast fp16 products"
-        cost = "they were measured 4 to 15 times slower than fp32"
+        told = "this CPU has no fp16 arithmetic (avx512_fp16 or amx_fp16)"
+        cost = "its products were measured 4 to 15 times slower than fp32"
     return (
         f"training.precision={name} makes training slower here, not faster: {told}, and {cost}; "
         "--precision auto takes what is fast"
+    )
+
+
+def refuse_emulated_fp16(options: TrainingOptions, device: torch.device) -> None:
+    """Raise ConfigurationError for fp16 on a CPU that emulates it, unless it is forced."""
+    if options.precision != "fp16" or options.emulate_fp16 or device.type != "cpu":
+        return
+    if cpu_computes_fp16():
+        return
+    other = "bf16, which this CPU multiplies faster" if cpu_computes_bf16() else "auto"
+    raise ConfigurationError(
+        "training.precision=fp16: this CPU has no fp16 arithmetic (avx512_fp16 or amx_fp16); "
+        "emulated products were measured 4 to 15 times slower than fp32. Use --precision "
+        f"{other}, or force fp16 with --set training.emulate_fp16=true"
     )
 
 

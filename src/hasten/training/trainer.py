@@ -89,13 +89,16 @@ class Trainer:
         self.sync_interval = _SYNC_INTERVAL_CPU if on_cpu else _SYNC_INTERVAL
         self.cleanup_every = options.cleanup_every
 
-    def run(self) -> str:
-        """Train until the epoch limit, early stopping or the time limit; return the reason."""
+    def run(self, until: int | None = None) -> str:
+        """Train until the epoch limit, early stopping or the time limit; return the reason.
+
+        until: an earlier epoch to end after, on the learning rates of the whole run.
+        """
         self.control.start()
         self.state.started = self.control.started
         self.compile()
         self.model.train()
-        while self.state.position.epoch < self.epochs:
+        while self.state.position.epoch < min(self.epochs, until or self.epochs):
             if self.state.early_stopping.exhausted:
                 return f"no improvement for {self.config.training.patience}"
             if self.train_epoch():
