@@ -87,6 +87,9 @@ def problem(words: list[str]) -> str | None:
         if rest[0] not in command.commands:
             return f"no command {rest[0]}"
         command, rest = command.commands[rest[0]], rest[1:]
+    if command.name == "doctor" and "--step" in rest:  # the options of train
+        command = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
+        rest.remove("--step")
     options = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
     keys = set(known_keys(None)).union(*(known_keys(e.load().Options) for e in BUILT_IN))
     for word, following in pairwise([*rest, ""]):

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from hasten.cli import selftest
-from hasten.cli.doctor import cpu_features, memory
+from hasten.cli.doctor import memory
 from hasten.cli.main import main
 from hasten.cli.selftest import Check, check_compiler, check_products, check_training
+from hasten.runs.environment import cpu_features
 
 
 def test_this_machine_is_described(capsys):

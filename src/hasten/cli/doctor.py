@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,29 @@ VARIABLES = (
     "THP_MEM_ALLOC_ENABLE", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME",
     "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR",
 )  # fmt: skip
-_CPU_FEATURES = (("avx2", "avx512f", "avx512_bf16", "amx_bf16"), ("asimd", "sve", "bf16"))
+
+
+#: options of train that concern its run folder or its end
+_OF_RUNS = ("out", "resume", "refit", "max_time")
+
+
+class DoctorCommand(options.Command):
+    """``doctor``, which with ``--step`` also takes the arguments and options of ``train``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words for ``train`` aside."""
+        if "--step" in args:
+            own = ("--step", "--json", "--debug", "--help", "-h")
+            ctx.meta[__name__] = [word for word in args if word not in own]
+            args = [word for word in args if word in own]
+        return super().parse_args(ctx, args)
 
 
 def doctor(
     context: typer.Context,
+    step: bool = switch(
+        "--step", "Measure training steps: --step MODEL [DATA] and the options of train."
+    ),
     distributed: bool = switch(
         "--distributed", "Test several processes and the communication between them."
     ),
@@ -37,7 +54,12 @@ def doctor(
     """Describe this machine and test the installation.
 
     The exit code is 1 if a test fails.
+    With --step, show where the time of a training step goes, and what would change it:
+    hasten doctor --step sasrec events.csv --batch-size 256
     """
+    if step:
+        _measure_steps(context, json)
+        return
     flags = options.given(device=device, devices=devices, backend=backend, master_port=master_port)
     if flags and not distributed:
         raise UsageError(f"--{next(iter(flags)).replace('_', '-')} needs --distributed")
@@ -53,6 +75,56 @@ def doctor(
         _show(found)
     if not found["ok"]:
         raise typer.Exit(1)
+
+
+def _measure_steps(context: typer.Context, json: bool) -> None:
+    """Measure the steps of a configuration, given as for ``train``."""
+    root: Any = context.find_root().command
+    command = root.commands["train"]
+    given = command.make_context("hasten doctor --step", context.meta[__name__]).params
+    if useless := [name for name in _OF_RUNS if given[name]]:
+        raise UsageError(f"--{useless[0].replace('_', '-')} has no effect with --step")
+    options.prepare_process(several=True)
+    from hasten.config_loading.build import build_config  # noqa: PLC0415 - only when needed
+
+    config = build_config(
+        given["model"], given["data"], given["config"], given["sets"] or [], options.given(**given)
+    )
+    port = config.distributed.master_port
+    options.start_if_several(context, config.devices, given["devices"] is not None, port)
+    from hasten.profiling.profile import profile_step  # noqa: PLC0415 - brings torch
+
+    found = profile_step(config)
+    if json:
+        output.write_json(found)
+    _show_steps(found)
+
+
+def _show_steps(found: dict[str, Any]) -> None:
+    output.say(
+        f"{found['model']} on {found['data']}: {found['device']}, processes {found['devices']}, "
+        f"threads {found['threads']}, {found['precision']}, batch size {found['batch_size']}"
+    )
+    for phase in found["phases"]:
+        parts = phase["milliseconds"]
+        output.say(
+            f"\nstep of {phase['name']}: {sum(parts.values()):.1f} ms (mean of "
+            f"{phase['measured_steps']}), {phase['steps_per_epoch']:,} an epoch"
+        )
+        for part, milliseconds in parts.items():
+            output.say(f"  {part:<15} {milliseconds:10.2f} ms")
+    if (evaluation := found["evaluation"]) is not None:
+        output.say(
+            f"\nevaluation: {evaluation['seconds']:.2f} s; a batch "
+            f"{evaluation['batch_milliseconds']:.1f} ms, {evaluation['batches']:,} batches"
+        )
+    epoch = found["epoch"]
+    output.say(f"\nepoch with its evaluation: about {epoch['seconds']:.2f} s")
+    for part, share in epoch["shares"].items():
+        output.say(f"  {part:<15} {share:10.0%}")
+    output.say(f"\nbottleneck: {found['bottleneck']}")
+    for each in found["advice"]:
+        output.say(f"  try {each['option']}: {each['reason']}")
 
 
 def _examine_processes(context: typer.Context, flags: dict[str, Any]) -> dict[str, Any]:
@@ -76,6 +148,7 @@ def examine() -> dict[str, Any]:
     from hasten.data.sources.fetch import cache_folder  # noqa: PLC0415
     from hasten.runs.allocator import allocator_report  # noqa: PLC0415
     from hasten.runs.environment import (  # noqa: PLC0415
+        cpu_features,
         describe_environment,
         recorded_variables,
     )
@@ -100,22 +173,6 @@ def examine() -> dict[str, Any]:
         },
         "checks": [vars(check) for check in checks],
     }
-
-
-def cpu_features() -> dict[str, bool]:
-    """Instruction sets that determine the speed of matrix products; empty if unknown."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    flags = {
-        flag
-        for line in text.splitlines()
-        if line.startswith(("flags", "Features"))
-        for flag in line.partition(":")[2].split()
-    }
-    arm = platform.machine() in ("aarch64", "arm64")
-    return {name: name in flags for name in _CPU_FEATURES[arm]}
 
 
 def memory() -> dict[str, int | None]:

@@ -32,6 +32,7 @@ from hasten.cli import (
     recommend,
     resume,
     train,
+    verify,
 )
 from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError, did_you_mean
 
@@ -89,11 +90,11 @@ def _hasten(
 app.command(cls=train.TrainCommand)(train.train)
 for command in (
     resume.resume, evaluate.evaluate, recommend.recommend, predict.predict, influence.influence,
-    embed.embed,
+    embed.embed, verify.verify,
 ):  # fmt: skip
     app.command(cls=options.Command)(command)
 app.command("check-embeddings", cls=options.Command)(embed.check)
-app.command(cls=options.Command)(doctor.doctor)
+app.command(cls=doctor.DoctorCommand)(doctor.doctor)
 data.app.command(cls=options.Command)(data_make.features)
 data.app.command(cls=options.Command)(data_make.make)
 app.add_typer(data.app, name="data", cls=_Commands)

@@ -169,6 +169,13 @@ class Phase(ABC):
         """
         return False
 
+    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+        """Replace the functions that build the tensors of a batch by ``wrap(function)``.
+
+        For measuring; these functions must not call each other.
+        """
+        return
+
     @abstractmethod
     def examples(self, batch: Batch) -> int:
         """The number of examples of this batch (targets, triples, ...), for the throughput."""

@@ -104,6 +104,9 @@ class CompletionPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
+    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+        self.data.batch = wrap(self.data.batch)  # type: ignore[method-assign]
+
     def encode(self, batch: Batch) -> Encoded:
         """Return nothing, but reset the moments of the step."""
         for moments in self.model.moments:

@@ -15,8 +15,8 @@ these add up to the same step, with neighbor sampling too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -116,6 +116,10 @@ class LinkPhase(Phase):
 
     def _wanted_by_batch(self, batch: Batch) -> Int64:
         return self._wanted_nodes.get(batch.key, lambda: self._wanted(batch, batch.ids.numpy()))
+
+    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+        self._wanted = wrap(self._wanted)  # type: ignore[method-assign]
+        self._scored = wrap(self._scored)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
         """Mode full: the vectors that the batch needs. Other modes encode each micro-batch."""

@@ -160,6 +160,9 @@ class NextItemPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
+    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+        self.lay_out = wrap(self.lay_out)  # type: ignore[method-assign]
+
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         loss = self.model.next_item_loss(self.lay_out(batch, ids.numpy()))
         return [Term("loss", loss, batch.denominators["targets"])]

@@ -7,9 +7,9 @@ depends only on its number in the epoch, so batches are the same in every proces
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -132,6 +132,9 @@ class PairwisePhase(ExampleBatches):
             return whole
         local = ids - batch.ids[0]  # the ids of a batch are consecutive
         return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
+
+    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+        self.sample = wrap(self.sample)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
         seed = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)

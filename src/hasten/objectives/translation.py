@@ -7,9 +7,9 @@ uniformly, then one of their edges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -129,6 +129,9 @@ class TranslationPhase(ExampleBatches):
         order = torch.argsort(relation, stable=True)
         sizes = torch.bincount(relation, minlength=self.relations).tolist()
         return TranslationBatch(relation[order], nodes[order].view(-1), sizes, order)
+
+    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+        self.sample = wrap(self.sample)  # type: ignore[method-assign]
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         table: Tensor = self._parameters[0]
