@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hasten.api import Result, load, train
+    from hasten.comparison.compare import compare
     from hasten.errors import HastenError
     from hasten.integrations.node_embeddings import generate_hgt_embeddings_batched
 
@@ -19,6 +20,7 @@ __all__ = [
     "HastenError",
     "Result",
     "__version__",
+    "compare",
     "generate_hgt_embeddings_batched",
     "load",
     "train",
@@ -27,10 +29,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import torch only when an attribute that needs it is accessed."""
-    if name in ("train", "load", "Result"):
+    if name in ("train", "load", "Result", "compare"):
         from hasten.runs.allocator import tune_process  # noqa: PLC0415 - before torch
 
         tune_process()
+    if name == "compare":
+        from hasten.comparison.compare import compare  # noqa: PLC0415
+
+        return compare
+    if name in ("train", "load", "Result"):
         from hasten import api  # noqa: PLC0415
 
         return getattr(api, name)

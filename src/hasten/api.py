@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hasten.config import RunConfig
 from hasten.config_loading.build import build_config
-from hasten.distributed.launch import processes_to_start, run_processes
-from hasten.errors import HastenError, UsageError
+from hasten.distributed.launch import processes_to_start
+from hasten.errors import UsageError
 from hasten.inference.predict import Predictions, predict
 from hasten.inference.recommend import Recommendations, recommend
 from hasten.loaded_run import LoadedRun, load_run
 from hasten.run import train as train_run
-from hasten.runs.config_text import config_text
+from hasten.run_in_processes import train_in_processes
 from hasten.runs.summary import Summary
 
 if TYPE_CHECKING:
@@ -112,35 +109,13 @@ def train(
     built = build_config(model, path, None if config is None else Path(config), (), given)
     count = processes_to_start(built.devices, "devices" in given, built.distributed.master_port)
     if count:
-        return Result(_train_in_processes(built, count, table, quiet, refit))
+        if table is not None:
+            raise UsageError(
+                f"devices={count} with a table in memory: several processes read the data from "
+                "files; save the table (to Parquet, say) and give its path"
+            )
+        return Result(train_in_processes(built, count, quiet=quiet, refit=refit))
     return Result(train_run(built, table=table, quiet=quiet, refit=refit))
-
-
-def _train_in_processes(
-    config: RunConfig, count: int, table: object | None, quiet: bool, refit: bool
-) -> Summary:
-    """Train in ``count`` new processes of the command line and read their JSON output."""
-    if table is not None:
-        raise UsageError(
-            f"devices={count} with a table in memory: several processes read the data from files; "
-            "save the table (to Parquet, say) and give its path"
-        )
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "config.yaml"
-        file.write_text(config_text(config), encoding="utf-8")
-        arguments = ["train", "--config", str(file), "--json"]
-        arguments += ["--out", str(config.out)] if config.out is not None else []
-        arguments += ["--quiet"] if quiet else []
-        arguments += ["--refit"] if refit else []
-        ended = run_processes(arguments, count, config.distributed.master_port, capture=True)
-    lines = ended.output.splitlines()
-    values = json.loads(lines[-1]) if lines else {}
-    if ended.code == 0:
-        return Summary.from_json(values)
-    told = values.get("error", {"code": "processes", "message": ended.problem})
-    error = HastenError(told["message"] or "the processes failed; see their messages above")
-    error.code, error.exit_code = told["code"], ended.code
-    raise error
 
 
 def load(run: str | Path, checkpoint: str = "best", device: str = "auto") -> LoadedRun:

@@ -51,9 +51,10 @@ def load_data(config: RunConfig, table: object | None) -> AnyDataset:
 
 def _read(config: RunConfig, table: object | None) -> AnyDataset:
     """Load the data for the options of a model family."""
-    options, seed = config.data, config.seed
+    options = config.data
+    seed = options.seed_for_split(config.seed)
     if isinstance(options, TripleOptions):
-        return _read_graph(config, options, table)
+        return _read_graph(config, options, table, seed)
     if isinstance(options, PairOptions):
         return load_pairs(options, seed, table)
     if isinstance(options, FeatureOptions):
@@ -64,7 +65,9 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
     return load_dataset(options, seed) if table is None else load_table(table, options, seed)
 
 
-def _read_graph(config: RunConfig, options: TripleOptions, table: object | None) -> AnyDataset:
+def _read_graph(
+    config: RunConfig, options: TripleOptions, table: object | None, seed: int
+) -> AnyDataset:
     """Load a graph, with node features if the model takes them as input."""
     files = options.features if isinstance(options, TypedGraphOptions) else {}
     wanted = getattr(config.model, "inputs", None) == "features"
@@ -79,9 +82,9 @@ def _read_graph(config: RunConfig, options: TripleOptions, table: object | None)
             "--set data.features.TYPE=FILE (.npy or Parquet), for at least one type"
         )
     if table is not None:
-        graph = load_graph_table(table, options, config.seed)
+        graph = load_graph_table(table, options, seed)
     else:
-        graph = load_graph(options, config.seed)
+        graph = load_graph(options, seed)
     return with_node_features(graph, files) if files else graph
 
 

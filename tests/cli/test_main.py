@@ -199,7 +199,7 @@ def test_control_characters_do_not_reach_the_terminal(run, capsys):
     [
         (["tran"], "unknown command 'tran'"),
         (["tran"], "did you mean 'train'?"),
-        (["compare", "sasrec", "x"], "unknown command 'compare'"),
+        (["compere", "sasrec", "x"], "unknown command 'compere'"),
         (["train", "--epoch", "3"], "unknown option --epoch of hasten train; did you mean '--ep"),
         (["train", "toy", "--epochs", "x"], "training.epochs = x (--epochs): must be a whole nu"),
         (["train", "toy", "--lr", "-1"], "training.lr = -1 (--lr): must be more than 0"),

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from hasten import console
 from hasten.cli import (
+    compare,
     data,
     data_make,
     doctor,
@@ -89,8 +90,8 @@ def _hasten(
 
 app.command(cls=train.TrainCommand)(train.train)
 for command in (
-    resume.resume, evaluate.evaluate, recommend.recommend, predict.predict, influence.influence,
-    embed.embed, verify.verify,
+    resume.resume, evaluate.evaluate, compare.compare, recommend.recommend, predict.predict,
+    influence.influence, embed.embed, verify.verify,
 ):  # fmt: skip
     app.command(cls=options.Command)(command)
 app.command("check-embeddings", cls=options.Command)(embed.check)

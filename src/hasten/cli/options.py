@@ -136,7 +136,9 @@ def given(**arguments: Any) -> dict[str, Any]:
     names = {*EVERYDAY, *RunConfig.model_fields, "metrics", "topk"} - {"model", "data"}
     flags = {k: value for k, value in arguments.items() if k in names and value is not None}
     if "max_time" in flags:
-        flags["max_time"] = seconds(flags["max_time"])
+        from hasten.config_loading.durations import parse_seconds  # noqa: PLC0415
+
+        flags["max_time"] = parse_seconds("max-time", flags["max_time"])
     return flags
 
 
@@ -149,11 +151,3 @@ def check_export(out: Path | None, format: str | None) -> None:
     from hasten.inference import export  # noqa: PLC0415 - brings pyarrow
 
     export.check_target(out, format)
-
-
-def seconds(text: str) -> float:
-    """``90``, ``90s``, ``30m`` or ``1.5h`` in seconds."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip().lower())
-    if match is None:
-        raise UsageError(f"--max-time {text}: expected seconds, or a number with s, m or h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

@@ -39,10 +39,17 @@ class DataOptions(Section):
         (0.8, 0.1, 0.1),
         description="train, valid, test shares of each user's interactions, or of triples",
     )
+    split_seed: int | None = Field(
+        None, ge=0, lt=2**63, description="seed of a random split; none: the seed of the run"
+    )
     refit: bool = Field(
         False,
         description="train on the validation part too, for as many epochs as were selected",
     )
+
+    def seed_for_split(self, seed: int) -> int:
+        """The seed of a random split in a run with this seed."""
+        return seed if self.split_seed is None else self.split_seed
 
     @model_validator(mode="after")
     def _check_ratios(self) -> DataOptions:

@@ -47,6 +47,7 @@ def load_any(options: AnyDataOptions, seed: int) -> AnyDataset:
         DataError: the data cannot be used; with file, line and text.
         UsageError: options that these data do not have.
     """
+    seed = options.seed_for_split(seed)
     if options.format != triples.NAME and holds_knowledge(options):
         return load_knowledge(narrowed(options, KnowledgeOptions), seed)
     if options.format != triples.NAME and holds_features(options):

@@ -179,7 +179,7 @@ def fixed_options(config: RunConfig) -> dict[str, Any]:
 
 def all_options(config: RunConfig) -> dict[str, Any]:
     """The options of a run but ``out``, as JSON values by dotted key."""
-    return _flat(config.model_dump(mode="json", exclude={"out"}))
+    return flat_options(config.model_dump(mode="json", exclude={"out"}))
 
 
 def _restore_best(folder: RunFolder, chosen: Checkpoint, warn: Callable[[str], None]) -> None:
@@ -232,19 +232,20 @@ def with_changes(
 def requested_changes(config: RunConfig) -> dict[str, Any]:
     """The options that differ from those of the run in ``config.out``, for ``--resume auto``."""
     assert config.out is not None
-    saved = _flat(load_config(config.out / "config.yaml").model_dump())
-    wanted = _flat(config.model_dump())
+    saved = flat_options(load_config(config.out / "config.yaml").model_dump())
+    wanted = flat_options(config.model_dump())
     # the run may have been moved
     return {
         name: value for name, value in wanted.items() if name != "out" and value != saved.get(name)
     }
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_options(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested sections by dotted key."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict) and name != "columns":
-            flat.update(_flat(value, f"{prefix}{name}."))
+            flat.update(flat_options(value, f"{prefix}{name}."))
         else:
             flat[prefix + name] = value
     return flat

@@ -1,0 +1,153 @@
+"""Finished runs: what a comparison reads from their folders, and whether they can be compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hasten.config import RunConfig
+from hasten.config_loading.build import load_config
+from hasten.errors import RunFolderError, UsageError
+from hasten.runs.resuming import all_options
+from hasten.runs.run_folder import RunFolder
+from hasten.runs.summary import Summary
+
+#: options that name or place a run, or that the data's fingerprint and the protocol tell better
+_NOT_SETTINGS = ("data.", "distributed.", "checkpoint.", "evaluation.", "out", "seed", "recipe")
+#: the seed in the description of a random split
+_SEED = re.compile(r"seed \d+")
+#: options that decide which users and items are ranked, and how
+_PROTOCOL = ("candidates", "mask_history", "users", "ties")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run folder and its result. data, environment: ``data.json`` and ``environment.json``."""
+
+    path: Path
+    config: RunConfig
+    summary: Summary
+    data: dict[str, Any]
+    environment: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> FinishedRun:
+        """Raises RunFolderError if the run is not finished."""
+        folder = RunFolder.open(path, lock=False)
+        if not (path / "metrics.json").is_file():
+            raise RunFolderError(
+                f"{path}: not finished yet: continue it with  hasten resume {path}"
+            )
+        return cls(
+            path,
+            load_config(path / "config.yaml"),
+            Summary.from_json(folder.read_json("metrics.json")),
+            folder.read_json("data.json"),
+            folder.read_json("environment.json"),
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that can change its result, speed or memory, by dotted key."""
+        options = all_options(self.config)
+        return {k: value for k, value in options.items() if not k.startswith(_NOT_SETTINGS)}
+
+    @property
+    def machine(self) -> tuple[Any, ...]:
+        """What makes times of two runs comparable, besides their settings."""
+        cpu = self.environment.get("cpu") or {}
+        devices = [each.get("name") for each in self.environment.get("devices") or []]
+        return cpu.get("model"), cpu.get("usable"), tuple(devices)
+
+
+@dataclass
+class Setting:
+    """Runs that differ only in their seed. name: what differs from the baseline."""
+
+    name: str
+    runs: list[FinishedRun] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.config.seed for run in self.runs]
+
+
+def group_by_setting(runs: Sequence[FinishedRun]) -> list[Setting]:
+    """The settings of these runs; the first run's is the baseline.
+
+    A second run of the same setting and seed is a repetition, and a setting of its own. Raises
+    UsageError if there is only one setting.
+    """
+    groups: list[list[FinishedRun]] = []
+    for run in runs:
+        for group in groups:
+            same = group[0].settings == run.settings
+            if same and run.config.seed not in [other.config.seed for other in group]:
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    if len(groups) == 1:
+        raise UsageError(
+            "nothing to compare: these runs differ only in their seeds; name runs of at least two "
+            "settings, the baseline first"
+        )
+    baseline = groups[0][0].settings
+    names = ["baseline", *(changed_options(group[0].settings, baseline) for group in groups[1:])]
+    return [
+        Setting(name if names.count(name) == 1 else f"{name} ({group[0].path})", group)
+        for name, group in zip(names, groups, strict=True)
+    ]
+
+
+def changed_options(settings: dict[str, Any], baseline: dict[str, Any]) -> str:
+    """``precision=bf16, model.loss=ce``; of another model, its name and what is not its own."""
+    changed = {k: v for k, v in settings.items() if k not in baseline or baseline[k] != v}
+    if "model.name" in changed:
+        own = {k: v for k, v in changed.items() if not k.startswith("model.") or k in baseline}
+        changed = {"model": own.pop("model.name"), **own}
+    shown = (f"{key.removeprefix('training.')}={_shown(value)}" for key, value in changed.items())
+    return ", ".join(shown) or "same settings again"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def refuse_incomparable(runs: Sequence[FinishedRun]) -> None:
+    """Raise UsageError, which says why, if runs have other data, parts or protocols."""
+    first, *others = runs
+    for run in others:
+        difference = _other_data(run, first) or _other_protocol(run, first)
+        if difference is not None:
+            raise UsageError(f"{run.path} and {first.path} cannot be compared: {difference}")
+
+
+def _other_data(run: FinishedRun, first: FinishedRun) -> str | None:
+    mine, other = run.data, first.data
+    if mine.get("fingerprint") == other.get("fingerprint"):
+        return None
+    splits = mine.get("split", ""), other.get("split", "")
+    if splits[0] == splits[1]:
+        return f"other data ({_counts(mine)}; {_counts(other)})"
+    reason = f"other parts of the data ({splits[0]}; {splits[1]})"
+    if _SEED.sub("", splits[0]) == _SEED.sub("", splits[1]):
+        reason += "; --set data.split_seed=0 gives the runs of all seeds the same parts"
+    return reason
+
+
+def _counts(data: dict[str, Any]) -> str:
+    counts = ", ".join(f"{n:,} {k}" for k, n in data["counts"].items() if isinstance(n, int))
+    return f"{data['name']}: {counts}"
+
+
+def _other_protocol(run: FinishedRun, first: FinishedRun) -> str | None:
+    mine, other = run.config.evaluation, first.config.evaluation
+    for name in _PROTOCOL:
+        values = getattr(mine, name), getattr(other, name)
+        if values[0] != values[1]:
+            return f"other protocols (evaluation.{name} is {values[0]}, and {values[1]})"
+    return None

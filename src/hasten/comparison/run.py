@@ -1,0 +1,100 @@
+"""A whole comparison: train its settings or read finished runs, compare, write the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hasten.atomic_write import write_atomically
+from hasten.comparison.page import page
+from hasten.comparison.result import (
+    Comparison,
+    compare_runs,
+    compare_settings,
+    compared_metrics,
+)
+from hasten.comparison.training import PLAN, Plan, open_comparison, train_settings
+from hasten.comparison.values import Part, unit_values
+from hasten.comparison.verdict import Margin
+from hasten.errors import RunFolderError, os_errors_as
+from hasten.runs.exact_json import to_plain_json
+from hasten.runs.run_folder import RunFolder, run_name
+
+RESULT, PAGE = "result.json", "index.html"
+
+
+def compare_by_training(
+    plan: Plan,
+    folder: Path | None,
+    *,
+    seeds: int | None = None,
+    budget: float | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> Comparison:
+    """Train the settings of a plan, or continue, and compare them.
+
+    folder: of the comparison; None: a new one, ``comparisons/<date>-<model>-<data>-<n>``. seeds,
+    budget: see :func:`hasten.comparison.training.train_settings`. say: told what is trained.
+    """
+    config = next(iter(plan.settings.values()))
+    metrics = compared_metrics(config, plan.metric)
+    folder = folder or _new_folder(config.model.name, config.data.path or "data")
+    with open_comparison(folder, plan):
+        settings, seconds = train_settings(
+            plan,
+            folder,
+            seeds,
+            budget,
+            lambda run: unit_values(run, plan.part, metrics, folder / "values", config.device),
+            say,
+        )
+        found = compare_settings(
+            settings,
+            margin=plan.margin,
+            metric=plan.metric,
+            part=plan.part,
+            folder=folder,
+            device=config.device,
+            seconds_per_seed=seconds,
+        )
+        write_result(found, folder)
+    return found
+
+
+def compare_finished(
+    runs: Sequence[Path],
+    *,
+    margin: Margin,
+    metric: str | None = None,
+    part: Part = "valid",
+    folder: Path | None = None,
+    device: str = "auto",
+) -> Comparison:
+    """Compare finished runs; folder: keeps the metrics of users, the result and the page."""
+    if folder is not None:
+        if RunFolder.holds_run(folder) or (folder / PLAN).exists():
+            what = "a run" if RunFolder.holds_run(folder) else "a comparison with runs of its own"
+            raise RunFolderError(f"{folder}: holds {what}; choose another folder")
+        with os_errors_as(RunFolderError, "no comparison can be made", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    found = compare_runs(
+        runs, margin=margin, metric=metric, part=part, folder=folder, device=device
+    )
+    if folder is not None:
+        write_result(found, folder)
+    return found
+
+
+def write_result(found: Comparison, folder: Path) -> None:
+    """Write ``result.json`` and ``index.html``."""
+    with os_errors_as(RunFolderError, "cannot be written", folder):
+        text = to_plain_json(found.to_json(), indent=1) + "\n"
+        write_atomically(folder / RESULT, text.encode())
+        write_atomically(folder / PAGE, page(found).encode())
+
+
+def _new_folder(model: str, data: str) -> Path:
+    number = 1
+    while (path := Path("comparisons") / run_name(model, data, number)).exists():
+        number += 1
+    return path

@@ -1,0 +1,260 @@
+"""Train the settings of a comparison, interleaved over seeds, within a budget of time.
+
+The comparison's folder holds its runs. Each run is a process of its own, so that its peak memory
+is its own. All settings of a seed are trained one after the other, in an order that rotates, so
+that a machine that slows down slows all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.atomic_write import write_atomically
+from hasten.build import with_sample
+from hasten.comparison.finished import FinishedRun, Setting
+from hasten.comparison.values import Part
+from hasten.comparison.verdict import Margin
+from hasten.comparison.wording import duration
+from hasten.config import RunConfig
+from hasten.config_loading.build import EVERYDAY, build_config
+from hasten.errors import HastenError, RunFolderError, UsageError, os_errors_as
+from hasten.run_in_processes import train_in_processes
+from hasten.runs.lock import RunLock
+from hasten.runs.resuming import all_options, flat_options
+
+PLAN = "plan.json"
+#: seeds without a budget, and at most with one
+SEEDS, MOST_SEEDS = 5, 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, fixed when the comparison begins.
+
+    settings: name -> configuration, the baseline first. metric: None: the first of the baseline's.
+    """
+
+    settings: dict[str, RunConfig]
+    margin: Margin
+    metric: str | None
+    part: Part
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it by name, in the form of the file."""
+        options = {name: all_options(config) for name, config in self.settings.items()}
+        found = {
+            "margin": self.margin.text(),
+            "metric": self.metric,
+            "part": self.part,
+            "settings": options,
+        }
+        return dict(json.loads(json.dumps(found)))
+
+
+def plan_settings(
+    build: Callable[[Mapping[str, Any]], RunConfig],
+    baseline: Mapping[str, Any],
+    alternatives: Sequence[Mapping[str, Any]],
+    part: Part,
+) -> dict[str, RunConfig]:
+    """The configurations by name.
+
+    build: the configuration with changed options. baseline: changes of all settings; alternatives:
+    further changes. The test part stays sealed unless it is compared; all seeds have one split.
+    """
+    changes = {"baseline": dict(baseline)}
+    for each in alternatives:
+        name = ", ".join(f"{key}={_shown(value)}" for key, value in each.items())
+        if name in changes:
+            raise UsageError(f"--with {name}: given twice; leave one out")
+        changes[name] = {**baseline, **each}
+    return {name: _prepared(build(given), part) for name, given in changes.items()}
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _prepared(config: RunConfig, part: Part) -> RunConfig:
+    config = with_sample(config)
+    data = config.data
+    if data.split_seed is None:
+        data = data.model_copy(update={"split_seed": config.seed})
+    evaluation = config.evaluation.model_copy(update={"test": part == "test"})
+    return config.model_copy(update={"data": data, "evaluation": evaluation})
+
+
+@contextmanager
+def open_comparison(folder: Path, plan: Plan) -> Iterator[None]:
+    """Create or open the folder of a comparison, locked.
+
+    Raises RunFolderError if it holds something else, or another comparison.
+    """
+    with os_errors_as(RunFolderError, "no comparison can be made", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / PLAN
+        if not file.exists() and any(entry.name != ".lock" for entry in folder.iterdir()):
+            raise RunFolderError(
+                f"{folder}: not empty and not a comparison; choose a new or an empty folder"
+            )
+        lock = RunLock(folder)
+        try:
+            if file.exists():
+                _refuse_other_plan(folder, json.loads(file.read_text("utf-8")), plan.to_json())
+            else:
+                write_atomically(file, (json.dumps(plan.to_json(), indent=1) + "\n").encode())
+            yield
+        finally:
+            lock.release()
+
+
+def _refuse_other_plan(folder: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    before, after = flat_options(kept), flat_options(now)
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    if changed:
+        key = changed[0]
+        raise RunFolderError(
+            f"{folder}: holds another comparison ({key.removeprefix('settings.')} was "
+            f"{before.get(key)}, and is {after.get(key)}): repeat its command to continue it, or "
+            "choose another folder"
+        )
+
+
+def train_settings(
+    plan: Plan,
+    folder: Path,
+    seeds: int | None,
+    budget: float | None,
+    finished: Callable[[Path], object],
+    say: Callable[[str], object],
+) -> tuple[list[Setting], float]:
+    """Train the settings; those with their runs, and the mean seconds of a seed.
+
+    seeds: at most so many; None: five, or as many as the budget allows. budget: seconds over all
+    sessions of the comparison. A seed that would probably not fit is not begun. finished: called
+    with each new run. Raises HastenError if the budget does not suffice for one seed.
+    """
+    runs = _Runs(plan, folder, budget, finished, say)
+    first = next(iter(plan.settings.values())).seed
+    most = seeds or (SEEDS if budget is None else MOST_SEEDS)
+    complete: list[int] = []
+    for index in range(most):
+        if not runs.train_seed(first + index, index, complete):
+            break
+        complete.append(first + index)
+    settings = [
+        Setting(name, [FinishedRun.read(runs.path(name, seed)) for seed in complete])
+        for name in plan.settings
+    ]
+    return settings, runs.seconds(complete) / len(complete)
+
+
+class _Runs:
+    """The runs of a comparison in its folder."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        budget: float | None,
+        finished: Callable[[Path], object],
+        say: Callable[[str], object],
+    ) -> None:
+        self.plan, self.folder, self.budget = plan, folder, budget
+        self.finished, self.say = finished, say
+        self.names = list(plan.settings)
+        self.begin = time.monotonic()
+        done = [path for path in (folder / "runs").glob("*") if is_finished(path)]
+        self.earlier = sum(_seconds(path) for path in done)
+
+    def path(self, name: str, seed: int) -> Path:
+        """The run folder of a setting and seed."""
+        words = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:40]
+        return self.folder / "runs" / f"{self.names.index(name)}-{words}-seed{seed}"
+
+    def seconds(self, seeds: Sequence[int]) -> float:
+        """What the runs of these seeds took."""
+        return sum(_seconds(self.path(name, seed)) for seed in seeds for name in self.names)
+
+    def train_seed(self, seed: int, index: int, complete: Sequence[int]) -> bool:
+        """Train what is missing of a seed; False if it does not fit into the budget."""
+        turn = index % len(self.names)
+        order = [*self.names[turn:], *self.names[:turn]]
+        missing = [name for name in order if not is_finished(self.path(name, seed))]
+        for number, name in enumerate(missing):
+            if self.budget is not None:
+                expected = self._expected(seed, missing[number:], complete)
+                if self._spent() + expected > self.budget:
+                    self._refuse_if_first(complete, expected)
+                    return False
+            self.say(f"seed {seed}: {name}")
+            self._train(name, seed)
+        return True
+
+    def _spent(self) -> float:
+        return self.earlier + time.monotonic() - self.begin
+
+    def _expected(self, seed: int, missing: Sequence[str], complete: Sequence[int]) -> float:
+        """What the missing runs of a seed will probably take; 0 before there is any run."""
+        if complete:
+            of = [sum(_seconds(self.path(n, s)) for s in complete) / len(complete) for n in missing]
+            return sum(of)
+        done = [_seconds(self.path(n, seed)) for n in self.names if n not in missing]
+        return len(missing) * sum(done) / len(done) if done else 0.0
+
+    def _refuse_if_first(self, complete: Sequence[int], expected: float) -> None:
+        if complete:
+            return
+        assert self.budget is not None
+        whole = self._spent() + expected
+        raise HastenError(
+            f"the budget of {duration(self.budget)} is too small for one seed of "
+            f"{len(self.names)} settings, which takes about {duration(whole)}; three seeds take "
+            f"about {duration(3 * whole)}: repeat the command with a larger --budget to continue"
+        )
+
+    def _train(self, name: str, seed: int) -> None:
+        path = self.path(name, seed)
+        config = self.plan.settings[name].model_copy(update={"out": path, "seed": seed})
+        try:
+            train_in_processes(config, config.devices, quiet=True, resume_auto=True)
+        except HastenError as error:
+            told = HastenError(f"{name}, seed {seed}: {error} (repeat the command to continue)")
+            told.code, told.exit_code = error.code, error.exit_code
+            raise told from error
+        self.finished(path)
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run was trained to its end."""
+    return (run / "metrics.json").is_file()
+
+
+def _seconds(run: Path) -> float:
+    return float(json.loads((run / "metrics.json").read_text("utf-8"))["seconds"]["total"])
+
+
+def merged_flags(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by full key, so that ``precision`` and ``training.precision`` are the same."""
+    return {EVERYDAY.get(name, name): value for name, value in changes.items()}
+
+
+def configurations(
+    model: str,
+    data: str | None,
+    config_file: Path | None,
+    sets: Sequence[str],
+    flags: Mapping[str, Any],
+) -> Callable[[Mapping[str, Any]], RunConfig]:
+    """A function that builds the configuration of a run with further changes."""
+    usual = merged_flags(flags)
+    return lambda changes: build_config(
+        model, data, config_file, sets, {**usual, **merged_flags(changes)}
+    )

@@ -1,0 +1,102 @@
+"""Results of a comparison in words, for the terminal and the page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hasten.comparison.result import Alternative, Comparison
+from hasten.comparison.statistics import Difference, Ratio
+
+
+def explain(found: Alternative, comparison: Comparison) -> str:
+    """The verdict in a sentence, with what would decide it if it is open."""
+    margin, verdict = comparison.margin.text(), found.verdict
+    if verdict.outcome == "equivalent":
+        return f"equivalent: within {margin} of the baseline"
+    if verdict.outcome in ("better", "worse"):
+        return f"{verdict.outcome} than the baseline"
+    text = f"undecided at a margin of {margin}"
+    if verdict.outcome == "not worse":
+        text = f"not worse by more than {margin}; whether it is better is undecided"
+    return f"{text}; {_enough(found, comparison)}"
+
+
+def _enough(found: Alternative, comparison: Comparison) -> str:
+    seeds, users = found.verdict.enough_seeds, found.verdict.enough_users
+    difference = found.differences[comparison.metric]
+    ways = []
+    if seeds is not None:
+        time = ""
+        if comparison.seconds_per_seed is not None:
+            time = f" ({duration(seeds * comparison.seconds_per_seed)} of training)"
+        ways.append(f"about {seeds} seeds{time}")
+    if users is not None:
+        ways.append(f"about {users:,} {comparison.units}")
+    if ways:
+        return f"{' or '.join(ways)} would probably be enough"
+    if difference.seeds == 1:
+        return "compare at least 3 seeds"
+    return (
+        "neither a thousand seeds nor a thousand times the "
+        f"{comparison.units} alone would be enough: compare more of both, or choose a larger margin"
+    )
+
+
+def table(found: Comparison) -> list[dict[str, Any]]:
+    """A row for the baseline and for each alternative, all with the same columns."""
+    metric, base = found.metric, found.baseline
+    first = {"setting": base.name, "seeds": len(base.seeds), metric: base.means[metric]}
+    rows = []
+    for each in found.alternatives:
+        difference = each.differences[metric]
+        low, high = (found.margin.text(bound, signed=True) for bound in difference.interval())
+        rows.append(
+            {
+                "setting": each.setting.name,
+                "seeds": difference.seeds,
+                metric: each.setting.means[metric],
+                "difference": found.margin.text(difference.estimate, signed=True),
+                "95 % interval": f"{low} to {high}",
+                "from seeds": _seed_share(difference),
+                "speed": times(each.speed),
+                "time": times(each.time),
+                "memory": times(each.memory),
+            }
+        )
+    return [{name: first.get(name, "") for name in rows[0]}, *rows]
+
+
+def about(found: Comparison) -> list[str]:
+    """What the result rests on, in lines."""
+    count = found.alternatives[0].differences[found.metric].users
+    several = len(found.alternatives)
+    corrected = f", corrected for {several} alternatives (Holm)" if several > 1 else ""
+    return [
+        f"{found.part} part, {count:,} {found.units}; margin {found.margin.text()}, set "
+        f"beforehand; level 5 %{corrected}",
+        f"protocol: {found.protocol}",
+    ]
+
+
+def times(ratio: Ratio | None) -> str:
+    """``1.52x (1.45-1.60)``."""
+    if ratio is None:
+        return "-"
+    shown = f"{ratio.estimate:.2f}x"
+    return shown if math.isnan(ratio.low) else f"{shown} ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min`` or ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _seed_share(difference: Difference) -> str:
+    """The share of the estimate's variance that comes from seeds; the rest is from users."""
+    total = difference.seed_variance + difference.user_variance
+    if difference.seeds == 1 or total == 0:
+        return "-"
+    return f"{difference.seed_variance / total:.0%}"

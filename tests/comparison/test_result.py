@@ -1,0 +1,164 @@
+"""Finished runs are compared in pairs of seeds and users, or refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from hasten.cli.main import main
+from hasten.comparison import values as values_module
+from hasten.comparison.result import compare_runs
+from hasten.comparison.values import unit_values
+from hasten.comparison.verdict import Margin, Outcome
+from hasten.errors import RunFolderError, UsageError
+from hasten.evaluation.protocols import ranking_task
+from hasten.loaded_run import load_run
+
+ONE_PERCENT = Margin(0.01, True)
+
+
+def compare(runs, *names, **given):
+    return compare_runs([runs / name for name in names], margin=ONE_PERCENT, **given)
+
+
+@pytest.mark.parametrize("name", ["base-0", "fast"])
+def test_the_values_of_users_have_the_metrics_of_the_run_as_their_mean(runs, name):
+    run = runs / name
+    summary = json.loads((run / "metrics.json").read_text())
+    for part in ("valid", "test"):
+        metrics = [metric for metric in summary[part] if "/" not in metric]
+        found = unit_values(run, part, metrics, None)
+        means = {metric: found.mean(metric) for metric in metrics}
+        assert means == pytest.approx({metric: summary[part][metric] for metric in metrics})
+
+
+def test_both_directions_of_a_triple_are_one_unit(runs):
+    found = unit_values(runs / "fast", "valid", ["mrr"], None)
+    loaded = load_run(runs / "fast")
+    task = ranking_task(loaded.dataset, 1, loaded.config.evaluation, 0)
+    assert len(found.units) == len(task.triple) // 2
+    assert (found.weights["mrr"] == 2).all()
+
+
+def test_the_values_of_users_are_read_again_from_the_folder(runs, tmp_path, monkeypatch):
+    first = unit_values(runs / "base-0", "valid", ["ndcg@10"], tmp_path)
+    monkeypatch.setattr(values_module, "load_run", None)
+    again = unit_values(runs / "base-0", "valid", ["ndcg@10"], tmp_path)
+    assert again.protocol == first.protocol
+    assert np.array_equal(again.sums["ndcg@10"], first.sums["ndcg@10"])
+    with pytest.raises(TypeError):  # of another part it would load the run
+        unit_values(runs / "base-0", "test", ["ndcg@10"], tmp_path)
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_setting(runs):
+    found = compare(runs, "base-0", "wide-1", "wide-0", "base-1")
+    assert found.baseline.seeds == (0, 1)
+    (wide,) = found.alternatives
+    assert wide.setting.name == "model.width=16"
+    assert wide.differences["ndcg@10"].seeds == 2
+    of_runs = {
+        name: json.loads((runs / name / "metrics.json").read_text())["valid"]["ndcg@10"]
+        for name in ("base-0", "base-1", "wide-0", "wide-1")
+    }
+    base, alternative = (
+        (of_runs[f"{kind}-0"] + of_runs[f"{kind}-1"]) / 2 for kind in ("base", "wide")
+    )
+    assert found.baseline.means["ndcg@10"] == pytest.approx(base)
+    assert wide.differences["ndcg@10"].estimate == pytest.approx(alternative / base - 1)
+    assert wide.speed is not None
+    assert wide.speed.low < wide.speed.estimate < wide.speed.high
+    assert wide.memory is not None
+
+
+def test_the_same_settings_again_are_equivalent(runs):
+    found = compare(runs, "base-0", "again")
+    assert found.verdicts() == {"same settings again": "equivalent"}
+    assert found.alternatives[0].differences["ndcg@10"].interval() == (0, 0)
+    assert "one seed" in found.notes[0]
+
+
+def test_runs_without_a_partner_are_named(runs):
+    found = compare(runs, "base-0", "wide-0", "base-1")
+    assert found.notes[0] == f"model.width=16: left out, without a partner: {runs / 'base-1'}"
+    other = compare(runs, "base-0", "wide-1")
+    assert other.alternatives[0].differences["ndcg@10"].seeds == 1
+
+
+def test_a_knowledge_graph_is_compared_by_triples(runs):
+    found = compare(runs, "slow", "fast")
+    assert found.units == "triples"
+    assert found.metric == "mrr"
+    assert found.alternatives[0].setting.name == "lr=0.02"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["base-0", "fewer"], r"fewer and .*base-0 cannot be compared: other data \(fewer: "),
+        (["base-0", "kept"], "cannot be compared: other protocols .evaluation.mask_history is F"),
+        (["base-0", "slow"], "cannot be compared: other parts of the data"),
+        (["base-0", "base-1"], "differ only in their seeds"),
+        (["base-0"], "name at least two runs"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(runs, names, message):
+    with pytest.raises(UsageError, match=message):
+        compare(runs, *names)
+
+
+def test_other_parts_of_the_same_data_are_refused(tmp_path):
+    """The split depends on the seed, unless it has a seed of its own."""
+    import hasten
+
+    def train(name, seed, **settings):
+        settings |= {"epochs": 1, "threads": 1, "model.width": 4, "data.split": "ratio"}
+        settings |= {"data.ratio_order": "random", "evaluation.test": False}
+        data = {"user_id": [1, 1, 1, 2, 2, 2, 3, 3, 3] * 4, "item_id": list(range(12)) * 3}
+        out = tmp_path / name
+        return hasten.train("bprmf", data, settings=settings, seed=seed, out=out, quiet=True).path
+
+    other = [train("a", 0), train("b", 1)]
+    with pytest.raises(UsageError, match=r"--set data\.split_seed=0 gives the runs of all seeds"):
+        compare_runs(other, margin=ONE_PERCENT)
+    fixed = [train("c", 0, **{"data.split_seed": 5}), train("d", 1, **{"data.split_seed": 5})]
+    with pytest.raises(UsageError, match="differ only in their seeds"):
+        compare_runs(fixed, margin=ONE_PERCENT)
+
+
+def test_an_unfinished_run_is_refused(runs, tmp_path):
+    (tmp_path / "config.yaml").write_text((runs / "base-0" / "config.yaml").read_text())
+    with pytest.raises(RunFolderError, match="not finished yet: continue it with  hasten resume"):
+        compare_runs([tmp_path, runs / "base-0"], margin=ONE_PERCENT)
+
+
+def test_a_margin_can_be_absolute(runs):
+    margin = Margin(0.9, False)
+    found = compare_runs([runs / "base-0", runs / "wide-0"], margin=margin)
+    assert found.verdicts() == {"model.width=16": "equivalent"}
+    means = found.alternatives[0].setting.means, found.baseline.means
+    expected = means[0]["ndcg@10"] - means[1]["ndcg@10"]
+    assert found.alternatives[0].differences["ndcg@10"].estimate == pytest.approx(expected)
+
+
+def test_the_command_prints_a_table_or_json(runs, capsys, tmp_path):
+    names = [str(runs / name) for name in ("base-0", "base-1", "wide-0", "wide-1")]
+    assert main(["compare", *names, "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    header, base, wide = shown.out.splitlines()
+    assert header.split()[:3] == ["setting", "seeds", "ndcg@10"]
+    assert base.startswith("baseline")
+    assert wide.startswith("model.width=16")
+    assert "30 users; margin 1 %, set beforehand" in shown.err
+    assert main(["compare", *names, "--metric", "recall@20", "--part", "test", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["metric"], found["part"]) == ("recall@20", "test")
+    (alternative,) = found["alternatives"]
+    assert alternative["verdict"]["outcome"] in get_args(Outcome)
+    assert math.isfinite(alternative["differences"]["ndcg@10"]["seed_variance"])
+    assert set(alternative["speed"]) == {"estimate", "low", "high"}
+    assert main(["compare", *names, "--part", "train"]) == 2
+    assert main(["compare", *names, "--margin", "much"]) == 2
