@@ -3,64 +3,63 @@
 from bench.entries.sasrec_beauty import BCE
 from bench.harness import Entry, Side
 
-LAYER = "python -m bench.interval_attention_side --rows 128 --length 200 --threads {threads}"
-PLAIN = "python -m bench.plain_tisasrec --threads {threads}"
 HASTEN = "python -m bench.hasten_side --model tisasrec --epochs 4 --skip 1 --threads {threads}"
-ML1M = "--data ml-1m --set model.max_length=200 --set model.dropout=0.2"
-ML1M_50 = "--data ml-1m --set model.max_length=50 --set model.dropout=0.2"
-BEAUTY = "--data beauty --set model.max_length=50 --set model.dropout=0.5"
-WORK = (
-    "The same work on both sides: BCE with one uniform negative a position, squared embeddings "
-    "with weight 5e-5, D 50, 2 blocks, 1 head, span 256, batches of 128 sequences of at most "
-    "{length}, dropout {dropout} (in the attention and on the embeddings of positions and "
-    "intervals too; ours falls on the rows of the interval tables), Adam, fp32. The plain side's "
-    "epoch is extrapolated from {steps} steps; its negatives and personalised times are not "
-    "counted, ours are."
-)
 
-ENTRIES = (
-    Entry(
-        name="interval-attention-200",
-        title="interval attention, one layer, L 200",
+
+def layer(length: int, written_out: int, steps: int) -> Entry:
+    """The attention alone; written_out: steps of the published form."""
+    side = (
+        f"python -m bench.interval_attention_side --rows 128 --length {length} "
+        "--threads {threads} --how"
+    )
+    return Entry(
+        name=f"interval-attention-{length}",
+        title=f"interval attention, one layer, L {length}",
         work=(
             "One layer of causal attention with interval embeddings, forward and backward, 128 "
-            "sequences of 200 tokens, D 50, 1 head, span 256, fp32, without dropout: keys and "
-            "values of every pair written out against bins. Seconds are those of one call."
+            f"sequences of {length} tokens, D 50, 1 head, span 256, fp32, without dropout. The "
+            "published form has the embeddings of every pair as [B, L, L, D] tensors; the plain "
+            "one gathers from q·Eᵀ and sums the weights by interval with scatter_add. Seconds are "
+            "those of one call."
         ),
-        published=Side("[B, L, L, D] tensors", f"{LAYER} --how written-out --steps 2"),
-        candidate=Side("hasten", f"{LAYER} --how bins --steps 10"),
-    ),
-    Entry(
-        name="tisasrec-ml-1m-bce",
-        title="TiSASRec, ml-1m, L 200, BCE",
-        work=WORK.format(length=200, dropout=0.2, steps=2),
-        plain=Side(
-            "plain padded PyTorch",
-            f"{PLAIN} --data ml-1m --length 200 --dropout 0.2 --steps 2",
+        published=Side("[B, L, L, D] tensors", f"{side} written-out --steps {written_out}"),
+        plain=Side("q·Eᵀ, gather, scatter_add", f"{side} gathered --steps {steps}"),
+        candidate=Side("hasten", f"{side} hasten --steps {steps}"),
+    )
+
+
+def whole(name: str, title: str, data: str, length: int, dropout: float, steps: int) -> Entry:
+    """A training of the model. steps: of the port, whose epoch is extrapolated."""
+    sides = f"--data {data} --length {length} --dropout {dropout} --threads {{threads}}"
+    settings = f"--data {data} --set model.max_length={length} --set model.dropout={dropout}"
+    return Entry(
+        name=name,
+        title=title,
+        work=(
+            "BCE with one uniform negative a position, squared embeddings with weight 5e-5 (the "
+            "port: their norms), D 50, 2 blocks, 1 head, span 256, batches of 128 sequences of at "
+            f"most {length}, dropout {dropout} in the attention and on the embeddings of positions "
+            "and intervals too (the port's falls on the [B, L, L, D] tensors, the others' on the "
+            f"tables), Adam, fp32. The port's epoch is extrapolated from {steps} steps; its "
+            "batches, negatives and intervals are made beforehand and not counted. The others' "
+            "batches, negatives and intervals are counted, their personalized times are not."
+        ),
+        published=Side(
+            "pmixer/TiSASRec.pytorch",
+            f"python -m bench.pmixer_side --model tisasrec {sides} --steps {steps}",
             for_memory="--steps 1",
         ),
-        candidate=Side("hasten", f"{HASTEN} {ML1M} {BCE}", for_memory="--epochs 3"),
-    ),
-    Entry(
-        name="tisasrec-ml-1m-50-bce",
-        title="TiSASRec, ml-1m, L 50, BCE",
-        work=WORK.format(length=50, dropout=0.2, steps=10),
         plain=Side(
-            "plain padded PyTorch",
-            f"{PLAIN} --data ml-1m --length 50 --dropout 0.2 --steps 10",
-            for_memory="--steps 3",
+            "plain PyTorch", f"python -m bench.plain_tisasrec {sides}", for_memory="--steps 5"
         ),
-        candidate=Side("hasten", f"{HASTEN} {ML1M_50} {BCE}", for_memory="--epochs 3"),
-    ),
-    Entry(
-        name="tisasrec-beauty-bce",
-        title="TiSASRec, Beauty, BCE",
-        work=WORK.format(length=50, dropout=0.5, steps=10),
-        plain=Side(
-            "plain padded PyTorch",
-            f"{PLAIN} --data beauty --length 50 --dropout 0.5 --steps 10",
-            for_memory="--steps 3",
-        ),
-        candidate=Side("hasten", f"{HASTEN} {BEAUTY} {BCE}", for_memory="--epochs 3"),
-    ),
+        candidate=Side("hasten", f"{HASTEN} {settings} {BCE}", for_memory="--epochs 3"),
+    )
+
+
+ENTRIES = (
+    layer(200, written_out=2, steps=50),
+    layer(50, written_out=10, steps=300),
+    whole("tisasrec-ml-1m-bce", "TiSASRec, ml-1m, L 200, BCE", "ml-1m", 200, 0.2, steps=1),
+    whole("tisasrec-ml-1m-50-bce", "TiSASRec, ml-1m, L 50, BCE", "ml-1m", 50, 0.2, steps=8),
+    whole("tisasrec-beauty-bce", "TiSASRec, Beauty, BCE", "beauty", 50, 0.5, steps=8),
 )
