@@ -1,93 +1,83 @@
-"""A layer of HGT on a made graph of the guide's size: hasten, or PyTorch Geometric's HGTConv.
+"""A layer of HGT on a made graph of the guide's size, forward and backward.
 
     python -m bench.edge_attention_side --how hasten --threads 2
 
-66,903 nodes of 10 types, 200,000 edges of 30 types, 512 -> 256, 8 heads; forward and backward. An
-"epoch" of the report is one pass. ``--part edges``: from queries, keys and values to what every
-node gathers, without the linear maps of nodes. ``pyg`` has one product a type in place of what it
-does without pyg-lib (:mod:`bench.pyg_hgt`), which is fair to it; ``pyg-as-shipped`` has not.
+66,903 nodes of 10 types, 200,000 edges of 30 types, 512 -> 256, 8 heads. An "epoch" of the report
+is one pass. ``--part edges``: from queries, keys and values to what every node gathers, without the
+linear maps of nodes. ``pyg``: HGTConv as pip installs it (:mod:`bench.pyg_hgt`); ``plain``: plain
+PyTorch (:mod:`bench.plain_hgt`).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from bench.made_graph import MadeGraph, made_graph
 from bench.report import Stopwatch, print_report
 
 WIDTH, OUT, HEADS = 512, 256, 8
 
 
-def made(nodes: int, edges: int, relations: int, types: int) -> tuple[Any, ...]:
-    """Sizes of the types, the types at both ends of every relation, and the edges."""
-    generator = np.random.default_rng(0)
-    share = generator.dirichlet(np.full(types, 2.0))
-    sizes = np.maximum(nodes // 1000 + 1, (share * nodes).astype(np.int64))
-    sizes[np.argmax(sizes)] += nodes - sizes.sum()
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    ends = generator.integers(types, size=(relations, 2))
-    each = edges // relations
-    columns = [
-        np.stack(
-            [
-                generator.integers(offsets[s], offsets[s + 1], each),
-                np.full(each, r),
-                generator.integers(offsets[t], offsets[t + 1], each),
-            ]
-        )
-        for r, (s, t) in enumerate(ends.tolist())
-    ]
-    return sizes, offsets, ends, np.concatenate(columns, axis=1)
-
-
-def ours(x: Tensor, sizes: Any, ends: Any, edges: Any, part: str) -> Callable[[], Tensor]:
+def hasten(made: MadeGraph, x: Tensor, part: str) -> Callable[[], Tensor]:
     from hasten.models.typed_graph.hgt_layer import HGTLayer
     from hasten.ops.attention.edge_attention import edge_attention
     from hasten.ops.graph.typed_edges import TypedEdges
 
-    layer = HGTLayer(len(sizes), len(ends), WIDTH, OUT, HEADS)
-    source, relation, target = edges
-    found = TypedEdges.build(source, relation, target, (len(x), len(x)))
-    counts = tuple(sizes.tolist())
+    layer = HGTLayer(len(made.sizes), len(made.both_ends), WIDTH, OUT, HEADS)
+    source, relation, target, _ = made.messages()
+    edges = TypedEdges.build(source, relation, target, (len(x), len(x)))
     if part == "layer":
-        return lambda: layer(found, x, counts)
-    tables = [torch.randn(len(x), OUT, requires_grad=True) for _ in range(3)]
-    query, key, value = tables
-    return lambda: edge_attention(found, query, key, value, layer.attention, layer.message)
+        counts = tuple(made.sizes.tolist())
+        return lambda: layer(edges, x, counts)
+    query, key, value = rows_of(x, 1, 1, 1)
+    return lambda: edge_attention(edges, query, key, value, layer.attention, layer.message)
 
 
-def pyg(x: Tensor, sizes: Any, offsets: Any, ends: Any, edges: Any, part: str) -> Any:
+def plain(made: MadeGraph, x: Tensor, part: str) -> Callable[[], Tensor]:
+    from bench.plain_hgt import Edges, PlainHGTLayer, attend
+
+    layer = PlainHGTLayer(len(made.sizes), len(made.both_ends), WIDTH, OUT, HEADS)
+    edges, bounds = Edges.of(made), made.offsets.tolist()
+    if part == "layer":
+        return lambda: layer(edges, x, bounds, x, bounds)
+    query, keys_values = rows_of(x, 1, 2)
+    return lambda: attend(edges, query, keys_values, layer.maps, layer.prior)
+
+
+def pyg(made: MadeGraph, x: Tensor, part: str) -> Callable[[], Tensor]:
     from torch_geometric.nn import HGTConv
 
-    from bench.pyg_hgt import edge_part
+    from bench.pyg_hgt import edge_part, edges_of
 
-    names = [f"t{number}" for number in range(len(sizes))]
-    kinds = [(names[s], f"r{r}", names[t]) for r, (s, t) in enumerate(ends.tolist())]
-    conv = HGTConv(WIDTH, OUT, (names, kinds), heads=HEADS)
-    index = {}
-    for r, (s, t) in enumerate(ends.tolist()):
-        mine = edges[:, edges[1] == r]
-        index[kinds[r]] = torch.from_numpy(np.stack([mine[0] - offsets[s], mine[2] - offsets[t]]))
-    counts = sizes.tolist()
+    names, edges, _ = edges_of(made)
+    conv = HGTConv(WIDTH, OUT, (names, list(edges)), heads=HEADS)
+    counts = made.sizes.tolist()
 
-    def run() -> Tensor:
-        found = conv(dict(zip(names, torch.split(x, counts), strict=True)), index)
-        return torch.cat([rows for rows in found.values() if rows is not None])
+    def layer() -> Tensor:
+        found = conv(dict(zip(names, torch.split(x, counts), strict=True)), edges)
+        return torch.cat(list(found.values()))
 
     if part == "layer":
-        return run
-    query, key, value = (torch.randn(len(x), OUT, requires_grad=True) for _ in range(3))
-    return lambda: edge_part(conv, query, key, value, counts, index)
+        return layer
+    query, key, value = rows_of(x, 1, 1, 1)
+    return lambda: edge_part(conv, query, key, value, counts, edges)
+
+
+def rows_of(x: Tensor, *widths: int) -> list[Tensor]:
+    """A table of every node for each width, counted in OUT."""
+    return [torch.randn(len(x), width * OUT, requires_grad=True) for width in widths]
+
+
+SIDES = {"hasten": hasten, "plain": plain, "pyg": pyg}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--how", default="hasten", choices=("hasten", "pyg", "pyg-as-shipped"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--how", default="hasten", choices=tuple(SIDES))
     parser.add_argument("--part", default="layer", choices=("layer", "edges"))
     parser.add_argument("--steps", type=int, default=3, help="passes that are measured")
     parser.add_argument("--scale", type=float, default=1.0, help="share of nodes and edges")
@@ -95,17 +85,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    nodes, count = int(66_903 * options.scale), int(200_000 * options.scale)
-    sizes, offsets, ends, edges = made(nodes, count, 30, 10)
-    x = torch.randn(nodes, WIDTH, requires_grad=True)
-    if options.how == "hasten":
-        run = ours(x, sizes, ends, edges, options.part)
-    else:
-        if options.how == "pyg":
-            from bench.pyg_hgt import fair
-
-            fair()
-        run = pyg(x, sizes, offsets, ends, edges, options.part)
+    made = made_graph("guide", options.scale)
+    x = torch.randn(int(made.sizes.sum()), WIDTH, requires_grad=True)
+    run = SIDES[options.how](made, x, options.part)
     run().sum().backward()  # type: ignore[no-untyped-call]
     clock = Stopwatch()
     for _ in range(options.steps):
@@ -117,7 +99,7 @@ def main() -> None:
         cpu=cpu,
         steps=options.steps,
         steps_per_epoch=1,
-        examples_per_epoch=count,
+        examples_per_epoch=2 * len(made.head),
         versions={"torch": torch.__version__},
         threads=options.threads,
         loss=float(result.detach().square().mean()),

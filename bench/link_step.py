@@ -1,0 +1,125 @@
+"""A training step of HGT for the sides that are not hasten: the same model, links and loss.
+
+hasten's default model: a trained vector of each node, two layers of typed attention with layer norm
+by type, a linear map, and the DistMult decoder with the logistic loss. A step scores some links of
+every relation against drawn ends of the right type; all other links pass messages, both ways.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bench.made_graph import MadeGraph
+from bench.plain_hgt import Edges, PlainHGTLayer, take
+
+HIDDEN, WIDTH, HEADS, LAYERS, NEGATIVES = 256, 512, 8, 2, 64
+
+
+class PlainHGT(nn.Module):
+    """The encoder in plain PyTorch. The last layer computes the wanted nodes only.
+
+    Like every side's encoder it is called with keep, bool [L], the links that pass messages, and
+    wanted, int64 [S] ascending, the nodes whose vectors [S, WIDTH] it returns.
+    """
+
+    def __init__(self, made: MadeGraph) -> None:
+        super().__init__()
+        relations, types = len(made.both_ends), len(made.sizes)
+        self.edges, self.link = Edges.of(made), torch.from_numpy(made.messages()[3])
+        self.bounds = made.offsets.tolist()
+        self.inputs = nn.Parameter(torch.randn(self.bounds[-1], HIDDEN) * 0.1)
+        self.layers = nn.ModuleList(
+            PlainHGTLayer(types, relations, HIDDEN, HIDDEN, HEADS) for _ in range(LAYERS)
+        )
+        self.gains = nn.Parameter(torch.ones(LAYERS, types, HIDDEN))
+        self.shifts = nn.Parameter(torch.zeros(LAYERS, types, HIDDEN))
+        self.result = nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, keep: Tensor, wanted: Tensor) -> Tensor:
+        x: Tensor = self.inputs
+        bounds = self.bounds
+        edges = self.edges.only(keep[self.link])
+        for number, layer in enumerate(self.layers):
+            own, own_bounds = x, bounds
+            if number == LAYERS - 1:
+                own = take(x, wanted)
+                own_bounds = torch.searchsorted(wanted, torch.tensor(bounds)).tolist()
+                place = torch.full((bounds[-1],), -1)
+                place[wanted] = torch.arange(len(wanted))
+                edges = edges.only(place[edges.target] >= 0)
+                edges = Edges(edges.source, place[edges.target], edges.bounds)
+            x = layer(edges, x, bounds, own, own_bounds)
+            counts = torch.tensor(own_bounds).diff()
+            gain, shift = (
+                p[number].repeat_interleave(counts, 0) for p in (self.gains, self.shifts)
+            )
+            x = torch.addcmul(shift, F.layer_norm(x, x.shape[1:]), gain)
+        found: Tensor = self.result(x)
+        return found
+
+
+class LinkStep(nn.Module):
+    """The model of a side, and its training step.
+
+    scored: links of each relation that a step scores. passes: shares that the scored links are
+    scored in, each after an encoding of its own, as the HGT guide trains.
+    """
+
+    def __init__(self, made: MadeGraph, encoder: nn.Module, scored: int, passes: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        relations = len(made.ends)
+        self.relations = nn.Parameter(torch.ones(relations, WIDTH))
+        self.bias = nn.Parameter(torch.zeros(relations))
+        self.head, self.relation, self.tail = (
+            torch.from_numpy(part) for part in (made.head, made.relation, made.tail)
+        )
+        kinds = torch.from_numpy(made.ends).flip(1)  # drawn tails, then drawn heads
+        self.first = torch.from_numpy(made.offsets)[kinds][..., None]
+        self.sizes = torch.from_numpy(made.sizes)[kinds][..., None]
+        self.scored, self.passes = scored, passes
+        self.optimizer = torch.optim.Adam(self.parameters(), 1e-3, fused=True)
+        self.shares: list[Tensor] = []
+        self.keep = torch.empty(0)
+
+    def take_pass(self) -> float:
+        """A pass of a step, with the update after the last one."""
+        if not self.shares:
+            links = self.draw_links()
+            self.keep = torch.ones(len(self.head), dtype=torch.bool).index_fill_(
+                0, links.flatten(), False
+            )
+            self.shares = list(links.tensor_split(self.passes, 1))
+            self.optimizer.zero_grad()
+        loss = self.loss(self.shares.pop()) / (self.scored * len(self.relations))
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not self.shares:
+            self.optimizer.step()
+        return float(loss.detach())
+
+    def draw_links(self) -> Tensor:
+        """[R, scored] links of every relation."""
+        order = torch.argsort(self.relation + torch.rand(len(self.relation)))
+        first = torch.searchsorted(self.relation[order], torch.arange(len(self.relations)))
+        return order[first[:, None] + torch.arange(self.scored)]
+
+    def loss(self, links: Tensor) -> Tensor:
+        """The sum over links [R, n], of all relations at once."""
+        relations, count = links.shape
+        drawn = (torch.rand(relations, 2, NEGATIVES) * self.sizes).long() + self.first
+        nodes = torch.cat([self.head[links], self.tail[links], drawn.flatten(1)], 1)
+        wanted, place = torch.unique(nodes, return_inverse=True)
+        rows = take(self.encoder(self.keep, wanted), place.flatten())
+        parts = torch.split(
+            rows.view(relations, -1, WIDTH), [count, count, NEGATIVES, NEGATIVES], 1
+        )
+        head, tail, tails, heads = parts
+        weight = (self.relations * WIDTH**-0.5)[:, None]
+        given, bias = head * weight, self.bias[:, None]
+        total = F.softplus(-(given * tail).sum(-1) - bias).sum()
+        for queries, others in ((given, tails), (tail * weight, heads)):
+            scores = torch.baddbmm(bias[..., None], queries, others.mT)
+            total = total + F.softplus(scores).sum() / (2 * NEGATIVES)
+        return total
