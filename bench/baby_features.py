@@ -14,16 +14,15 @@ from bench.data import Int64, data_folder
 from hasten.data.modality import Modality
 from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
 
-WIDTHS = {"baby": (4096, 384), "music4all": (1024, 384), "tiktok": (128, 128)}
-ITEMS = {"baby": 7_050, "tiktok": 6_710, "music4all": 80_735}
-_FOLDERS = {"baby": "mm_baby_interactions", "tiktok": "mm_tiktok"}
+WIDTHS = {"baby": (4096, 384), "music4all": (1024, 384)}
+ITEMS = {"baby": 7_050, "music4all": 80_735}
 
 
 def events_of(name: str) -> tuple[Int64, Int64, np.ndarray]:
     """User, item and part of every event."""
     if name == "music4all":
         return _music4all()
-    folder = data_folder() / _FOLDERS[name] / "derived"
+    folder = data_folder() / "mm_baby_interactions" / "derived"
     parts = [np.loadtxt(folder / f"{part}.tsv", dtype=np.int64) for part in ("trn", "val", "tst")]
     table = np.concatenate(parts)
     part = np.repeat(np.arange(3), [len(rows) for rows in parts]).astype(np.int8)

@@ -1,31 +1,46 @@
-"""KGAT on a graph of the size of Amazon-book: a step of pairs, one of edges, a refresh.
+"""KGAT: an epoch of pairs, of edges and an update of the attention, from some steps of each.
 
-    python -m bench.kgat_side --how hasten --part pairs --steps 5 --threads 2
-    python -m bench.kgat_side --how hasten --part epoch --steps 50 --threads 2
+    python -m bench.kgat_side --how hasten --steps 12 --threads 2
+    KGAT_PYTORCH=DIR python -m bench.kgat_side --how published --steps 2
+    python -m bench.kgat_side --how plain --data ml-100k-facts --layers 64 --batch-size 2048
 
-A "step" of the report is one optimiser step (one refresh), an "epoch" is all of its kind, 652,514
-pairs or all edges; ``--part epoch`` adds up all three, from so many steps of pairs and of edges and
-one refresh. The plain side is given its batches for free; hasten's draws them in its time. Its
-steps of edges are timed where rows have missed as many steps as they do through an epoch; bringing
-all rows up to date at the end is timed apart and is part of the epoch.
+``amazon-book`` is a graph of that size, with real pairs and made facts. ``--steps`` measures so
+many steps of pairs, ten times as many of edges and one update, and adds them up to an epoch; 0
+measures all. hasten's steps of edges are timed where rows have missed as many steps as they do
+through an epoch; bringing all rows up to date at the end is timed apart and is part of the epoch.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from bench.book_graph import BookGraph, book_graph
+from bench.clones import clone, clone_version
+from bench.facts_split import NAME, PARTS, facts_split
+from bench.plain_batches import EdgeBatches, PairBatches
 from bench.plain_kgat import PlainKGAT
+from bench.published_kgat import PublishedKGAT
 from bench.report import Stopwatch, print_report
-from hasten.config import TrainingOptions
-from hasten.data.tables import Dataset, Facts, Interactions, Source, Triples, Vocabulary
+from hasten.config import KnowledgeOptions, TrainingOptions
+from hasten.data.interactions.load_knowledge import load_knowledge
+from hasten.data.tables import (
+    TRAIN,
+    Dataset,
+    Facts,
+    Interactions,
+    Source,
+    Triples,
+    Vocabulary,
+)
 from hasten.models.collaborative.kgat import KGAT, KGATOptions
 from hasten.models.interface import Sizes
+from hasten.ops.graph.csr import CSR
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 
@@ -50,24 +65,31 @@ def dataset_of(data: BookGraph) -> Dataset:
     )
 
 
-PARTS = ("pairs", "edges", "refresh")
-#: steps of edges before those that are timed: every row is read about once in so many
+def facts_dataset() -> Dataset:
+    """ml-100k with its knowledge graph, in the fixed parts."""
+    train, valid, test = (f"{NAME}.{part}.inter" for part in PARTS)
+    options = KnowledgeOptions(
+        path=str(facts_split()), train=train, valid=valid, test=test,
+        kg=f"{NAME}.kg", links=f"{NAME}.link",
+    )  # fmt: skip
+    return load_knowledge(options, 0)
+
+
+KINDS = ("pairs", "edges", "refresh")
+#: steps before those that are timed: memory is touched for the first time
+_WARM = {"pairs": 2, "edges": 4, "refresh": 1}
+#: steps of edges before those of hasten that are timed: every row is read about once in so many
 _BEFORE = 120
-#: the first three steps took twice as long as the others: memory is touched for the first time
-_WARM = 4
 Step = Callable[[int], float]
 
 
-def hasten_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]:
-    """What takes step number so and so of each part."""
-    options = KGATOptions()
-    dataset = dataset_of(data)
-    model = KGAT(options, Sizes.of(dataset))
+def hasten_steps(dataset: Dataset, layers: tuple[int, ...], batch: int) -> dict[str, Step]:
+    """What takes step number so and so of each kind."""
+    model = KGAT(KGATOptions(layers=layers), Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
     phases = model.phases(dataset, training)
     model.train()
-    how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
-
+    how = Precision("fp32", CPU)
     taken = [OptimizerStep(p, n, training, how, DataShard(), CPU) for n, p in enumerate(phases)]
 
     def stepped(number: int) -> Step:
@@ -92,99 +114,98 @@ def hasten_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]
         model.refresh()
         return float(model.attention[0])
 
-    steps = dict(zip(PARTS, (stepped(0), edges, refresh), strict=True))
+    steps = dict(zip(KINDS, (stepped(0), edges, refresh), strict=True))
     return {**steps, "settle": settle}
 
 
-def plain_steps(data: BookGraph, batch: int, precision: str) -> dict[str, Step]:
-    model = PlainKGAT(data)
-    optimisers = [torch.optim.Adam(model.parameters(), 1e-4, fused=True) for _ in range(2)]
-    generator = np.random.default_rng(0)
-    pairs = torch.from_numpy(generator.permutation(len(data.user)))
-    edges = torch.from_numpy(generator.permutation(len(model.head)))
-    user, item = torch.from_numpy(data.user), torch.from_numpy(data.item)
+def torch_steps(
+    model: PlainKGAT | PublishedKGAT, dataset: Dataset, batch: int, *, fused: bool
+) -> dict[str, Step]:
+    """The same of a model in plain PyTorch, with the same batches; fused: its optimizers."""
+    optimizers = [torch.optim.Adam(model.parameters(), 1e-4, fused=fused) for _ in range(2)]
+    known = CSR.of(dataset.histories(TRAIN)).distinct()
+    user, item = torch.from_numpy(known.rows), torch.from_numpy(known.items)
+    pairs = PairBatches(user, item, len(dataset.items), batch, by_user=True)
+    nodes, kinds = model.shape
+    edges = EdgeBatches(model.head, model.relation, model.tail, nodes, kinds, 2 * batch)
 
     def step(index: int, part: int) -> float:
-        optimisers[part].zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            if part == 0:
-                of = pairs[index * batch : (index + 1) * batch]
-                other = torch.randint(data.items, of.shape)
-                loss = model.pair_loss(user[of], item[of], other)
-            else:
-                of = edges[index * 2 * batch : (index + 1) * 2 * batch]
-                loss = model.translation_loss(of, torch.randint(model.count, of.shape))
+        optimizers[part].zero_grad()
+        if part == 0:
+            loss = model.pair_loss(*pairs.draw(index))
+        else:
+            loss = model.translation_loss(*edges.draw())
         torch.autograd.backward(loss)
-        optimisers[part].step()
+        optimizers[part].step()
         return loss.item()
 
     def refresh(_: int) -> float:
         model.attend()
-        return float(model.matrix.values()[0])
+        return 0.0
 
     steps: tuple[Step, ...] = (lambda i: step(i, 0), lambda i: step(i, 1), refresh)
-    return dict(zip(PARTS, steps, strict=True))
+    return dict(zip(KINDS, steps, strict=True))
 
 
-def timed(step: Step, count: int) -> tuple[float, float, float]:
+def timed(step: Step, warm: int, count: int) -> tuple[float, float, float]:
     """Wall and CPU seconds of so many steps after those that warm up, and the last loss."""
-    for index in range(_WARM):
+    for index in range(warm):
         step(index)
     clock = Stopwatch()
-    for index in range(_WARM, _WARM + count):
+    for index in range(warm, warm + count):
         loss = step(index)
     return (*clock.seconds(), loss)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--how", default="hasten", choices=("hasten", "plain"))
-    parser.add_argument("--part", default="pairs", choices=(*PARTS, "epoch"))
+    parser.add_argument("--how", default="hasten", choices=("hasten", "plain", "published"))
+    parser.add_argument("--data", default="amazon-book", choices=("amazon-book", NAME))
+    parser.add_argument("--layers", type=int, nargs="+", default=[64, 32, 16])
     parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the graph")
+    parser.add_argument("--steps", type=int, default=0, help="of pairs that are measured; 0: all")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of amazon-book's graph")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    data = book_graph(options.scale)
-    make = hasten_steps if options.how == "hasten" else plain_steps
-    steps = make(data, options.batch_size, options.precision)
-    edges = 2 * (len(data.user) + len(data.head))
-    of_epoch = {
-        "pairs": -(-len(data.user) // options.batch_size),
-        "edges": -(-edges // (2 * options.batch_size)),
-        "refresh": 1,
-    }
-    if options.part == "epoch":
-        counts = dict.fromkeys(PARTS, options.steps) | {"refresh": 1}
-        found, settled = {}, (0.0, 0.0)
-        for part in PARTS:
-            found[part] = timed(steps[part], counts[part])
-            if part == "edges" and "settle" in steps:
-                clock = Stopwatch()
-                steps["settle"](0)
-                settled = clock.seconds()
-        wall, cpu = (
-            sum(found[part][i] / counts[part] * of_epoch[part] for part in PARTS) for i in (0, 1)
-        )
-        wall, cpu = wall + settled[0], cpu + settled[1]
-        more = {f"{part}_seconds": found[part][0] / counts[part] * of_epoch[part] for part in PARTS}
-        more["coverage"] = min(counts[part] / of_epoch[part] for part in PARTS)
-        count, whole, loss = 1, 1, found["pairs"][2]
+    book = options.data == "amazon-book"
+    dataset = dataset_of(book_graph(options.scale)) if book else facts_dataset()
+    layers, batch = tuple(options.layers), options.batch_size
+    versions = {"torch": str(torch.__version__)}
+    if options.how == "hasten":
+        steps = hasten_steps(dataset, layers, batch)
+    elif options.how == "plain":
+        steps = torch_steps(PlainKGAT(dataset, layers), dataset, batch, fused=True)
     else:
-        wall, cpu, loss = timed(steps[options.part], options.steps)
-        count, whole, more = options.steps, of_epoch[options.part], {}
+        folder = clone("KGAT_PYTORCH", "https://github.com/LunaBlack/KGAT-pytorch")
+        versions["KGAT-pytorch"] = clone_version(folder)
+        steps = torch_steps(PublishedKGAT(folder, dataset, layers), dataset, batch, fused=False)
+    pairs = int(CSR.of(dataset.histories(TRAIN)).distinct().offsets[-1])
+    assert dataset.facts is not None
+    edges = 2 * (pairs + len(dataset.facts.triples.head))
+    whole = {"pairs": -(-pairs // batch), "edges": -(-edges // (2 * batch)), "refresh": 1}
+    wanted = {"pairs": options.steps, "edges": 10 * options.steps, "refresh": 1}
+    counts = {kind: min(wanted[kind] or whole[kind], whole[kind]) for kind in KINDS}
+    wall, cpu = 0.0, 0.0
+    more: dict[str, Any] = {}
+    for kind in KINDS:
+        *seconds, loss = timed(steps[kind], _WARM[kind], counts[kind])
+        took = [each / counts[kind] * whole[kind] for each in seconds]
+        if kind == "edges" and "settle" in steps:
+            settled = timed(steps["settle"], 0, 1)
+            took = [took[0] + settled[0], took[1] + settled[1]]
+        wall, cpu = wall + took[0], cpu + took[1]
+        more |= {f"{kind}_seconds": took[0], f"{kind}_loss": loss}
     print_report(
         wall=wall,
         cpu=cpu,
-        steps=count,
-        steps_per_epoch=whole,
-        examples_per_epoch=len(data.user) if options.part == "pairs" else edges,
-        versions={"torch": torch.__version__},
+        steps=1,
+        steps_per_epoch=1,
+        examples_per_epoch=pairs + edges,
+        versions=versions,
         threads=options.threads,
-        loss=loss,
+        coverage=min(counts[kind] / whole[kind] for kind in KINDS),
         **more,
     )
 

@@ -1,10 +1,10 @@
-"""MMGCN and DRAGON at the size of Amazon-Baby, TikTok or Music4All: optimiser steps.
+"""MMGCN and DRAGON on TikTok, or at the size of Amazon-Baby or Music4All: optimizer steps.
 
-    python -m bench.modal_side --how hasten --model mmgcn --data baby --steps 5 --threads 2
+    python -m bench.modal_side --how hasten --model mmgcn --data tiktok --steps 20 --threads 2
 
-A "step" of the report is one optimiser step, an "epoch" all training pairs. The plain side is given
-its batches for free; hasten's draws them in its time. What an epoch spends on drawing, and what
-an evaluation of the validation part costs, with few metrics and with many, is timed apart.
+A "step" of the report is one optimizer step, its batch drawn in its time; an "epoch" is all
+training pairs. What an epoch of hasten spends on drawing, and what an evaluation of the validation
+part costs, with few metrics and with many, is timed apart.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from bench.baby_features import modal_dataset
+from bench.data import plain_file
+from bench.plain_batches import PairBatches
 from bench.plain_dragon import PlainDRAGON
 from bench.plain_mmgcn import PlainMMGCN
 from bench.report import Stopwatch, print_report
-from hasten.config import EvaluationOptions, ModelOptions, TrainingOptions
+from hasten.config import EvaluationOptions, FeatureOptions, TrainingOptions
+from hasten.data.interactions.load_features import load_features
 from hasten.data.tables import TRAIN, VALID, Dataset
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
+from hasten.models.multimodal.modal_data import training_pairs
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.runs.allocator import tune_process
-from hasten.training.compile import compile_step
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 
@@ -45,28 +47,28 @@ METRICS = {
 RATES = {"mmgcn": 1e-3, "dragon": 1e-4}
 
 
-def hasten_step(
-    dataset: Dataset, model: str, batch: int, precision: str, ids: str, compiled: bool
-) -> tuple[Callable[[int], float], dict[str, Callable[[], object]], dict[str, Any]]:
-    """A step; what an epoch spends on drawing its batches, and two evaluations; what compiling did.
+def dataset_named(name: str) -> Dataset:
+    """TikTok as it is; the others with features from a seed."""
+    if name == "tiktok":
+        return load_features(FeatureOptions(path=str(plain_file(name))), 0)
+    return modal_dataset(name)
 
-    compiled: as ``--compile auto``, kept only where it is faster.
-    """
+
+def hasten_step(
+    dataset: Dataset, model: str, batch: int, ids: str
+) -> tuple[Callable[[int], float], dict[str, Callable[[], object]]]:
+    """A step; what an epoch spends on drawing its batches, and two evaluations."""
     made: MMGCN | DRAGON
-    options: ModelOptions
     if model == "mmgcn":
         options = MMGCNOptions(ids="frozen" if ids == "frozen" else "trainable")
         made = MMGCN(options, Sizes.of(dataset))
     else:
-        options = DRAGONOptions()
-        made = DRAGON(options, Sizes.of(dataset))
+        made = DRAGON(DRAGONOptions(), Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
     (phase,) = made.phases(dataset, training)
     assert isinstance(phase, MultimodalPhase)
     made.train()
-    how = Precision("bf16" if precision == "bf16" else "fp32", CPU)
-    step = OptimizerStep(phase, 0, training, how, DataShard(), CPU)
-    report = compile_step(step, "auto", 0).to_json() if compiled else {}
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataShard(), CPU)
     rate, steps = RATES[model], phase.steps()
 
     def draw() -> None:
@@ -85,32 +87,26 @@ def hasten_step(
     def one(index: int) -> float:
         return float(step(phase.plan(0, index // steps, index % steps), rate)["loss"])
 
-    return one, beside, report
+    return one, beside
 
 
-def plain_step(
-    dataset: Dataset, model: str, batch: int, precision: str, ids: str
-) -> Callable[[int], float]:
-    made = PlainMMGCN(dataset) if model == "mmgcn" else PlainDRAGON(dataset)
-    if ids == "frozen" and isinstance(made, PlainMMGCN):
-        for name, parameter in made.named_parameters():
-            parameter.requires_grad_("ids" not in name and "users" not in name)
-    trained = [p for p in made.parameters() if p.requires_grad]
-    optimiser = torch.optim.Adam(trained, RATES[model], fused=True)
-    kept = dataset.part == TRAIN
-    user = torch.from_numpy(dataset.interactions.user[kept])
-    item = torch.from_numpy(dataset.interactions.item[kept])
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(user)))
+def plain_step(dataset: Dataset, model: str, batch: int, ids: str) -> Callable[[int], float]:
+    plain: PlainMMGCN | PlainDRAGON
+    plain = (
+        PlainMMGCN(dataset, frozen=ids == "frozen") if model == "mmgcn" else PlainDRAGON(dataset)
+    )
+    plain.train()
+    trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, RATES[model], fused=True)
+    pairs = training_pairs(dataset)
+    user, item = torch.from_numpy(pairs.rows), torch.from_numpy(pairs.items)
+    batches = PairBatches(user, item, len(dataset.items), batch)
 
     def step(index: int) -> float:
-        begin = index * batch % max(1, len(order) - batch)
-        of = order[begin : begin + batch]
-        other = torch.randint(len(dataset.items), of.shape)
-        optimiser.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss = made.loss(user[of], item[of], other)
+        optimizer.zero_grad()
+        loss = plain.loss(*batches.draw(index))
         torch.autograd.backward(loss)
-        optimiser.step()
+        optimizer.step()
         return loss.item()
 
     return step
@@ -120,24 +116,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--how", default="hasten", choices=("hasten", "plain"))
     parser.add_argument("--model", default="mmgcn", choices=("mmgcn", "dragon"))
-    parser.add_argument("--data", default="baby", choices=("baby", "tiktok", "music4all"))
+    parser.add_argument("--data", default="tiktok", choices=("tiktok", "baby", "music4all"))
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--ids", default="trainable", choices=("trainable", "frozen"))
-    parser.add_argument("--compile", action="store_true", help="hasten's side, if it is faster")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     tune_process()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    dataset = modal_dataset(options.data)
-    chosen = (options.model, options.batch_size, options.precision, options.ids)
+    dataset = dataset_named(options.data)
+    chosen = (options.model, options.batch_size, options.ids)
     beside: dict[str, Callable[[], object]] = {}
-    more: dict[str, Any] = {}
     if options.how == "hasten":
-        step, beside, report = hasten_step(dataset, *chosen, options.compile)
-        more = {"compile": report} if report else {}
+        step, beside = hasten_step(dataset, *chosen)
     else:
         step = plain_step(dataset, *chosen)
     clock, losses = Stopwatch(), []
@@ -146,6 +138,7 @@ def main() -> None:
             clock.restart()
         losses.append(step(index))
     wall, cpu = clock.seconds()
+    more: dict[str, Any] = {}
     for name, once in beside.items():
         clock.restart()
         once()

@@ -2,18 +2,11 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from bench import data as bench_data
-from bench.book_graph import BookGraph
 from bench.facts_split import parts_of
-from bench.kgat_side import dataset_of
-from bench.lightgcn_side import L2, PlainLightGCN
 from bench.recbole_side.run import TimedBatches, write_atomic_file
 from bench.report import Stopwatch, print_report
-from hasten.config import RunConfig, TrainingOptions
-from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
-from hasten.models.interface import Sizes
 
 
 @pytest.mark.parametrize(("limit", "handed", "timed"), [(2, 3, 2), (None, 5, 4), (9, 5, 4)])
@@ -62,28 +55,6 @@ def test_shared_sequences_have_the_published_counts(shared_data, monkeypatch):
     monkeypatch.setattr(bench_data, "data_folder", lambda: shared_data)
     beauty = bench_data.sequences("beauty")
     assert (len(beauty), beauty.catalogue, len(beauty.items)) == (22_363, 12_101, 198_502)
-
-
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-def test_a_plain_lightgcn_has_the_loss_of_ours():
-    none = np.zeros(0, np.int64)
-    data = BookGraph(
-        np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 2, 0]), none, none, none, 3, 4, 4, 0
-    )
-    torch.manual_seed(0)
-    plain = PlainLightGCN(data)
-    dataset = dataset_of(data)
-    options = LightGCNOptions(l2=L2)
-    model = LightGCN(options, Sizes.of(dataset))
-    config = RunConfig(model=options, training=TrainingOptions(batch_size=4))
-    (phase,) = model.phases(dataset, config.training)
-    with torch.no_grad():  # items first here, users first there
-        model.nodes.weight.copy_(torch.cat([plain.table[3:], plain.table[:3]]))
-    batch = phase.plan(0, 0, 0)
-    found = phase.pairs(batch, batch.ids)
-    terms = phase.terms(phase.encode(batch), batch, batch.ids)
-    ours = sum(t.numerator * t.weight / t.denominator for t in terms)
-    torch.testing.assert_close(ours, plain.loss(found.user, found.positive, found.negative))
 
 
 def test_fixed_parts_take_a_tenth_of_each_user():
