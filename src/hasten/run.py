@@ -46,7 +46,7 @@ from hasten.runs.summary import Summary
 from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
 from hasten.training.precision import refuse_emulated_fp16
 from hasten.training.resolve_config import ResolvedConfig, resolve_config
-from hasten.training_run import RunSetup, train_and_summarize
+from hasten.training_run import RunSetup, open_run
 
 #: subfolder of the run that retrains on train + validation
 _REFIT = "refit"
@@ -190,22 +190,12 @@ def _train_new(
             setup = RunSetup(
                 processes, resolved, dataset, model, phases, tasks, folder, quiet, begin
             )
-            return train_and_summarize(setup, None)
+            return _run(setup, None)
     except RuntimeError as error:
-        if not _warn_if_falling_back(error, processes, config, path):
+        if not falls_back_to_cpu(error, device.type, config.device, processes.world):
             raise
+        write_stderr(fallback_message(error, device.type, str(path)))
     return resume(path, changes={"device": "cpu"}, quiet=quiet)
-
-
-def _warn_if_falling_back(
-    error: RuntimeError, processes: Processes, config: RunConfig, run: Path
-) -> bool:
-    """Whether the run continues on the CPU because its device failed; warns if so."""
-    device = processes.device.type
-    if not falls_back_to_cpu(error, device, config.device, processes.world):
-        return False
-    write_stderr(fallback_message(error, device, str(run)))
-    return True
 
 
 def resume(
@@ -243,9 +233,11 @@ def resume(
                 processes, run, requested, changes or {}, quiet, begin, until=until
             )
         except RuntimeError as error:
-            if not _warn_if_falling_back(error, processes, config, run):
+            device = processes.device.type
+            if not falls_back_to_cpu(error, device, config.device, processes.world):
                 raise
-    return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet)
+            write_stderr(fallback_message(error, device, str(run)))
+    return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet, until=until)
 
 
 def _resume_joined(
@@ -293,5 +285,15 @@ def _resume_joined(
         processes.run_on_rank0(lambda: folder.write_config(config))
         phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)
-        setup = RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)
-        return train_and_summarize(setup, found, warnings, until)
+        setup = RunSetup(
+            processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until
+        )
+        return _run(setup, found, warnings)
+
+
+def _run(
+    setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
+) -> Summary:
+    """Train from the checkpoint, or from the beginning, and summarize."""
+    with open_run(setup, checkpoint, warnings) as training:
+        return training.summarize(training.trainer.run(setup.until))

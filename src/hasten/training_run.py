@@ -50,6 +50,8 @@ class RunSetup:
     folder: RunFolder
     quiet: bool
     begin: float
+    #: end after this epoch, as if ``max_time`` were over
+    until: int | None = None
 
 
 @contextmanager
@@ -89,21 +91,6 @@ def open_run(
             ):  # the first error is the one to report
                 training.record_end(training.summary(_reason(error)), complete=False)
             raise
-
-
-def train_and_summarize(
-    setup: RunSetup,
-    checkpoint: Checkpoint | None,
-    warnings: list[str] | None = None,
-    until: int | None = None,
-) -> Summary:
-    """Train from the checkpoint, or from the beginning, and summarize.
-
-    until: end after this epoch, as if ``max_time`` were over.
-    """
-    with open_run(setup, checkpoint, warnings) as training:
-        stopped_by = training.trainer.run(until)
-        return training.summarize(stopped_by)
 
 
 def _reason(error: BaseException) -> str:
