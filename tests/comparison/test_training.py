@@ -17,6 +17,7 @@ from hasten.comparison.switches import speed_switches
 from hasten.config_loading.build import build_config
 from hasten.errors import HastenError, RunFolderError, UsageError
 from hasten.runs.config_text import config_text
+from hasten.runs.summary import Summary
 from tests.comparison.conftest import QUICK
 
 WIDE, SAME = {"model.width": 16}, {"training.schedule": "constant"}
@@ -48,6 +49,7 @@ def copied(monkeypatch, runs):
         found = json.loads((config.out / "metrics.json").read_text())
         found["seconds"]["total"] = 10.0
         (config.out / "metrics.json").write_text(json.dumps(found))
+        return Summary.from_json(found)
 
     monkeypatch.setattr(training, "train_in_processes", train)
     clock = SimpleNamespace(monotonic=lambda: 10.0 * len(order))
@@ -101,7 +103,7 @@ def test_an_interrupted_comparison_continues(runs, tmp_path, copied, monkeypatch
     def fails(config, count, **given):
         if len(copied) == 3:
             raise HastenError("out of memory")
-        whole(config, count, **given)
+        return whole(config, count, **given)
 
     monkeypatch.setattr(training, "train_in_processes", fails)
     with pytest.raises(HastenError, match=r"baseline, seed 1: out of memory .repeat the command"):
@@ -143,6 +145,21 @@ def test_a_budget_below_one_seed_says_what_is_enough(runs, tmp_path, copied):
         compare(runs, tmp_path, budget=15)
     assert len(copied) == 1
     assert compare(runs, tmp_path, budget=60).baseline.seeds == (0, 1, 2)
+
+
+def test_a_run_that_the_budget_ends_is_continued(runs, tmp_path, trained, monkeypatch):
+    monkeypatch.setattr(training, "_LEAST", 0.2)
+    settings = {"training.epochs": 20}
+    with pytest.raises(HastenError, match=r"it ended baseline, seed 0, after \d+ epochs: repeat"):
+        compare(runs, tmp_path, seeds=1, baseline=settings, budget=0.1)
+    found = compare(runs, tmp_path, seeds=1, baseline=settings)
+    assert trained == ["0-baseline-seed0", *trained[:1], "1-training.schedule-constant-seed0"]
+    epochs = [
+        json.loads((run / "metrics.json").read_text())["epochs"]
+        for run in (*found.baseline.runs, *found.alternatives[0].setting.runs)
+    ]
+    assert epochs == [20, 20]
+    assert found.verdicts() == {"training.schedule=constant": "equivalent"}
 
 
 def test_the_command_trains_and_prints(runs, tmp_path, capsys, trained):
@@ -221,6 +238,11 @@ def test_each_run_is_a_process(runs, tmp_path):
     assert found.alternatives[0].memory is not None
     assert 0.5 < found.alternatives[0].memory.estimate < 2
     assert found.alternatives[0].speed is not None
+
+
+def test_a_table_in_memory_is_refused():
+    with pytest.raises(UsageError, match="each run is a process of its own"):
+        hasten.compare("sasrec", {"user_id": [1]}, alternatives=[SAME])
 
 
 def test_a_model_in_python_needs_an_alternative():

@@ -49,6 +49,7 @@ def compare(
     metric: for the verdict. part: "valid" or "test". config, settings, flags: as for :func:`train`.
     Raises hasten.HastenError.
     """
+    _refuse_tables(what)
     limit, of_part = Margin.parse(margin), _part(part)
     folder = None if out is None else Path(out)
     trains = bool(alternatives or all_switches)
@@ -87,6 +88,14 @@ def compare(
         budget=None if budget is None else parse_seconds("budget", str(budget)),
         say=(lambda _: None) if quiet else write_stderr,
     )
+
+
+def _refuse_tables(what: Sequence[object]) -> None:
+    if not all(isinstance(each, str | Path) for each in what):
+        raise UsageError(
+            "a table in memory cannot be used: each run is a process of its own, which reads a "
+            "file; save the table (to Parquet, say) and give its path"
+        )
 
 
 def _part(name: str) -> Part:

@@ -16,7 +16,10 @@ from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 
 #: options that name or place a run, or that the data's fingerprint and the protocol tell better
-_NOT_SETTINGS = ("data.", "distributed.", "checkpoint.", "evaluation.", "out", "seed", "recipe")
+_NOT_SETTINGS = (
+    "data.", "distributed.", "checkpoint.", "evaluation.", "training.max_time", "out", "seed",
+    "recipe",
+)  # fmt: skip
 #: the seed in the description of a random split
 _SEED = re.compile(r"seed \d+")
 #: options that decide which users and items are ranked, and how

@@ -25,6 +25,7 @@ th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px so
   white-space: nowrap; }
 svg { width: 100%; height: auto; display: block; } svg text { fill: var(--text); font-size: 14px; }
 svg .soft { fill: var(--soft); font-size: 12px; }
+@media (max-width: 40rem) { svg text { font-size: 24px; } svg .soft { font-size: 20px; } }
 .equivalent { color: var(--equivalent); stroke: var(--equivalent); }
 .better { color: var(--better); stroke: var(--better); }
 .worse { color: var(--worse); stroke: var(--worse); }
@@ -116,7 +117,7 @@ def _figure(found: Comparison) -> str:
         )
     parts += [
         f'<text class="soft" x="{x(tick)}" y="{height - 10}" text-anchor="middle">'
-        f"{escape(found.margin.text(tick, signed=True) if tick else '0')}</text>"
+        f"{'+' * (tick > 0)}{escape(found.margin.text(tick)) if tick else 0}</text>"
         for tick in _ticks(reach)
     ]
     label = escape(f"Intervals of the differences in {found.metric}")

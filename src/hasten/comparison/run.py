@@ -7,12 +7,8 @@ from pathlib import Path
 
 from hasten.atomic_write import write_atomically
 from hasten.comparison.page import page
-from hasten.comparison.result import (
-    Comparison,
-    compare_runs,
-    compare_settings,
-    compared_metrics,
-)
+from hasten.comparison.pairs import compare_runs, compare_settings, compared_metrics
+from hasten.comparison.result import Comparison
 from hasten.comparison.training import PLAN, Plan, open_comparison, train_settings
 from hasten.comparison.values import Part, unit_values
 from hasten.comparison.verdict import Margin

@@ -23,8 +23,10 @@ from hasten.comparison.values import Part
 from hasten.comparison.verdict import Margin
 from hasten.comparison.wording import duration
 from hasten.config import RunConfig
-from hasten.config_loading.build import EVERYDAY, build_config
+from hasten.config_loading.build import EVERYDAY, build_config, load_config
 from hasten.errors import HastenError, RunFolderError, UsageError, os_errors_as
+from hasten.models.supports import Supports
+from hasten.registry import load_model
 from hasten.run_in_processes import train_in_processes
 from hasten.runs.lock import RunLock
 from hasten.runs.resuming import all_options, flat_options
@@ -32,6 +34,8 @@ from hasten.runs.resuming import all_options, flat_options
 PLAN = "plan.json"
 #: seeds without a budget, and at most with one
 SEEDS, MOST_SEEDS = 5, 100
+#: seconds that a run has at least, when the budget is almost used
+_LEAST = 1.0
 
 
 @dataclass(frozen=True)
@@ -171,8 +175,8 @@ class _Runs:
         self.finished, self.say = finished, say
         self.names = list(plan.settings)
         self.begin = time.monotonic()
-        done = [path for path in (folder / "runs").glob("*") if is_finished(path)]
-        self.earlier = sum(_seconds(path) for path in done)
+        ended = (folder / "runs").glob("*/metrics.json")
+        self.earlier = sum(_seconds(file.parent) for file in ended)
 
     def path(self, name: str, seed: int) -> Path:
         """The run folder of a setting and seed."""
@@ -187,7 +191,7 @@ class _Runs:
         """Train what is missing of a seed; False if it does not fit into the budget."""
         turn = index % len(self.names)
         order = [*self.names[turn:], *self.names[:turn]]
-        missing = [name for name in order if not is_finished(self.path(name, seed))]
+        missing = [name for name in order if not self._is_finished(name, seed)]
         for number, name in enumerate(missing):
             if self.budget is not None:
                 expected = self._expected(seed, missing[number:], complete)
@@ -195,8 +199,21 @@ class _Runs:
                     self._refuse_if_first(complete, expected)
                     return False
             self.say(f"seed {seed}: {name}")
-            self._train(name, seed)
+            if not self._train(name, seed):
+                self._refuse_cut(name, seed, complete)
+                return False
         return True
+
+    def _is_finished(self, name: str, seed: int) -> bool:
+        """Whether a run was trained to its end, and not cut by the budget."""
+        run = self.path(name, seed)
+        if not (run / "metrics.json").is_file():
+            return False
+        cut = FinishedRun.read(run).summary.stopped_by == "max_time"
+        return not cut or _max_time(load_config(run / "config.yaml")) == self._own_limit(name)
+
+    def _own_limit(self, name: str) -> float | None:
+        return _max_time(self.plan.settings[name])
 
     def _spent(self) -> float:
         return self.earlier + time.monotonic() - self.begin
@@ -220,21 +237,41 @@ class _Runs:
             f"about {duration(3 * whole)}: repeat the command with a larger --budget to continue"
         )
 
-    def _train(self, name: str, seed: int) -> None:
+    def _refuse_cut(self, name: str, seed: int, complete: Sequence[int]) -> None:
+        if complete:
+            return
+        assert self.budget is not None
+        reached = FinishedRun.read(self.path(name, seed)).summary.epochs
+        raise HastenError(
+            f"the budget of {duration(self.budget)} is too small for one seed: it ended {name}, "
+            f"seed {seed}, after {reached} epochs: repeat the command with a larger --budget to "
+            "continue"
+        )
+
+    def _train(self, name: str, seed: int) -> bool:
+        """Train or continue one run; False if the budget ended it."""
         path = self.path(name, seed)
         config = self.plan.settings[name].model_copy(update={"out": path, "seed": seed})
+        own, limit = self._own_limit(name), None
+        if self.budget is not None and Supports.of(load_model(config.model.name)).gradient_steps:
+            limit = max(_LEAST, self.budget - self._spent())
+            limit = limit if own is None else min(own, limit)
+            limited = config.training.model_copy(update={"max_time": limit})
+            config = config.model_copy(update={"training": limited})
         try:
-            train_in_processes(config, config.devices, quiet=True, resume_auto=True)
+            found = train_in_processes(config, config.devices, quiet=True, resume_auto=True)
         except HastenError as error:
             told = HastenError(f"{name}, seed {seed}: {error} (repeat the command to continue)")
             told.code, told.exit_code = error.code, error.exit_code
             raise told from error
+        if found.stopped_by == "max_time" and limit not in (None, own):
+            return False
         self.finished(path)
+        return True
 
 
-def is_finished(run: Path) -> bool:
-    """Whether a run was trained to its end."""
-    return (run / "metrics.json").is_file()
+def _max_time(config: RunConfig) -> float | None:
+    return config.training.max_time
 
 
 def _seconds(run: Path) -> float:

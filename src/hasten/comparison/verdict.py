@@ -51,7 +51,8 @@ class Verdict:
     """The outcome for one alternative, with p-values that are corrected for their number.
 
     enough_seeds: how many seeds, of as many users as now, would probably decide; None if more than
-    a thousand, or if it is decided. enough_users: the same for users, with the seeds as now.
+    a thousand, if it is decided, or if there is one seed. enough_users: the same for users, with
+    the seeds as now.
     """
 
     outcome: Outcome
@@ -76,7 +77,7 @@ def judge(differences: Sequence[Difference], margin: float) -> list[Verdict]:
         p = (p_none[index], p_worse[index], p_within[index])
         outcome = _outcome(each.estimate, *p)
         enough: tuple[int | None, int | None] = (None, None)
-        if outcome in ("undecided", "not worse"):
+        if outcome in ("undecided", "not worse") and each.seeds > 1:
             alpha = ALPHA / len(differences)
             enough = (_enough_seeds(each, margin, alpha), _enough_users(each, margin, alpha))
         found.append(Verdict(outcome, *p, *enough))
@@ -92,9 +93,7 @@ def _outcome(estimate: float, p_none: float, p_not_worse: float, p_equivalent: f
 
 
 def _enough_seeds(found: Difference, margin: float, alpha: float) -> int | None:
-    """The fewest seeds that probably decide; None if a thousand do not, or if there is one seed."""
-    if found.seeds == 1:
-        return None
+    """The fewest seeds that probably decide; None if a thousand do not."""
     return _first(
         range(found.seeds + 1, _MOST_SEEDS + 1),
         lambda seeds: _decides(found, margin, alpha, seeds, found.users),

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from hasten.cli.main import main
+from hasten.comparison import pairs as pairs_module
 from hasten.comparison import values as values_module
-from hasten.comparison.result import compare_runs
+from hasten.comparison.pairs import compare_runs
 from hasten.comparison.values import unit_values
 from hasten.comparison.verdict import Margin, Outcome
 from hasten.errors import RunFolderError, UsageError
@@ -142,6 +143,25 @@ def test_a_margin_can_be_absolute(runs):
     means = found.alternatives[0].setting.means, found.baseline.means
     expected = means[0]["ndcg@10"] - means[1]["ndcg@10"]
     assert found.alternatives[0].differences["ndcg@10"].estimate == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(0.02, "worse"), (0.001, "equivalent")])
+def test_a_planted_loss_is_found_or_within_the_margin(runs, monkeypatch, loss, verdict):
+    """Each user of the alternative loses about this share of the baseline's metric."""
+    whole, rng = unit_values, np.random.default_rng(0)
+
+    def planted(run, part, metrics, *rest):
+        found = whole(runs / "base-0", part, metrics, *rest)
+        if "wide" in run.name:
+            for name, values in found.sums.items():
+                kept = 1 - loss + 0.003 * rng.standard_normal(len(values))
+                found.sums[name] = values * kept
+        return found
+
+    monkeypatch.setattr(pairs_module, "unit_values", planted)
+    found = compare(runs, "base-0", "base-1", "wide-0", "wide-1")
+    assert found.verdicts() == {"model.width=16": verdict}
+    assert found.alternatives[0].differences["ndcg@10"].estimate == pytest.approx(-loss, abs=0.002)
 
 
 def test_the_command_prints_a_table_or_json(runs, capsys, tmp_path):
