@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasten import api, run
+from hasten import api, loaded_run, run
 from hasten.config_loading.build import load_config
 from hasten.errors import ConfigurationError, DataError, RunFolderError
 from hasten.testing import fingerprint, training_log
@@ -105,3 +105,15 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path):
     run.resume(died, quiet=True)
     assert fingerprint(died) == fingerprint(whole)
     assert training_log(died) == training_log(whole)
+
+
+def test_the_protocol_of_an_evaluation_is_that_of_the_test_part(tmp_path):
+    rows = {"train": [(1, 1), (1, 2), (2, 2), (3, 3)], "valid": [(1, 3)], "test": [(2, 3), (9, 1)]}
+    for name, pairs in rows.items():
+        lines = ["user_id,item_id", *(f"{user},{item}" for user, item in pairs)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    result = api.train("pop", str(tmp_path), out=str(tmp_path / "run"), quiet=True)
+    assert "1 user without a history left out" in result.protocol
+    assert loaded_run.evaluate(tmp_path / "run")["protocol"] == result.protocol
+    valid = loaded_run.evaluate(tmp_path / "run", part="valid")["protocol"]
+    assert "without a history" not in valid

@@ -90,21 +90,22 @@ def _read_graph(
 
 def refuse_other_data(
     run: Path, config: RunConfig, table: object | None, stored: AnyDataset
-) -> None:
+) -> list[str]:
     """Raise RunFolderError if the data have changed since the run stored a copy of them.
 
-    Data that are no longer there have not changed: a run resumes without them.
+    A run resumes without the data, so returns a warning if they cannot be read.
     """
     try:
         now = load_data(config, table)
-    except UsageError:
-        return
+    except UsageError as error:
+        return [f"the data are not compared with the copy that the run continues on: {error}"]
     if fingerprint(now) != fingerprint(stored):
         raise RunFolderError(
             f"{stored.source.path or 'the data'}: changed since the run {run} stored a copy; "
             f"continue on that copy with  hasten resume {run}  or train on the new data in another "
             "folder (--out)"
         )
+    return []
 
 
 def with_sample(config: RunConfig) -> RunConfig:

@@ -102,7 +102,7 @@ def evaluate(
         "checkpoint": checkpoint,
         "valid": parts["valid"].values if "valid" in parts else {},
         "test": parts["test"].values if "test" in parts else {},
-        "protocol": next(iter(parts.values())).protocol,
+        "protocol": list(parts.values())[-1].protocol,
         "devices": processes.world,
         "seconds": time.perf_counter() - begin,
     } | ({} if by is None else {"by": by, "groups": pa.concat_tables(groups)})

@@ -21,7 +21,7 @@ from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
 from hasten.data.refit import require_validation
-from hasten.data.store import describe_data, load_stored, save_dataset
+from hasten.data.store import describe_data, load_stored, save_dataset, stored_files
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data, require_same_weights, shared_checkpoint
@@ -171,7 +171,8 @@ def _train_new(
     created: list[RunFolder] = []  # on rank 0, which holds the lock
 
     def make() -> str:
-        folder = RunFolder.create(config.out, config.model.name, dataset.name)
+        files = [f"data/{name}" for name in stored_files(dataset)]
+        folder = RunFolder.create(config.out, config.model.name, dataset.name, files)
         try:
             folder.write_json("environment.json", describe_environment())
             save_dataset(dataset, folder.data)
@@ -273,7 +274,7 @@ def _resume_joined(
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
         processes.run_on_rank0(lambda: refuse_changed_data(folder, dataset))
         if given is not None:
-            processes.run_on_rank0(lambda: refuse_other_data(run, *given, dataset))
+            warnings += processes.run_on_rank0(lambda: refuse_other_data(run, *given, dataset))
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(

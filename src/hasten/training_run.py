@@ -126,6 +126,8 @@ class TrainingRun:
         for text in (*warnings, *resolved.warnings):
             journal.warn(text)
         valid, _ = setup.tasks
+        if not len(valid.queries) and resolved.config.training.patience is not None:
+            journal.warn("training.patience has no effect: there is no validation part")
         self.trainer = Trainer(
             setup.model,
             setup.phases,

@@ -167,6 +167,7 @@ def test_what_predict_refuses(here, capfd, arguments, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
+        ("", "0 questions"),
         ("head,relation,tail\n", "0 questions"),
         ("head,relation,tail\nn1,next,n2\n", "line 2: 3 of head, relation and tail are given"),
         ("head,relation,tail\nn1,next,\n,next,\n", "line 3: 1 of head, relation and tail"),

@@ -187,6 +187,45 @@ def test_a_signal_to_the_launcher_saves_and_the_run_goes_on_exactly(data, whole,
     assert training_log(tmp_path / "run") == training_log(whole)
 
 
+#: becomes a command whose terminal is its standard input, which hangs up with SIGHUP
+IN_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_that_hangs_up_saves_and_the_run_goes_on_exactly(data, whole, tmp_path, started):
+    """With the launcher in the terminal: nobody reads what two processes print from then on."""
+    terminal, inside = os.openpty()
+    shown = [part for part in arguments(data, tmp_path / "run", 6) if part != "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, "-m", "hasten", *shown, "--devices", "2"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"},
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        start_new_session=True,
+        text=True,
+    )
+    os.close(inside)
+    started.append(process)
+    wait_for(process, tmp_path / "run", 4)
+    both = ranks(process)
+    assert len(both) == 2
+    os.close(terminal)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert not [child for child in both.values() if _state(child) != "Z"]
+    assert "epoch 6" not in (tmp_path / "run" / "train.log").read_text()
+    resumed = run_processes(["resume", str(tmp_path / "run"), "--json"], 2, capture=True)
+    assert resumed.code == 0
+    assert fingerprint(tmp_path / "run") == fingerprint(whole)
+    assert training_log(tmp_path / "run") == training_log(whole)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_process_that_stands_still_is_named(stopped, data, tmp_path, started):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -123,6 +124,9 @@ def test_a_model_without_embeddings_is_evaluated_by_its_links(tmp_path, capsys):
     assert told["links"]["auroc"] > 0
     assert told["part"] == "test"
     assert check_embeddings(run, part="valid")["part"] == "valid"
+    write_embeddings(named(), tmp_path / "e.csv", "csv")
+    with pytest.raises(UsageError, match=r"e\.csv: no links of the part valid"):
+        check_embeddings(tmp_path / "e.csv", part="valid")
     main(["check-embeddings", str(run)])
     assert "only its links are evaluated" in capsys.readouterr().err
 
@@ -184,6 +188,8 @@ def test_health_figures_are_those_of_their_definitions():
         ('node_id,embedding\na,"[1, 2]"\nb,[1]\n', "line 3: 1 numbers, 2 before"),
         ('node_id,embedding\na,"[1, NaN]"\n', "row 1 holds a number that is not finite"),
         ("node_id,embedding\n", "a row of equally many numbers"),
+        ("node_id,embedding\na," + "[" * 100_000 + "\n", "line 2"),
+        ("node_id,embedding\na," + "1" * (1 << 24) + "1\n", "no embeddings can be read"),
     ],
 )
 def test_bad_files_are_named_with_their_line(tmp_path, text, words):
@@ -231,3 +237,11 @@ def test_a_device_that_fails_gives_way_to_the_cpu_aloud():
 
     with pytest.raises(RuntimeError, match="shapes"):
         with_cpu_fallback(wrong, "mps", False, said.append)
+
+
+def test_a_name_of_several_lines_is_one_row_of_the_projector(tmp_path):
+    names = pa.array(["two\nlines\tand a tab", "b", "c"])
+    write_embeddings(replace(named(), names=names), tmp_path / "p", "projector")
+    lines = (tmp_path / "p" / "metadata.tsv").read_text().splitlines()
+    assert len(lines) == 4
+    assert lines[1].split("\t")[1] == "two lines and a tab"

@@ -12,6 +12,8 @@ from hasten.inference.inputs import read_histories, read_labels, split_times
 
 def test_a_list_on_the_command_line():
     assert read_labels("a, b,a,,c", "user_id") == ["a", "b", "c"]
+    many = [f"user-{number}" for number in range(2000)]  # longer than a path can be
+    assert read_labels(",".join(many), "user_id") == many
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,7 @@ def test_a_list_on_the_command_line():
         'user_id,other\na,1\n"b,c",2\nd,3\n',
         "other\tuser_id\n1\ta\n2\tb,c\n3\td\n",
         'user_id\na\n"b,c"\nd\n',
+        '"other","user_id"\n"1","a"\n"2","b,c"\n"3","d"\n',
     ],
 )
 def test_a_file_of_ids(tmp_path, text):
@@ -66,7 +69,7 @@ def test_histories_with_and_without_times(tmp_path):
         {"u1": ["b", "a", "z"], "u2": ["c"]},
         {"u1": [2, 1, 2], "u2": [9]},
     )
-    file.write_text("user_id,item_id\nu1,b\nu1,a\n")
+    file.write_text('"user_id","item_id"\n"u1","b"\nu1,a\n')
     assert read_histories(file) == ({"u1": ["b", "a"]}, None)
 
 

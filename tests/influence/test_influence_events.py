@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from hasten import api
 from hasten.config_loading.build import build_config
 from hasten.data.interactions.load import load_table
 from hasten.data.tables import TRAIN, VALID
 from hasten.influence.events import FactoredEvents
 from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic
-from hasten.influence.queries import part_of_events
+from hasten.influence.queries import Selection, part_of_events
+from hasten.influence.run import Options, compute_influence
 from hasten.influence.trace import Checkpoint, Limits, trace_self
 from hasten.models.interface import Sizes
 from hasten.objectives.base import Batch
@@ -119,3 +121,27 @@ def test_a_sample_of_events_has_the_same_influences():
     assert [e.tolist() for e in some.examples.events(np.arange(3))] == [
         e.tolist() for e in whole.examples.events(kept[:3])
     ]
+
+
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_an_event_of_a_part_is_predicted_from_what_came_before_it(part, tmp_path):
+    settings = {"model.width": 8, "model.max_length": 4, "device": "cpu", "threads": 1}
+    out = tmp_path / "run"
+    api.train("sasrec", sequences(9, 24), settings=settings, epochs=2, out=str(out), quiet=True)
+    found = compute_influence(out, Selection(part=part), Options(topk=3), quiet=True)
+    loaded = api.load(out)
+    dataset, known = loaded.dataset, (TRAIN,) if part == "valid" else (TRAIN, VALID)
+    users, items = part_of_events(dataset, part)
+    queries = RecommenderQueries(users, dataset.histories(*known).take(users))
+    phase = loaded.model.phases(dataset, loaded.config.training)[0]
+    loss = found.about["loss"]
+    examples = FactoredEvents(loaded.model, phase, queries, items, loss, Arithmetic())
+    lr = loaded.config.training.lr
+    once = [Checkpoint("only", lr, lambda: None)]
+    matrix = found_matrix(FactoredSource(examples, Arithmetic()), once, Limits(1 << 30, 7))
+    ranked = [row for row in found.table.to_pylist() if row["rank"] == 1]
+    strongest = {(row["test"], row["kind"]): row["influence"] for row in ranked}
+    for number, row in enumerate(matrix, 1):
+        for kind, value in (("proponent", row.max()), ("opponent", row.min())):
+            if value * (1 if kind == "proponent" else -1) > 0:
+                assert strongest[number, kind] == pytest.approx(value.item(), rel=1e-4)

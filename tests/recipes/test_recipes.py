@@ -12,6 +12,7 @@ from hasten.cli.main import main
 from hasten.config_loading.build import build_config, load_config
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import dataset_name, find_recipe, recipes
+from hasten.runs.config_text import config_text
 
 each_recipe = pytest.mark.parametrize("recipe", recipes(), ids=lambda r: f"{r.model}-{r.key}")
 
@@ -65,6 +66,16 @@ def test_what_is_given_wins_over_the_recipe(tmp_path):
     for other in (["recipe=umls/quick"], []):
         file.write_text("{}" if other else "recipe: umls/quick")
         assert build_config("conve", "x", file, other) == usual
+
+
+def test_a_recipe_that_a_complete_configuration_overrides_is_refused(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(config_text(build_config("conve", "umls")))
+    with pytest.raises(ConfigurationError, match="--recipe quick has no effect: all its settings"):
+        build_config("conve", "umls", file, flags={"recipe": "quick"})
+    by_recipe = build_config("conve", "umls", flags={"recipe": "quick"})
+    file.write_text(config_text(by_recipe))  # repeating a run by its recipe
+    assert build_config("conve", None, file, flags={"recipe": "umls/quick"}) == by_recipe
 
 
 @pytest.mark.parametrize(
@@ -137,6 +148,9 @@ def test_recipes_are_listed_and_shown(capfd):
     )
     assert main(["recipes", "show", "conve", "fb15k-237/best", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["seeds"] == [0]
+    for model in ("conv", "/", "..", "**", "pop"):
+        assert main(["recipes", "list", model]) == 2
+        assert f"{model} has no recipes; there are some for bprmf, " in capfd.readouterr().err
     assert main(["recipes", "show", "conve", "nothing"]) == 2
     assert "there are fb15k-237/best" in capfd.readouterr().err
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hasten import api
 from hasten.config_loading.build import build_config
 from hasten.distributed.rank_log import RankLog
 from hasten.errors import CheckpointError, HastenError, RunFolderError
@@ -78,9 +79,15 @@ def test_notes_within_a_checkpoint_outlive_it(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"best", *(f"epoch-000{n}" for n in (1, 2, 3))}
 
 
-@pytest.mark.parametrize("name", ["data/mine.csv", "data/mine.parquet", "notes.txt", "best/a.txt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("data/mine.csv", "data/mine_feat.npy", "data/facts.parquet", "notes.txt"),
+        *("best/weights.safetensors", "train.log"),
+    ],
+)
 def test_a_folder_with_the_mark_of_a_start_and_other_files_is_refused(tmp_path, name):
-    left = RunFolder.create(tmp_path / "run", "sasrec", "beauty")
+    left = RunFolder.create(tmp_path / "run", "sasrec", "beauty", ["data/items.parquet"])
     left.write_json("environment.json", {})
     left.close()
     (tmp_path / "run" / name).parent.mkdir(exist_ok=True)
@@ -91,15 +98,43 @@ def test_a_folder_with_the_mark_of_a_start_and_other_files_is_refused(tmp_path, 
     assert content(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["data/mine.csv", "data/mine_feat.npy", "data/users.parquet"])
+def test_a_mark_of_a_start_that_lists_nothing_owns_nothing(tmp_path, name):
+    (tmp_path / "data").mkdir()
+    (tmp_path / ".starting").touch()
+    (tmp_path / name).write_bytes(MINE)
+    with pytest.raises(RunFolderError, match=f"not empty and not a run .it holds {name}"):
+        RunFolder.create(tmp_path, "sasrec", "beauty")
+    assert (tmp_path / name).read_bytes() == MINE
+
+
+def test_a_start_lists_exactly_what_it_writes(tmp_path, monkeypatch):
+    seen: set[str] = set()
+
+    def stop(folder: RunFolder, config: object) -> None:
+        listed = (folder.path / ".starting").read_text().split()
+        assert set(content(folder.path)) | {"config.yaml"} == {*listed, ".lock", ".starting"}
+        seen.update(listed)
+        raise HastenError("stopped")
+
+    monkeypatch.setattr(RunFolder, "write_config", stop)
+    for model in ("mmgcn", "kgat", "hgt", "conve"):
+        with pytest.raises(HastenError, match="stopped"):
+            api.train(model, out=str(tmp_path / "run"), quiet=True, settings={"device": "cpu"})
+        assert not (tmp_path / "run").exists()
+    assert {"data/facts.parquet", "data/triples.parquet", "data/image_feat.npy"} < seen
+
+
 def test_a_start_that_fails_leaves_what_is_not_its_own(tmp_path):
-    folder = begin(tmp_path / "deep" / "run")
+    folder = RunFolder.create(tmp_path / "deep/run", "sasrec", "beauty", ["data/items.parquet"])
     folder.write_json("data.json", {})
     (folder.data / "items.parquet").touch()
-    for name in ("notes.txt", "data/mine.csv"):
+    mine = {"notes.txt", "data/mine.csv", "data/mine_feat.npy", "data/users.parquet"}
+    for name in mine:
         (folder.path / name).write_bytes(MINE)
     (folder.path / "mine").mkdir()
     folder.discard()
-    assert content(tmp_path) == {"deep/run/notes.txt": MINE, "deep/run/data/mine.csv": MINE}
+    assert content(tmp_path) == {f"deep/run/{name}": MINE for name in mine}
     assert (tmp_path / "deep" / "run" / "mine").is_dir()
 
 
@@ -146,10 +181,10 @@ def test_a_linked_best_is_refused_at_once_and_its_target_stays(tmp_path):
     assert content(tmp_path / "elsewhere") == before
 
 
-def test_only_names_of_the_run_are_its_own():
-    own = "config.yaml", "data/items.parquet", "checkpoints/epoch-0001/state.json"
-    temporary = ".config.yaml.12.new", "data/.items.parquet.12.new", ".best.old/manifest.json"
-    for name in (*own, *temporary, "checkpoints/.epoch-0001-step-000003.new/weights.safetensors"):
-        assert is_own(name), name
-    for name in ("notes.txt", "data/mine.csv", "checkpoints/notes/state.json", ".notes.new"):
-        assert not is_own(name), name
+def test_only_listed_files_are_the_runs_own():
+    written = "config.yaml", "data/items.parquet", "checkpoints/epoch-0001-step-000003/state.json"
+    temporary = ".config.yaml.12.new", "data/.items.parquet.12.new"
+    for name in (*written, *temporary, "checkpoints/.epoch-0001-step-000003.new/state.json"):
+        assert is_own(name, written), name
+    for name in ("notes.txt", "data/mine_feat.npy", "checkpoints/notes/state.json", ".notes.new"):
+        assert not is_own(name, written), name

@@ -16,6 +16,7 @@ from hasten.cli.main import main
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
 from hasten.runs.checkpoint import read_checkpoint, write_checkpoint
 from hasten.testing import fingerprint, training_log
+from hasten.training.trainer import Trainer
 from tests.contract.cases import sequences
 
 SMALL = {
@@ -63,6 +64,18 @@ def test_a_later_best_is_dropped_with_the_epochs_after_the_named_one(copy):
     assert read_checkpoint(copy / "best").state["position"]["epoch"] == expected
     assert fingerprint(copy, "best") == fingerprint(copy, f"checkpoints/epoch-{expected:04d}")
     assert read_checkpoint(copy / "final").state["position"]["epoch"] == 4
+
+
+def test_the_metrics_of_deleted_weights_are_deleted_too(copy, monkeypatch):
+    assert json.loads((copy / "metrics.json").read_text())["epochs"] > 2
+
+    def interrupt(_: Trainer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.resume(copy, checkpoint="epoch-0002", quiet=True)
+    assert not (copy / "metrics.json").exists()
 
 
 def test_the_best_epoch_before_the_named_one_comes_back(copy):
@@ -186,5 +199,9 @@ def test_resume_auto_refuses_data_that_have_changed(tmp_path, capsys):
     assert message.startswith(f"{data}: changed since the run {out} stored a copy")
     assert f"hasten resume {out}" in message
     assert fingerprint(out) == before
-    data.unlink()  # the run folder is enough
-    assert main([*command, "--epochs", "3"]) == 0
+    for change in (lambda: data.write_text("no\n"), data.unlink):  # the run folder is enough
+        change()
+        assert main([*command, "--epochs", "3"]) == 0
+        assert f"not compared with the copy that the run continues on: {data}: " in (
+            capsys.readouterr().err
+        )

@@ -111,14 +111,16 @@ def test_a_folder_with_other_things_is_refused_untouched(tmp_path):
 
 
 def test_what_a_start_killed_early_left_is_taken_over(tmp_path):
-    left = RunFolder.create(tmp_path / "run", "sasrec", "beauty")
+    left = RunFolder.create(tmp_path / "run", "sasrec", "beauty", ["data/users.parquet"])
     left.write_json("environment.json", {})
     (left.data / "users.parquet").touch()
+    (left.data / ".users.parquet.123.new").touch()
+    (left.data / "empty").mkdir()
     (tmp_path / "run" / ".config.yaml.123.new").touch()
     left.close()
     again = begin(tmp_path / "run")
     assert yaml.safe_load((again.path / "config.yaml").read_bytes())["seed"] == 0
-    assert list(again.data.iterdir()) == []
+    assert list(again.data.iterdir()) == [again.data / "empty"]
     again.close()
     with pytest.raises(RunFolderError, match="holds a run already"):
         begin(tmp_path / "run")
@@ -185,7 +187,7 @@ def test_opening_for_writing_tidies_up_and_for_reading_does_not(tmp_path):
 
 def test_a_run_that_never_began_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = RunFolder.create(None, "sasrec", "beauty")
+    folder = RunFolder.create(None, "sasrec", "beauty", ["data/items.parquet"])
     folder.write_config(config())
     folder.write_json("data.json", {"rows": 1})
     (folder.data / "items.parquet").touch()

@@ -133,12 +133,25 @@ def test_a_model_that_no_memory_holds_is_refused_with_its_size(tmp_path):
         {"model__width": 10**8},
         {"model__width": 10**18},
         {"model__max_length": 10**11, "model__width": 8},
+        {"model__width": 2**62, "model__blocks": 1000},
+        {"model__width": 2**63},
+        {"model__width": 10**30},
+        {"model__max_length": 2**64, "model__width": 8},
+        {"model__feedforward": 10**18, "model__width": 64},
+        {"model__feedforward": 10**30, "model__width": 8},
     ):
         with pytest.raises(HastenError, match=r"the model needs at least [0-9,.]+ GB of memory"):
             train(tmp_path / "run", **settings)
         assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigurationError, match=r"model\.blocks = 100000.*must be 1000 or less"):
         train(tmp_path / "run", model__blocks=100_000)
+
+
+def test_patience_without_a_validation_part_is_told(tmp_path, capsys):
+    settings = {"training__patience": 2, "data__split": "ratio", "data__ratios": [0.9, 0, 0.1]}
+    result = train(tmp_path / "run", training__epochs=1, **settings)
+    assert "training.patience has no effect: there is no validation part" in capsys.readouterr().err
+    assert result.valid_metrics == {}
 
 
 def test_time_out_saves_finishes_and_goes_on(tmp_path):

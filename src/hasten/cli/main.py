@@ -40,7 +40,9 @@ from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError, 
 # The base of every error of the command line's grammar, in each release of typer.
 _GrammarError: Any = typer.BadParameter.__mro__[2]
 
-_NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    "can't allocate memory|out of memory|size calculation overflowed", re.IGNORECASE
+)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

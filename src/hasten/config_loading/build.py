@@ -90,15 +90,24 @@ def _draft(
         key = name if "." in name else f"training.{name}"
         draft.put(Entry(key, value, f"default of {chosen.name}"))
     given = [*entries, *([Entry("data.path", Quoted(data), "DATA")] if data is not None else [])]
-    named = {**{entry.key: entry.value for entry in given}, **flags}
+    named = {entry.key: entry.value for entry in given}
+    repeated = named.get("recipe")
+    named |= flags
     recipe = _recipe_entries(chosen.name, named) if recipes else []
     for entry in [*recipe, *given]:
         draft.put(entry)
     last = flag_entries(flags, draft.values.get("evaluation.metrics"))
     for entry in last:
         draft.put(entry)
-    if recipe:  # its complete name
-        draft.put(recipe[-1])
+    if recipe:
+        complete = recipe[-1]
+        overridden = len(recipe) > 1 and complete.place not in draft.origins.values()
+        if "recipe" in flags and overridden and repeated != complete.value:
+            raise ConfigurationError(
+                f"--recipe {flags['recipe']} has no effect: all its settings are given otherwise; "
+                "leave one of the two out"
+            )
+        draft.put(complete)
     _refuse_two_batch_sizes(from_file)
     _refuse_two_batch_sizes([*set_entries(sets), *last])
     return draft, chosen

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path, write_atomically
-from hasten.data.interactions.store_features import load_features, save_features
+from hasten.data.interactions.store_features import copied_features, load_features, save_features
 from hasten.data.modality import Modality
 from hasten.data.tables import (
     AnyDataset,
@@ -115,6 +115,11 @@ def _bytes(texts: pa.LargeBinaryArray) -> memoryview:
     return memoryview(data)[int(ends[0]) : int(ends[-1])]
 
 
+def stored_files(dataset: AnyDataset) -> list[str]:
+    """The names of the files that :func:`save_dataset` writes."""
+    return [*_tables(dataset), *copied_features(_modalities(dataset)), DESCRIPTION]
+
+
 def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     """Write vocabularies and interactions or triples (Parquet) and dataset.json.
 
@@ -133,11 +138,6 @@ def _save(dataset: AnyDataset, folder: Path) -> str:
         with atomic_path(folder / name) as temporary:
             pq.write_table(table, temporary)
     mark = fingerprint(dataset)
-    modalities = (
-        dataset.modalities
-        if isinstance(dataset, Dataset)
-        else tuple(given for _, given in dataset.features)
-    )
     described = {
         "version": FORMAT_VERSION,
         "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
@@ -146,12 +146,18 @@ def _save(dataset: AnyDataset, folder: Path) -> str:
         "name": dataset.name,
         "split": dataset.split,
         "fingerprint": mark,
-        "features": save_features(modalities, folder),
+        "features": save_features(_modalities(dataset), folder),
         "source": asdict(dataset.source),
     }
     text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
     write_atomically(folder / DESCRIPTION, text.encode())
     return mark
+
+
+def _modalities(dataset: AnyDataset) -> tuple[Modality, ...]:
+    if isinstance(dataset, Dataset):
+        return dataset.modalities
+    return tuple(given for _, given in dataset.features)
 
 
 def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hasten.arrays import Int64
+from hasten.data.graph.node_types import NodeTypes
+from hasten.data.tables import KnowledgeGraph
 from hasten.ops.ranking.scorer import Scorer
+
+
+def ranges_of(graph: KnowledgeGraph, relation: Int64) -> tuple[Int64, Int64] | None:
+    """[Q] first candidate of each query and the end of its range; None if the graph is not typed.
+
+    relation: int64 [Q], of the queries; r + R asks for heads.
+    """
+    if not graph.typed:
+        return None
+    types = NodeTypes.of(graph)
+    wanted = np.concatenate([types.target, types.source])[relation]
+    return types.offsets[wanted], types.offsets[wanted + 1]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
-from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
+from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.metrics import Ties
 from hasten.objectives.triple_queries import group_queries, known_answers
 from hasten.ops.graph.csr import CSR
@@ -101,11 +101,7 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     protocol = CompletionProtocol(
         graph.split, PART_NAMES[part], entities, options.ties, int(rank_last.sum()), graph.typed
     )
-    start = stop = None
-    if graph.typed:
-        types = NodeTypes.of(graph)
-        wanted = np.concatenate([types.target, types.source])[both.queries.relation]
-        start, stop = types.offsets[wanted], types.offsets[wanted + 1]
+    start, stop = ranges_of(graph, both.queries.relation) or (None, None)
     return CompletionTask(
         both.queries,
         both.targets,

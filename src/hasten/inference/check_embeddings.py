@@ -58,6 +58,8 @@ def check_embeddings(
             links = link_quality(loaded.model, graph, of_part, seed)
     else:
         found = read_embeddings(what)
+    if part is not None and of_part is None:
+        raise UsageError(f"{what}: no links of the part {part} to evaluate")
     figures = random = None
     problems: list[str] = []
     files: list[str] = []

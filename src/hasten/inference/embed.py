@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,6 @@ def _write_csv(
     rows: list[tuple[str, str, str]],
     vectors: NDArray[np.float32] | None = None,
 ) -> None:
-    import csv  # noqa: PLC0415 - only where it is needed
-
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -135,7 +134,7 @@ def _write_projector(found: Embeddings, folder: Path) -> list[Path]:
     with atomic_path(vectors) as new:
         np.savetxt(new, found.vectors, fmt="%.7g", delimiter="\t")
     lines = ["node_id\tnode_name\tnode_type"]
-    lines += ["\t".join(cell.replace("\t", " ") for cell in row) for row in _rows(found)]
+    lines += ["\t".join(" ".join(cell.split()) for cell in row) for row in _rows(found)]
     write_atomically(metadata, ("\n".join(lines) + "\n").encode())
     return [vectors, metadata]
 
@@ -165,7 +164,7 @@ def read_embeddings(path: Path) -> Embeddings:
             ids, names, kinds, vectors = _read_csv(path)
         else:
             raise UsageError(f"{path}: .csv, .parquet and .npy can be read")
-    except (ValueError, KeyError, OSError, pa.ArrowException) as error:
+    except (ValueError, KeyError, OSError, csv.Error, pa.ArrowException) as error:
         raise UsageError(f"{path}: no embeddings can be read: {error}") from error
     if vectors.ndim != 2 or not len(vectors) or len(kinds) != len(vectors):
         raise UsageError(f"{path}: a row of equally many numbers for every node is expected")
@@ -178,15 +177,11 @@ def read_embeddings(path: Path) -> Embeddings:
 
 
 def _column(path: Path, name: str) -> list[str]:
-    import csv  # noqa: PLC0415 - only where it is needed
-
     with path.open(encoding="utf-8", newline="") as file:
         return [row[name] for row in csv.DictReader(file)]
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[str], list[str], NDArray[np.float32]]:
-    import csv  # noqa: PLC0415 - only where it is needed
-
     csv.field_size_limit(1 << 24)
     ids, names, kinds, vectors = [], [], [], []
     with path.open(encoding="utf-8", newline="") as file:
@@ -196,7 +191,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[str], list[str], NDArray[np.f
                 ids.append(row["node_id"])
                 names.append(row.get("node_name") or "")
                 kinds.append(row.get("node_type") or "node")
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise UsageError(
                     f"{path}: line {line}: node_id, node_name, node_type and a JSON list "
                     f"as embedding are expected ({error})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
 from collections.abc import Iterator
@@ -26,9 +27,15 @@ def read_labels(source: str, column: str) -> list[str]:
     Raises DataError or UsageError.
     """
     path = Path(source)
-    if path.is_file():
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        is_file = is_folder = False  # a list of many labels
+    if is_file:
         found = _labels_of(path, column)
-    elif path.is_dir() or path.suffix.lower() in _FILE_ENDINGS:
+    elif is_folder or path.suffix.lower() in _FILE_ENDINGS:
         raise DataError(f"{path}: no such file; expected a list of {column}s, one a line")
     else:
         found = split_labels(source)
@@ -139,7 +146,7 @@ def _rows(
     _require(path, header, required)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(first), strict=True)
     try:
-        next(reader)
+        next(reader, None)
         for row in reader:
             if not row:
                 continue
@@ -181,7 +188,8 @@ def _require(path: Path, header: list[str], required: tuple[str, ...]) -> None:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.rstrip("\r").split(_separator(line))]
+    row = next(csv.reader([line.rstrip("\r")], delimiter=_separator(line)), [])
+    return [cell.strip() for cell in row]
 
 
 def _separator(header: str) -> str:

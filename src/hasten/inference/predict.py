@@ -11,8 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
+from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import KnowledgeGraph, Vocabulary
 from hasten.errors import UsageError
+from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.ranker import scoring
 from hasten.inference.inputs import TRIPLE
 from hasten.inference.labels import indices_of
@@ -81,8 +83,9 @@ def predict(
     """Predict the ``topk`` best values of the missing part of each query.
 
     questions: each with two of head, relation and tail. known: ``filter`` omits triples of the data
-    (train, valid and test), ``mark`` keeps them. The score of a relation is the mean of its scores
-    in tail prediction and in head prediction.
+    (train, valid and test), ``mark`` keeps them. In a typed graph, only triples whose ends have the
+    types of the relation are predicted. The score of a relation is the mean of its scores in tail
+    prediction and in head prediction.
     Raises DataError for unknown labels, UsageError if the model or the arguments do not allow it.
     """
     graph = loaded.dataset
@@ -150,7 +153,8 @@ def _entities(
     queries = TripleQueries(given, ends[:, 1] + (relations if for_heads else 0))
     answers = known_answers(graph.triples, relations, queries, entities)
     hidden = answers if known == "filter" else None
-    row, entity, place, score = top_k(loaded.model, queries, entities, topk, hidden)
+    ranges = ranges_of(graph, queries.relation)
+    row, entity, place, score = top_k(loaded.model, queries, entities, topk, hidden, ranges=ranges)
     triples = ends[row].copy()
     triples[:, 0 if for_heads else 2] = entity
     held = np.isin(row * entities + entity, answers.rows * entities + answers.items)
@@ -169,7 +173,8 @@ def _relations(
     model = loaded.model
     count = len(graph.relations)
     every = np.arange(count, dtype=np.int64)
-    facts = graph.triples
+    facts, types = graph.triples, NodeTypes.of(graph)
+    code = types.code
     parts: list[Found] = []
     with scoring(model):
         for number, (head, _, tail) in zip(rows.tolist(), ends.tolist(), strict=True):
@@ -179,7 +184,8 @@ def _relations(
                 score += scorer.block(wanted, wanted + 1)[:, 0].float().cpu().numpy() / 2
             held = np.zeros(count, bool)
             held[facts.relation[(facts.head == head) & (facts.tail == tail)]] = True
-            free = every[~held] if known == "filter" else every
+            fits = (types.source == code[head]) & (types.target == code[tail])
+            free = every[fits & ~held] if known == "filter" else every[fits]
             best = free[np.lexsort((free, -score[free]))][:topk]
             triples = np.stack([np.full_like(best, head), best, np.full_like(best, tail)], axis=1)
             place = np.arange(len(best))

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.errors import UsageError
+from hasten.evaluation.candidate_ranges import RangeScorer
 from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
 from hasten.models.interface import Model
 from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.ranking.topk_all import topk_all
 from hasten.scoring import RecommenderQueries, TripleQueries
 
@@ -30,16 +32,20 @@ def top_k(
     k: int,
     excluded: CSR | None = None,
     allowed: Int64 | None = None,
+    ranges: tuple[Int64, Int64] | None = None,
 ) -> tuple[Int64, Int64, Int64, NDArray[np.float32]]:
     """Query, candidate, place (from 0) and score of the best candidates, sorted by query and place.
 
-    excluded: candidates that a query must not get; allowed: the only ones that any query may get.
+    excluded: candidates that a query must not get; allowed: the only ones that any query may get;
+    ranges: the first candidate of each query and the end of its range.
     """
     parts = []
     with scoring(model):
         for tile in make_tiles(queries.lengths):
             hidden = None if excluded is None else excluded.take(tile.padded_rows)
-            scorer = model.scorer(queries.take(tile.padded_rows))
+            scorer: Scorer = model.scorer(queries.take(tile.padded_rows))
+            if ranges is not None:
+                scorer = RangeScorer(scorer, *(bound[tile.padded_rows] for bound in ranges))
             ids, scores = topk_all(
                 scorer, len(tile.padded_rows), candidates, min(k, candidates), hidden, allowed
             )

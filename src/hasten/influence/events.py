@@ -1,8 +1,8 @@
 """Interactions as examples: the prediction of a user's next item from the items before it.
 
 A training example is one of the last ``max_length`` interactions of a user in the training part,
-without the very first one, which nothing predicts. A test example is an interaction after the
-training and validation parts.
+without the very first one, which nothing predicts. A test example is predicted from the training
+and validation parts, an interaction of the validation part from the training part alone.
 
 :class:`FactoredEvents` differentiates with respect to the output layer only, the item table that
 states are scored against: the encoder before it mixes all interactions of a user, so the gradients

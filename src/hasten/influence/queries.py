@@ -37,6 +37,11 @@ class Selection:
     limit: int | None = None
 
     @property
+    def known(self) -> tuple[int, ...]:
+        """The parts in the history that predicts a selected interaction."""
+        return (TRAIN,) if self.part == "valid" else (TRAIN, VALID)
+
+    @property
     def empty(self) -> bool:
         return self.labels is None and self.file is None and self.part is None
 
@@ -119,11 +124,11 @@ def select_events(dataset: Dataset, selection: Selection) -> tuple[Int64, Int64]
         else:
             users, items = part_of_events(dataset, "test", users)
     users, items = users[: selection.limit], items[: selection.limit]
-    lengths = dataset.histories(TRAIN, VALID).lengths[users]
+    lengths = dataset.histories(*selection.known).lengths[users]
     if not lengths.all():
         label = dataset.users.take(users[lengths == 0][:1])[0].as_py()
         raise DataError(
-            f"user {label!r} has no interactions before the test part, so nothing predicts this one"
+            f"user {label!r} has no interactions before this part, so nothing predicts this one"
         )
     return users, items
 

@@ -17,7 +17,7 @@ from hasten.build import build_model, load_weights
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.data.store import load_stored
-from hasten.data.tables import TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph
+from hasten.data.tables import TRAIN, AnyDataset, Dataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.errors import UsageError
@@ -226,7 +226,7 @@ def _events(run: LoadedRun, selection: Selection, options: Options) -> tuple[Sou
     dataset = run.dataset
     assert isinstance(dataset, Dataset)
     users, items = select_events(dataset, selection)
-    histories = dataset.histories(TRAIN, VALID).take(users)
+    histories = dataset.histories(*selection.known).take(users)
     phase = _single_phase(run, NextItemPhase)
     kept = sampled(int(phase.target_counts.sum()), options)
     examples: FactoredEvents | EventLosses

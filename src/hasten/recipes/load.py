@@ -61,8 +61,18 @@ def read_file(path: Path) -> list[Recipe]:
 
 
 def recipes(model: str | None = None) -> list[Recipe]:
-    """All recipes, or those of one model, by model, data set and place in the file."""
-    return [r for path in sorted(FOLDER.glob(f"{model or '*'}/*.yaml")) for r in read_file(path)]
+    """All recipes, or those of one model, by model, data set and place in the file.
+
+    Raises ConfigurationError for a model without recipes.
+    """
+    files = sorted(FOLDER.glob("*/*.yaml"))
+    models = {path.parent.name for path in files}
+    if model is not None and model not in models:
+        raise ConfigurationError(
+            f"{model} has no recipes; there are some for {', '.join(sorted(models))}"
+            f"{did_you_mean(model, models)}"
+        )
+    return [r for path in files if model in (None, path.parent.name) for r in read_file(path)]
 
 
 def find_recipe(model: str, name: str, data: str | None = None) -> Recipe:
@@ -74,11 +84,6 @@ def find_recipe(model: str, name: str, data: str | None = None) -> Recipe:
     key = name if "/" in name or data is None else f"{dataset_name(data)}/{name}"
     if key in known:
         return known[key]
-    if not known:
-        models = ", ".join(sorted({recipe.model for recipe in recipes()}))
-        raise ConfigurationError(
-            f"--recipe {name}: {model} has no recipes; there are some for {models}"
-        )
     raise ConfigurationError(
         f"--recipe {name}: {model} has no recipe {key!r}; there are {', '.join(known)}"
         f"{did_you_mean(key, known)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,10 +18,6 @@ COPIED = re.compile(
     r"|data/(users|items|interactions|entities|relations|triples|facts)\.parquet"
     r"|data/(dataset\.json|.+_feat\.npy)"
     rf"|{_CHECKPOINT}/((manifest|state)\.json|[\w.-]+\.safetensors)"
-)
-COPIED_FROM = ("*", "data/*", "best/*", "final/*", "checkpoints/*/*")
-_NOT_COPIED = re.compile(
-    r"config\.yaml|record\.json|\.lock|\.starting|train-rank\d+\.log|events\.out\.tfevents\..+"
 )
 _FOLDERS = re.compile(rf"data|checkpoints|{_CHECKPOINT}")
 #: what is replaced whole in the run folder itself, so that an interrupted write leaves traces
@@ -38,16 +34,15 @@ def files_below(folder: Path) -> Iterator[str]:
             yield (Path(root) / name).relative_to(folder).as_posix()
 
 
-def is_own(name: str) -> bool:
-    """Whether a run writes a file of this name, or a temporary file for it."""
-    final = _final(name)
-    return bool(COPIED.fullmatch(final) or _NOT_COPIED.fullmatch(final))
+def is_own(name: str, written: Collection[str]) -> bool:
+    """Whether a run that writes these files writes this one, or it is a temporary file for one."""
+    return _final(name) in written
 
 
-def remove_own(folder: Path, keep: tuple[str, ...] = ()) -> None:
+def remove_own(folder: Path, written: Collection[str]) -> None:
     """Remove the files that a run writes, and its folders where nothing else lies in them."""
     for name in list(files_below(folder)):
-        if name not in keep and is_own(name):
+        if is_own(name, written):
             (folder / name).unlink()
     for root, _, _ in os.walk(folder, topdown=False):
         if _FOLDERS.fullmatch(_final(Path(root).relative_to(folder).as_posix())):

@@ -16,7 +16,7 @@ from hasten.errors import CheckpointError, HastenError, RunFolderError, os_error
 from hasten.runs.environment import describe_environment
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.manifest import hash_of, own_hash, recorded_hash
-from hasten.runs.own_files import is_own
+from hasten.runs.own_files import COPIED
 from hasten.runs.resuming import all_options
 from hasten.runs.run_folder import CONFIG, RunFolder
 from hasten.runs.summary import Summary
@@ -43,7 +43,7 @@ def write_record(
     names: tuple[str, ...] = (*_LISTED, "metrics.json") if complete else _LISTED
     with os_errors_as(HastenError, "cannot be read", folder.path):
         stored = (f"data/{path.name}" for path in folder.data.glob("[!.]*") if path.is_file())
-        names = (*names, *sorted(filter(is_own, stored)))
+        names = (*names, *sorted(filter(COPIED.fullmatch, stored)))
         files = {name: hash_of(folder.path / name) for name in names}
     checkpoints = (folder.best, folder.final) if complete else (folder.best,)
     weights = {p.name: recorded_hash(p, WEIGHTS) for p in checkpoints if p.exists()}

@@ -141,6 +141,7 @@ def delete_later_checkpoints(folder: RunFolder, chosen: Checkpoint) -> None:
             later = True
         if later:
             delete_folder(path)
+            (folder.path / "metrics.json").unlink(missing_ok=True)  # of the deleted weights
 
 
 def position_of(checkpoint: Checkpoint) -> dict[str, Any]:

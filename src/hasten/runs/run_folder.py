@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from hasten.runs.exact_json import to_plain_json
 from hasten.runs.lock import LOCK_FILE, RunLock
 from hasten.runs.own_files import (
     COPIED,
-    COPIED_FROM,
     EPOCH,
     RECOVERED,
     files_below,
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from hasten.config import RunConfig
 
 CONFIG = "config.yaml"
-STARTING = ".starting"  # exists from create() to the first write_config()
+#: exists from create() to the first write_config(); lists the files that are written meanwhile
+STARTING = ".starting"
 NAME_LENGTH = 64
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_LENGTH - 1}}}")
@@ -40,25 +41,37 @@ class RunFolder:
     """A run folder and, if it is open for writing, its lock.
 
     A folder is a run once it contains ``config.yaml``, which is written last. If a process is
-    killed before, :meth:`create` reuses the folder.
+    killed before, :meth:`create` reuses the folder. made: the folders that ``create`` made,
+    outermost first; written: the files that are written until then.
     """
 
-    def __init__(self, path: Path, lock: RunLock | None, made: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: RunLock | None,
+        made: tuple[Path, ...] = (),
+        written: Collection[str] = (),
+    ) -> None:
         self.path = path
         self.data = path / "data"
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
         self.final = path / "final"
         self._lock = lock
-        self._made = made  # the folders that create() made, outermost first
+        self._made, self._written = made, written
 
     @classmethod
-    def create(cls, out: Path | None, model: str, data: str) -> RunFolder:
+    def create(
+        cls, out: Path | None, model: str, data: str, files: Collection[str] = ()
+    ) -> RunFolder:
         """Create and lock the folder of a new run.
 
         out: the folder (new, empty, or left by a start that was killed); None:
-        ``runs/<date>-<model>-<data>-<n>`` with the first free n. Raises RunFolderError.
+        ``runs/<date>-<model>-<data>-<n>`` with the first free n. files: what is written there
+        before the configuration, beside ``data.json`` and ``environment.json``. Raises
+        RunFolderError.
         """
+        written = {CONFIG, "data.json", "environment.json", *files}
         with os_errors_as(RunFolderError, "no run folder can be made", out):
             if out is None:
                 path, made = _first_free(Path("runs"), model, data)
@@ -68,10 +81,10 @@ class RunFolder:
             lock = RunLock(path)
             try:
                 _refuse_occupied(path)  # again: another process may have been faster
-                remove_own(path, keep=(LOCK_FILE, STARTING))
-                folder = cls(path, lock, made)
-                (path / STARTING).touch()
-                folder.data.mkdir()
+                remove_own(path, _listed(path))
+                write_atomically(path / STARTING, os.fsencode("\n".join(sorted(written))))
+                folder = cls(path, lock, made, written)
+                folder.data.mkdir(exist_ok=True)
             except BaseException:
                 lock.release()
                 raise
@@ -128,14 +141,13 @@ class RunFolder:
     def copy_to(self, out: Path) -> RunFolder:
         """Copy this run to a new folder and lock it, as in :meth:`create`."""
         assert self._lock is not None, "another process may write to this run: lock it first"
-        copy = RunFolder.create(out, "", "")
+        names = [name for name in files_below(self.path) if COPIED.fullmatch(name)]
+        copy = RunFolder.create(out, "", "", names)
         try:
             with os_errors_as(HastenError, "no copy can be made", out):
-                for source in (file for depth in COPIED_FROM for file in self.path.glob(depth)):
-                    name = source.relative_to(self.path)
-                    if COPIED.fullmatch(name.as_posix()):
-                        (copy.path / name).parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copyfile(source, copy.path / name)
+                for name in names:
+                    (copy.path / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(self.path / name, copy.path / name)
                 write_atomically(copy.path / CONFIG, (self.path / CONFIG).read_bytes())
                 (copy.path / STARTING).unlink()
         except BaseException:
@@ -147,7 +159,7 @@ class RunFolder:
         """Delete what :meth:`create` made, for a run that failed before its first step."""
         assert self._lock is not None, "only the folder of a new run can be discarded"
         assert not self.holds_run(self.path) or not self.checkpoints.exists(), "the run has started"
-        remove_own(self.path)
+        remove_own(self.path, {LOCK_FILE, STARTING, *self._written})
         self.close()
         with suppress(OSError):  # not empty: the rest belongs to the user
             for folder in reversed(self._made):
@@ -213,12 +225,19 @@ def _refuse_occupied(path: Path) -> None:
         )
     interrupted_start = (path / STARTING).is_file()
     entries = files_below(path) if interrupted_start else (entry.name for entry in path.iterdir())
-    foreign = [n for n in entries if n != LOCK_FILE and not (interrupted_start and is_own(n))]
+    own = {LOCK_FILE, STARTING, *_listed(path)}
+    foreign = [name for name in entries if not is_own(name, own)]
     if foreign:
         raise RunFolderError(
             f"{path}: not empty and not a run (it holds {min(foreign)}); choose a new or an empty "
             "folder"
         )
+
+
+def _listed(path: Path) -> set[str]:
+    """The files that a start that was killed may have written."""
+    file = path / STARTING
+    return set(os.fsdecode(file.read_bytes()).split("\n")) if file.is_file() else set()
 
 
 def _why_no_run(path: Path) -> str:

@@ -41,16 +41,26 @@ class MemoryLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             self.bytes += math.prod(shape) * dtype.itemsize
             if self.bytes * self.copies > self.limit:
-                error = HastenError(
-                    f"the model needs at least {_gigabytes(self.bytes * self.copies)} of memory "
-                    f"({_gigabytes(self.bytes)} of weights up to one of the shape {list(shape)}"
-                    f"{', and as much for each of two moments of Adam' if self.copies > 1 else ''}"
-                    f"), and this machine has {_gigabytes(self.limit)}; make it smaller, for "
-                    "example by model.width"
+                moments = ", and as much for each of two moments of Adam" * (self.copies > 1)
+                raise self._error(
+                    self.bytes * self.copies,
+                    f"{_gigabytes(self.bytes)} of weights up to one of the shape {list(shape)}"
+                    f"{moments}",
                 )
-                error.code = "memory"
-                raise error
         return func(*args, **kwargs)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if "Overflow when unpacking long" in str(error):  # before it could be dispatched
+            raise self._error(2**63, "weights of which a dimension exceeds 2^63") from error
+
+    def _error(self, needed: int, reason: str) -> HastenError:
+        error = HastenError(
+            f"the model needs at least {_gigabytes(needed)} of memory ({reason}), and this machine "
+            f"has {_gigabytes(self.limit)}; make it smaller, for example by model.width"
+        )
+        error.code = "memory"
+        return error
 
 
 def memory_bytes() -> int:

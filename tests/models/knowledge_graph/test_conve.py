@@ -108,6 +108,16 @@ def test_a_width_without_a_shape_is_refused_with_the_nearest(width, near):
         ConvEOptions(width=width)
 
 
+@pytest.mark.parametrize("width", [10**18 + 3, 2**61 - 1, 10**30])
+def test_a_width_that_no_memory_holds_is_refused_at_once(width):
+    with pytest.raises(ValidationError, match=r"one embedding needs [0-9,]+ GB of memory"):
+        ConvEOptions(width=width)
+    with pytest.raises(
+        ValidationError, match=r"the nearest widths that are: 1000000000000000000\b"
+    ):
+        ConvEOptions(kernel=10**9)
+
+
 def test_distmult_and_complex_are_what_they_are():
     entity, relation, tail = torch.tensor([0, 3]), torch.tensor([1, 2]), torch.tensor([5, 6])
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ from hasten.data.modality import Modality
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
 from hasten.models.multimodal.dragon import DRAGON
 from hasten.models.multimodal.mmgcn import MMGCN
+from hasten.scoring import RecommenderQueries
 
 USERS, ITEMS = 7, 9
 #: items of each user; user 6 has only a test item, item 8 no training event
@@ -130,3 +131,35 @@ def naive_user_graph(k: int) -> Tensor:
             for (_, _, v), weight in zip(best, weights.tolist(), strict=True):
                 total[u, -v] = weight
     return total
+
+
+def loss_of(phase, batch, parts=1):
+    encoded = phase.encode(batch)
+    terms = list(phase.regularizers(encoded, batch))
+    for part in range(parts):
+        terms += phase.terms(encoded, batch, batch.micro_batch(part, parts))
+    return sum(t.numerator * t.weight / t.denominator for t in terms)
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same_loss(model, ours, naive):
+    """Equal losses, with equal gradients of all parameters."""
+    torch.testing.assert_close(ours, naive, rtol=1e-10, atol=0)
+    mine, theirs = gradients(model, ours), gradients(model, naive)
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(mine[name], value, rtol=1e-8, atol=1e-12, msg=name)
+
+
+def judged(dataset, model, expected):
+    """The scores of four users, which are those of the expected vectors."""
+    queries = RecommenderQueries(np.arange(4), dataset.histories(TRAIN))
+    with torch.inference_mode():
+        scores = model.scorer(queries).block(0, ITEMS)
+    torch.testing.assert_close(scores, expected[ITEMS : ITEMS + 4] @ expected[:ITEMS].T)
+    return scores

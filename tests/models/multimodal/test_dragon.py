@@ -10,24 +10,24 @@ import torch
 from torch.nn import functional as F
 
 from hasten.config import TrainingOptions
-from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.multimodal import graph_cache, modal_graphs
 from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
 from hasten.models.multimodal.modal_data import training_pairs
 from hasten.models.multimodal.modal_graphs import item_graph, user_graph
-from hasten.scoring import RecommenderQueries
 from tests.models.multimodal.modal_data import (
     HELD,
     ITEMS,
     USERS,
+    assert_same_loss,
+    judged,
+    loss_of,
     modal_dataset,
     naive_dragon,
     naive_item_graph,
     naive_user_graph,
 )
-from tests.models.multimodal.test_mmgcn import gradients, loss_of
 
 
 @pytest.fixture(autouse=True)
@@ -71,18 +71,13 @@ def test_loss_and_gradients_are_those_of_the_equations(options, widths):
     dataset, model, phase = build(widths, l2=0.05, **options)
     batch = phase.plan(3, 1, 0)
     ours = loss_of(phase, batch, parts=2)
-    mine = gradients(model, ours)
     pairs = phase.pairs(batch, batch.ids)
     vectors = naive_dragon(model, dataset)
     u, i, j = (vectors[n] for n in (pairs.user + ITEMS, pairs.positive, pairs.negative))
     naive = -torch.log2(torch.sigmoid((u * i).sum(1) - (u * j).sum(1))).mean()
     penalty = sum((c.users[pairs.user] ** 2).mean() for c in model.channels)
     naive = naive + 0.05 * (penalty + (model.shares**2).mean())
-    torch.testing.assert_close(ours, naive, rtol=1e-10, atol=0)
-    theirs = gradients(model, naive)
-    assert mine.keys() == theirs.keys()
-    for name, value in theirs.items():
-        torch.testing.assert_close(mine[name], value, rtol=1e-8, atol=1e-12, msg=name)
+    assert_same_loss(model, ours, naive)
 
 
 def test_graphs_are_those_of_the_definitions():
@@ -105,11 +100,9 @@ def test_shares_begin_near_a_half_and_sum_to_one():
 
 def test_judging_is_the_whole_graph():
     dataset, model, phase = build()
-    queries = RecommenderQueries(np.arange(4), dataset.histories(TRAIN))
     with torch.inference_mode():
         expected = naive_dragon(model, dataset)
-        scores = model.scorer(queries).block(0, ITEMS)
-    torch.testing.assert_close(scores, expected[ITEMS : ITEMS + 4] @ expected[:ITEMS].T)
+    judged(dataset, model, expected)
     loss_of(phase, phase.plan(0, 0, 0)).backward()
 
 

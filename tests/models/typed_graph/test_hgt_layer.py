@@ -119,3 +119,5 @@ def test_some_destinations_get_what_all_would_give_them():
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ConfigurationError, match=r"heads=7 does not divide .* 256.*4, 8"):
         HGTLayer(1, 1, 256, 256, 7)
+    with pytest.raises(ConfigurationError, match=r"heads=3 does not divide .* 1\d{18};"):
+        HGTLayer(1, 1, 8, 10**18, 3)  # at once

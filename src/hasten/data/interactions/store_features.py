@@ -26,10 +26,9 @@ COPIED = 64 << 20
 
 def save_features(modalities: Sequence[Modality], folder: Path) -> list[dict[str, Any]]:
     """Write copies of small or generated features; returns how to read each again."""
-    total = sum(modality.values.nbytes for modality in modalities)
-    described = []
+    described, files = [], copied_features(modalities)
     for modality in modalities:
-        copied = total <= COPIED or modality.origin is None
+        copied = _file(modality.name) in files
         if copied:
             with atomic_path(folder / _file(modality.name)) as path, path.open("wb") as file:
                 np.save(file, modality.values, allow_pickle=False)
@@ -43,6 +42,12 @@ def save_features(modalities: Sequence[Modality], folder: Path) -> list[dict[str
             }
         )
     return described
+
+
+def copied_features(modalities: Sequence[Modality]) -> list[str]:
+    """The files of the copies: of all features if they are small, else of generated ones."""
+    total = sum(modality.values.nbytes for modality in modalities)
+    return [_file(m.name) for m in modalities if total <= COPIED or m.origin is None]
 
 
 def _file(name: str) -> str:

@@ -33,7 +33,7 @@ class LightGCNOptions(ModelOptions):
 
     name: Literal["lightgcn"] = "lightgcn"
     width: int = Field(64, ge=1, description="embedding dimension D")
-    layers: int = Field(3, ge=1, description="number K of propagation layers")
+    layers: int = Field(3, ge=1, le=1000, description="number K of propagation layers")
     l2: float = Field(1e-4, ge=0, description="L2 penalty of the pairs' embeddings (layer 0)")
     sampling: Sampling = Field(
         "users", description="training pairs: users uniformly, or every interaction once per epoch"

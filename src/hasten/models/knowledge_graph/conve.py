@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Literal
 
 import torch
@@ -39,6 +40,8 @@ from hasten.ops.dense.group_moments import GroupMoments, normalize
 from hasten.ops.dtypes import upcast
 
 EPS = 1e-5
+#: largest width; the time to find the shape of a larger one is unbounded
+MOST = 2**40
 
 
 class ConvEOptions(TripleOptions):
@@ -65,8 +68,10 @@ def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
     """H and W with H·W = width and H ≥ W ≥ kernel, as square as possible: 200 is 20×10.
 
     Raises:
-        ValueError: there are none; names the nearest widths that have a shape.
+        ValueError: there are none (names the nearest widths that have one), or it is too large.
     """
+    if width > MOST:
+        raise ValueError(f"width {width}: one embedding needs {4 * width / 1e9:,.0f} GB of memory")
 
     def find(number: int) -> tuple[int, int] | None:
         columns = range(math.isqrt(number), kernel - 1, -1)
@@ -75,8 +80,9 @@ def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
     found = find(width)
     if found is not None:
         return found
-    below = next((n for n in range(width - 1, 0, -1) if find(n)), None)
-    above = next(n for n in range(width + 1, width + kernel**2 + 2 * kernel + 2) if find(n))
+    least = kernel**2
+    below = next((n for n in range(width - 1, least - 1, -1) if find(n)), None)
+    above = next(n for n in count(max(width + 1, least)) if find(n))
     near = f"{above}" if below is None else f"{below} or {above}"
     raise ValueError(
         f"width {width} is no product H W with both at least {kernel} (the kernel); the nearest "

@@ -48,8 +48,8 @@ class DRAGONOptions(ModelOptions):
     name: Literal["dragon"] = "dragon"
     width: int = Field(64, ge=1, description="embedding dimension D of each modality")
     hidden: int = Field(256, ge=1, description="hidden width of the feature network")
-    layers: int = Field(2, ge=1, description="layers over the user-item graph")
-    mm_layers: int = Field(1, ge=0, description="layers over the graph of similar items")
+    layers: int = Field(2, ge=1, le=1000, description="layers over the user-item graph")
+    mm_layers: int = Field(1, ge=0, le=1000, description="layers over the graph of similar items")
     neighbours: int = Field(10, ge=1, description="similar items per item, itself included")
     companions: int = Field(40, ge=0, description="similar users per user, by items in common")
     modalities: tuple[str, ...] | None = Field(

@@ -56,7 +56,7 @@ class MMGCNOptions(ModelOptions):
 
     name: Literal["mmgcn"] = "mmgcn"
     width: int = Field(64, ge=1, description="embedding dimension D, and the width of the layers")
-    layers: int = Field(3, ge=1, description="number of propagation layers")
+    layers: int = Field(3, ge=1, le=1000, description="number of propagation layers")
     ids: Literal["trainable", "frozen"] = Field(
         "trainable",
         description="ID and user embeddings: trained as in the paper, or kept at their random "

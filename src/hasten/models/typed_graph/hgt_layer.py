@@ -112,7 +112,7 @@ class HGTLayer(nn.Module):
 def require_divisible(width: int, heads: int) -> None:
     """Raise ConfigurationError if the number of heads does not divide the width."""
     if width % heads:
-        near = [n for n in range(1, width + 1) if width % n == 0]
+        near = [n for n in range(1, min(width, 10_000) + 1) if width % n == 0]
         best = sorted(sorted(near, key=lambda n: abs(n - heads))[:3])
         raise ConfigurationError(
             f"model.heads={heads} does not divide the width {width}; the nearest that do: "

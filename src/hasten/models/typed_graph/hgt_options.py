@@ -16,7 +16,7 @@ class HGTOptions(ModelOptions):
     name: Literal["hgt"] = "hgt"
     width: int = Field(512, ge=1, description="embedding dimension")
     hidden: int = Field(256, ge=1, description="width of inputs and layers")
-    layers: int = Field(2, ge=1, description="number of attention layers")
+    layers: int = Field(2, ge=1, le=1000, description="number of attention layers")
     heads: int = Field(8, ge=1, description="attention heads; must divide hidden")
     inputs: Literal["embeddings", "features", "constant"] = Field(
         "embeddings",
