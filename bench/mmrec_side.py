@@ -28,7 +28,6 @@ from torch import Tensor
 
 from bench.clones import clone, clone_version
 from bench.data import ROOT, data_folder
-from bench.machine import load
 from bench.plain_graph import SparseMatrix
 from bench.recbole_side.run import TimedBatches
 from bench.report import Stopwatch, print_report
@@ -188,7 +187,7 @@ def record(found: dict[str, Any], options: argparse.Namespace, versions: dict[st
     """Write the quality of a whole training into bench/results."""
     result = {
         "name": f"mmrec-{options.model.lower()}-{options.data}-seed-{options.seed}",
-        **circumstances(load(), provisional=False),
+        **circumstances(None, provisional=found["epochs"] == options.epochs),
         "versions": versions,
         "settings": {
             name: getattr(options, name) for name in ("model", "data", "batch_size", "seed")
@@ -198,8 +197,8 @@ def record(found: dict[str, Any], options: argparse.Namespace, versions: dict[st
         "repeat": f"MMREC=DIR python -m bench.mmrec_side {' '.join(sys.argv[1:])}",
     }
     about = (
-        f"MMRec {versions['MMRec']}, {options.model} on {options.data}, trained to the end: best "
-        f"on validation after epoch {found['best_epoch']} of {found['epochs']}."
+        f"MMRec {versions['MMRec']}, {options.model} on {options.data}, stopped by validation: "
+        f"best after epoch {found['best_epoch']} of {found['epochs']}."
     )
     lines = ["| | Recall@20 | NDCG@20 |", "| --- | --- | --- |"]
     lines += [

@@ -17,7 +17,9 @@ def _spmm(part: str, what: str) -> Entry:
         name=f"spmm-{part}",
         title=f"sparse-dense product, 6.4 M edges x 64, {what}",
         work=f"{what} of 6.4 million edges with a table of 184,166 x 64, fp32; the report of each "
-        "side has the time of copying as many bytes beside it (floor_seconds)",
+        "side has the time of copying as many bytes beside it (floor_seconds). torch CSR: the "
+        "kernel of torch.sparse.mm with a reduction; hasten: torch's embedding bag; both with a "
+        "stored transpose.",
         plain=Side("torch CSR", f"{SPMM} --how csr --part {part}"),
         candidate=Side("hasten", f"{SPMM} --how hasten --part {part}"),
     )
@@ -67,7 +69,7 @@ ENTRIES = (
         "of 2,048 (319 steps an epoch), fp32; every side draws its batches in its time. "
         "LightGCN-PyTorch: the authors' epoch with fewer pairs, three COO products a step. Plain "
         "PyTorch: two CSR products in Horner's form, the last layer for the nodes of the batch, "
-        "fused Adam.",
+        "fused Adam. hasten sums neighbors by torch's embedding bag.",
         published=Side("LightGCN-PyTorch", f"{LIGHTGCN} --how published --steps 6"),
         plain=Side("plain PyTorch, CSR", f"{LIGHTGCN} --how plain --steps 25"),
         candidate=Side("hasten", f"{LIGHTGCN} --how hasten --steps 60"),
