@@ -50,7 +50,9 @@ def whole(name: str, title: str, data: str, length: int, dropout: float, steps: 
             for_memory="--steps 1",
         ),
         plain=Side(
-            "plain PyTorch", f"python -m bench.plain_tisasrec {sides}", for_memory="--steps 5"
+            "plain PyTorch",
+            f"python -m bench.plain_tisasrec {sides} --epochs {200 // length}",
+            for_memory="--steps 5",
         ),
         candidate=Side("hasten", f"{HASTEN} {settings} {BCE}", for_memory="--epochs 3"),
     )
