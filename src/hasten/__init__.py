@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hasten.api import Result, load, train
+    from hasten.api import Result, load, plan, train
     from hasten.comparison.compare import compare
     from hasten.errors import HastenError
     from hasten.integrations.node_embeddings import generate_hgt_embeddings_batched
@@ -23,13 +23,14 @@ __all__ = [
     "compare",
     "generate_hgt_embeddings_batched",
     "load",
+    "plan",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import torch only when an attribute that needs it is accessed."""
-    if name in ("train", "load", "Result", "compare"):
+    if name in ("train", "load", "plan", "Result", "compare"):
         from hasten.runs.allocator import tune_process  # noqa: PLC0415 - before torch
 
         tune_process()

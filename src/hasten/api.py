@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hasten.build import with_sample
 from hasten.config_loading.build import build_config
+from hasten.config_loading.sizes import parse_size
 from hasten.distributed.launch import processes_to_start
 from hasten.errors import UsageError
 from hasten.inference.predict import Predictions, predict
 from hasten.inference.recommend import Recommendations, recommend
 from hasten.loaded_run import LoadedRun, load_run
+from hasten.planning.budget import fit_run
+from hasten.planning.plan import Plan, plan_run
 from hasten.run import train as train_run
 from hasten.run_in_processes import train_in_processes
 from hasten.runs.summary import Summary
@@ -91,6 +95,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
     refit: bool = False,
+    memory_budget: int | str | None = None,
     **flags: Any,
 ) -> Result:
     """Train a model and return its :class:`Result`.
@@ -98,7 +103,8 @@ def train(
     data: a path, a registered name, a pandas/polars/Arrow table or a mapping of arrays; None: the
     built-in sample. settings: dotted configuration keys, ``{"model.width": 128}``; flags: common
     options by name (``epochs=20, lr=1e-3, device="cpu", out="runs/mine"``). refit: train again on
-    the training and validation parts, for the selected number of epochs.
+    the training and validation parts, for the selected number of epochs. memory_budget: bytes, or
+    text such as "10GB"; chooses settings whose predicted peak memory fits.
     ``devices=2`` trains in two new processes. They read the data from a path; scripts need no
     ``if __name__`` guard. Under torchrun, each calling process is one of the run's processes.
     Raises hasten.HastenError.
@@ -107,6 +113,14 @@ def train(
     table = None if data is None or path is not None else data
     given = {**(settings or {}), **flags}
     built = build_config(model, path, None if config is None else Path(config), (), given)
+    planned: dict[str, Any] | None = None
+    if memory_budget is not None:
+        if table is not None:
+            raise UsageError(
+                "memory_budget with a table in memory: the run is planned in a process of its own, "
+                "which reads files; save the table (to Parquet, say) and give its path"
+            )
+        built, planned = fit_run(built, parse_size("memory_budget", memory_budget))
     count = processes_to_start(built.devices, "devices" in given, built.distributed.master_port)
     if count:
         if table is not None:
@@ -115,7 +129,26 @@ def train(
                 "files; save the table (to Parquet, say) and give its path"
             )
         return Result(train_in_processes(built, count, quiet=quiet, refit=refit))
-    return Result(train_run(built, table=table, quiet=quiet, refit=refit))
+    return Result(train_run(built, table=table, quiet=quiet, refit=refit, plan=planned))
+
+
+def plan(
+    model: str = "sasrec",
+    data: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **flags: Any,
+) -> Plan:
+    """Predict memory, time and disk of ``train`` with the same arguments, before it runs.
+
+    Takes a few real steps in a process of its own. data: a path or a registered name.
+    Raises hasten.HastenError.
+    """
+    path = None if data is None else str(data)
+    given = {**(settings or {}), **flags}
+    built = build_config(model, path, None if config is None else Path(config), (), given)
+    return plan_run(with_sample(built))
 
 
 def load(run: str | Path, checkpoint: str = "best", device: str = "auto") -> LoadedRun:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from hasten.build import (
     apply_initial_weights,
     build_model,
     initial_checkpoint,
-    load_data,
     ranking_tasks,
     refuse_other_data,
     with_sample,
@@ -20,20 +19,16 @@ from hasten.build import (
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
-from hasten.data.refit import require_validation
-from hasten.data.store import describe_data, load_stored, save_dataset, stored_files
+from hasten.data.store import load_stored
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
-from hasten.distributed.replicas import require_same_data, require_same_weights, shared_checkpoint
+from hasten.distributed.replicas import require_same_data, shared_checkpoint
 from hasten.errors import ConfigurationError
-from hasten.evaluation.protocols import AnyTask
-from hasten.models.interface import Model
 from hasten.models.supports import Supports
-from hasten.objectives.base import Phase
+from hasten.new_run import new_run
 from hasten.registry import load_model
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import Checkpoint
-from hasten.runs.environment import describe_environment
 from hasten.runs.resuming import (
     checkpoint_to_resume,
     copy_run,
@@ -44,7 +39,6 @@ from hasten.runs.resuming import (
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
-from hasten.training.precision import refuse_emulated_fp16
 from hasten.training.resolve_config import ResolvedConfig, resolve_config
 from hasten.training_run import RunSetup, open_run
 
@@ -59,8 +53,11 @@ def train(
     quiet: bool = False,
     resume_auto: bool = False,
     refit: bool = False,
+    plan: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
+
+    plan: what was predicted for the run, to keep in its folder beside what is measured.
 
     refit: afterwards train a second run from scratch on train + validation, for the number of
     epochs that validation selected, in the subfolder ``refit``, and return its summary. Skipped if
@@ -82,7 +79,7 @@ def train(
         config = resolved.config
         existing = _existing_run(processes, config.out, resume_auto)
         if existing is None:
-            first = _train_new(processes, resolved, table, quiet, begin, refit)
+            first = _train_new(processes, resolved, table, quiet, begin, refit, plan)
         elif refit and existing.name == _REFIT:  # restarted within the second run
             done = RunFolder(existing.parent, None)
             first = Summary.from_json(
@@ -149,53 +146,18 @@ def _train_new(
     quiet: bool,
     begin: float,
     refit: bool = False,
+    plan: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Start a new run. refit: a refit follows, so require a validation part."""
-    config, device = resolved.config, processes.device
-    refuse_emulated_fp16(config.training, device)
-    dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
-    if refit:  # fail before anything is trained
-        processes.run_on_all_ranks("checking the split", lambda: require_validation(dataset))
-    require_same_data(processes, dataset)
-    weights = initial_checkpoint(processes, config)
-    prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
-
-    def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
-        model = build_model(config, dataset, device, trained=True)
-        apply_initial_weights(model, weights)
-        # all validation happens before the run folder is created
-        return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
-
-    model, phases, tasks = processes.run_on_all_ranks("building the model", build)
-    require_same_weights(processes, model, "at the start")
-    created: list[RunFolder] = []  # on rank 0, which holds the lock
-
-    def make() -> str:
-        files = [f"data/{name}" for name in stored_files(dataset)]
-        folder = RunFolder.create(config.out, config.model.name, dataset.name, files)
+    config, device = resolved.config, processes.device.type
+    with new_run(processes, resolved, table, quiet, begin, refit, plan) as setup:
+        path = setup.folder.path
         try:
-            folder.write_json("environment.json", describe_environment())
-            save_dataset(dataset, folder.data)
-            folder.write_json("data.json", describe_data(dataset))
-            folder.write_config(config)
-        except BaseException:
-            folder.discard()
-            raise
-        created.append(folder)
-        processes.save_job_state("run", str(folder.path))
-        return str(folder.path)
-
-    path = Path(processes.run_on_rank0(make, "making the run folder"))
-    try:
-        with created[0] if created else RunFolder(path, None) as folder:
-            setup = RunSetup(
-                processes, resolved, dataset, model, phases, tasks, folder, quiet, begin
-            )
             return _run(setup, None)
-    except RuntimeError as error:
-        if not falls_back_to_cpu(error, device.type, config.device, processes.world):
-            raise
-        write_stderr(fallback_message(error, device.type, str(path)))
+        except RuntimeError as error:
+            if not falls_back_to_cpu(error, device, config.device, processes.world):
+                raise
+            write_stderr(fallback_message(error, device, str(path)))
     return resume(path, changes={"device": "cpu"}, quiet=quiet)
 
 

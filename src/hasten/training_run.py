@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +26,14 @@ from hasten.runs.checkpoint import Checkpoint, read_checkpoint
 from hasten.runs.energy import EnergyMeter
 from hasten.runs.environment import peak_memory_bytes
 from hasten.runs.journal import Journal
+from hasten.runs.planned import budget_exceeded, read_plan
 from hasten.runs.progress import Progress
 from hasten.runs.record import remove_record, write_record
 from hasten.runs.resuming import position_of, state_part
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.effective import options_in_effect
+from hasten.training.memory import peak_bytes
 from hasten.training.resolve_config import ResolvedConfig
 from hasten.training.signals import StopSignals
 from hasten.training.trainer import Trainer
@@ -123,6 +126,8 @@ class TrainingRun:
         device = f"device: {describe_device(processes.device)}"
         for note in (*processes.describe(), device, *resolved.notes):
             journal.log_train(note)
+        if plan := read_plan(setup.folder):
+            journal.log_train(f"memory budget: {plan['reason']}")
         for text in (*warnings, *resolved.warnings):
             journal.warn(text)
         valid, _ = setup.tasks
@@ -157,17 +162,23 @@ class TrainingRun:
             lambda: self.signals.received is not None,
         )
 
+    def load_best(self) -> Checkpoint:
+        """Read the best checkpoint and load its weights into the model."""
+        setup, groups = self.setup, {"weights", "phases"}
+        best = shared_checkpoint(
+            setup.processes, lambda: read_checkpoint(setup.folder.best, groups=groups)
+        )
+        assert best is not None
+        load_weights(setup.model, best)
+        self.trainer.state.load_phases(best)
+        return best
+
     def summarize(self, stopped_by: str) -> Summary:
         """Evaluate the best checkpoint; write ``metrics.json`` and ``record.json``."""
         setup, trainer = self.setup, self.trainer
         processes, folder = setup.processes, setup.folder
         trainer.finish()
-        best = shared_checkpoint(
-            processes, lambda: read_checkpoint(folder.best, groups={"weights", "phases"})
-        )
-        assert best is not None
-        load_weights(setup.model, best)
-        trainer.state.load_phases(best)
+        best = self.load_best()
         processes.activity = "the evaluation at the end"
         validated, tested = (
             self.evaluate(task) if task is not None and len(task.queries) else None
@@ -180,6 +191,7 @@ class TrainingRun:
         summary = self.summary(
             stopped_by, validated, tested, best_epoch, max(processes.gather(peak_memory_bytes()))
         )
+        summary = replace(summary, plan=self.measured_plan())
         if tested is not None:
             step = trainer.state.position.step
             self.journal.record("test", best_epoch, step, tested.values)
@@ -190,6 +202,17 @@ class TrainingRun:
             folder.write_json("metrics.json", summary.to_json())
         self.record_end(summary, complete=True)
         return summary
+
+    def measured_plan(self) -> dict[str, Any] | None:
+        """The plan of this run beside what was measured; warns if the budget was exceeded."""
+        plan, trainer = read_plan(self.setup.folder), self.trainer
+        if plan is None:
+            return None
+        peak, state = peak_bytes(trainer.device), trainer.state
+        if warning := budget_exceeded(plan, peak):
+            self.journal.warn(warning)
+        seconds = state.totals.train_seconds / max(1, state.position.epoch)
+        return {**plan, "measured": {"peak_memory_bytes": peak, "epoch_seconds": seconds}}
 
     def summary(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +10,7 @@ import typer
 from hasten.cli import options, output
 from hasten.cli.options import SPEED, option, switch
 from hasten.cli.recommend import show_rows
+from hasten.config_loading.sizes import parse_size
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _COLUMNS = (
     "test", "kind", "rank", "influence", "head", "relation", "tail", "head_name", "tail_name",
     "user_id", "item_id", "position", "item_name",
 )  # fmt: skip
-_UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _SHOWN = 20
 _APPROXIMATE = "Approximations"
 
@@ -77,7 +76,7 @@ def influence(
         raise UsageError("--projection has no effect with --self, which needs no pairs: remove it")
     if itself and limit is not None:
         raise UsageError("--limit has no effect with --self; --topk limits its rows")
-    memory = _bytes(memory_budget)
+    memory = parse_size("--memory-budget", memory_budget)
     options.prepare_process(several=True)
     options.check_export(out, format)
     count = options.whole_number("devices", devices)
@@ -128,11 +127,3 @@ def _report(found: Influences, out: Path | None, format: str | None, json: bool)
         output.write_json({**about, **output.rows("influences", found.table, out)})
     elif out is None:
         show_rows(found.table.to_pylist(), _COLUMNS)
-
-
-def _bytes(text: str) -> int:
-    """``2GB``, ``500MB`` or a number of bytes."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]b|)", text.strip().lower())
-    if match is None:
-        raise UsageError(f"--memory-budget {text}: expected a size such as 2GB or 500MB")
-    return int(float(match[1]) * _UNITS[match[2]])

@@ -28,6 +28,7 @@ from hasten.cli import (
     influence,
     options,
     output,
+    plan,
     predict,
     recipes,
     recommend,
@@ -93,7 +94,7 @@ def _hasten(
 app.command(cls=train.TrainCommand)(train.train)
 for command in (
     resume.resume, evaluate.evaluate, compare.compare, recommend.recommend, predict.predict,
-    influence.influence, embed.embed, verify.verify,
+    influence.influence, embed.embed, verify.verify, plan.plan,
 ):  # fmt: skip
     app.command(cls=options.Command)(command)
 app.command("check-embeddings", cls=options.Command)(embed.check)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,25 @@ class Command(TyperCommand):
             again = words[-2:-1] == ["--set"] and _PAIR.match(word)
             words += ["--set", word] if again else [word]
         return super().parse_args(ctx, words)
+
+
+def with_options_of(command: Any, without: Collection[str], **more: Any) -> Callable[[Any], Any]:
+    """A decorator for ``function(**given)``: a command with the options of another one.
+
+    without: names of options that it does not have; more: its own ones (texts) by name.
+    """
+    own = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=made, annotation=str | None)
+        for name, made in more.items()
+    ]
+    known = inspect.signature(command, eval_str=True).parameters.values()
+
+    def decorate(function: Any) -> Any:
+        kept = [parameter for parameter in known if parameter.name not in without]
+        function.__signature__ = inspect.Signature([*kept, *own])
+        return function
+
+    return decorate
 
 
 def prepare_process(*, several: bool = False) -> None:

@@ -92,7 +92,9 @@ def train(
     lr_scaling: str | None = option(
         "RULE", "Scale lr by the number of processes: none, sqrt or linear.", PROCESSES
     ),
-    memory_budget: str | None = typer.Option(None, hidden=True),
+    memory_budget: str | None = option(
+        "SIZE", "Choose settings whose predicted peak memory fits, such as 10GB.", SPEED
+    ),
 ) -> None:
     """Train MODEL on DATA into a run folder.
 
@@ -101,11 +103,6 @@ def train(
     """
     flags = options.given(**locals())
     options.prepare_process(several=True)
-    if memory_budget is not None:
-        raise UsageError(
-            f"--memory-budget {memory_budget} is not available in this version: leave it out and "
-            "use --accumulate or --recompute to reduce memory"
-        )
     if resume not in (None, "auto"):
         raise UsageError(
             f"--resume {resume}: only --resume auto is supported; "
@@ -121,7 +118,16 @@ def train(
     )
     from hasten import run  # noqa: PLC0415 - brings torch
 
-    summary = run.train(configuration, quiet=quiet, resume_auto=resume == "auto", refit=refit)
+    planned: dict[str, Any] = {}
+    if memory_budget is not None:
+        from hasten.config_loading.sizes import parse_size  # noqa: PLC0415
+        from hasten.planning.budget import fit_run  # noqa: PLC0415 - only when it is needed
+
+        budget = parse_size("--memory-budget", memory_budget)
+        configuration, planned["plan"] = fit_run(configuration, budget, resume is not None)
+    summary = run.train(
+        configuration, quiet=quiet, resume_auto=resume == "auto", refit=refit, **planned
+    )
     if json:
         output.write_json(summary.to_json())
     elif not quiet:

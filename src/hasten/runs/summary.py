@@ -12,7 +12,8 @@ from typing import Any
 class Summary:
     """The result of a run; ``hasten train --json`` prints ``to_json()``.
 
-    selected: with --refit, the result of the run that selected the number of epochs.
+    selected: with --refit, the result of the run that selected the number of epochs. plan: with
+    --memory-budget, what was chosen and why, predicted and measured.
     """
 
     run: Path
@@ -29,6 +30,7 @@ class Summary:
     stopped_by: str
     best_epoch: int
     selected: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Summary:

@@ -12,7 +12,7 @@ import platform
 
 import torch
 
-from hasten.runs.environment import peak_memory_bytes
+from hasten.runs.environment import peak_memory_bytes, reset_peak_memory
 
 
 def describe_memory(device: torch.device) -> str:
@@ -25,6 +25,21 @@ def describe_memory(device: torch.device) -> str:
     else:
         used = torch.mps.driver_allocated_memory()
     return f"{used / 2**20:,.0f} MiB GPU  {host}"
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The peak memory that limits a run: of the device on CUDA, elsewhere of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return peak_memory_bytes()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Reset :func:`peak_bytes` to the memory in use, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        reset_peak_memory()
 
 
 def can_release(device: torch.device) -> bool:

@@ -1,0 +1,85 @@
+"""The start of a new run: load the data, build the model, create the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hasten.build import (
+    apply_initial_weights,
+    build_model,
+    initial_checkpoint,
+    load_data,
+    ranking_tasks,
+)
+from hasten.data.refit import require_validation
+from hasten.data.store import describe_data, save_dataset, stored_files
+from hasten.distributed.device import prepare_torch
+from hasten.distributed.processes import Processes
+from hasten.distributed.replicas import require_same_data, require_same_weights
+from hasten.evaluation.protocols import AnyTask
+from hasten.models.interface import Model
+from hasten.objectives.base import Phase
+from hasten.runs.environment import describe_environment
+from hasten.runs.planned import PLAN
+from hasten.runs.run_folder import RunFolder
+from hasten.training.precision import refuse_emulated_fp16
+from hasten.training.resolve_config import ResolvedConfig
+from hasten.training_run import RunSetup
+
+
+@contextmanager
+def new_run(
+    processes: Processes,
+    resolved: ResolvedConfig,
+    table: object | None,
+    quiet: bool,
+    begin: float,
+    refit: bool = False,
+    plan: Mapping[str, Any] | None = None,
+) -> Iterator[RunSetup]:
+    """What a new run needs before its first step; its folder is locked within this context.
+
+    refit: a refit follows, so require a validation part. plan: what was predicted for the run.
+    """
+    config, device = resolved.config, processes.device
+    refuse_emulated_fp16(config.training, device)
+    dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
+    if refit:  # fail before anything is trained
+        processes.run_on_all_ranks("checking the split", lambda: require_validation(dataset))
+    require_same_data(processes, dataset)
+    weights = initial_checkpoint(processes, config)
+    prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
+
+    def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
+        model = build_model(config, dataset, device, trained=True)
+        apply_initial_weights(model, weights)
+        # all validation happens before the run folder is created
+        return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)
+
+    model, phases, tasks = processes.run_on_all_ranks("building the model", build)
+    require_same_weights(processes, model, "at the start")
+    created: list[RunFolder] = []  # on rank 0, which holds the lock
+
+    def make() -> str:
+        files = [f"data/{name}" for name in stored_files(dataset)] + [PLAN]
+        folder = RunFolder.create(config.out, config.model.name, dataset.name, files)
+        try:
+            folder.write_json("environment.json", describe_environment())
+            save_dataset(dataset, folder.data)
+            folder.write_json("data.json", describe_data(dataset))
+            if plan is not None:
+                folder.write_json(PLAN, plan)
+            folder.write_config(config)
+        except BaseException:
+            folder.discard()
+            raise
+        created.append(folder)
+        processes.save_job_state("run", str(folder.path))
+        return str(folder.path)
+
+    path = Path(processes.run_on_rank0(make, "making the run folder"))
+    with created[0] if created else RunFolder(path, None) as folder:
+        yield RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)

@@ -1,0 +1,28 @@
+"""The process of a probe: ``python -m hasten.planning CONFIG FOLDER`` prints a plan as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from hasten.errors import HastenError
+from hasten.runs.allocator import tune_process
+
+
+def main(config: str, folder: str) -> int:
+    """Probe a configuration in a new run folder; the last line on stdout is JSON."""
+    tune_process()  # before torch is imported
+    from hasten.config_loading.build import load_config  # noqa: PLC0415
+    from hasten.planning.probe import probe  # noqa: PLC0415 - brings torch
+
+    try:
+        found = probe(load_config(Path(config)), Path(folder))
+    except HastenError as error:
+        found = {"error": {"code": error.code, "message": str(error), "exit": error.exit_code}}
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,253 @@
+"""Measure what a run needs: its own code, with a few steps and a few tiles of evaluation.
+
+Everything before the first step and after the last evaluation is that of a real run, in a run
+folder that is deleted afterwards. The process must be fresh, because its peak memory is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from hasten.config import RunConfig
+from hasten.distributed.processes import Processes
+from hasten.evaluation.protocols import AnyTask
+from hasten.evaluation.query_tiles import TILE_ROWS
+from hasten.evaluation.ranker import evaluate
+from hasten.new_run import new_run
+from hasten.planning.memory_parts import MemoryParts, SavedActivations
+from hasten.runs.environment import peak_memory_bytes, reset_peak_memory
+from hasten.runs.progress import Progress
+from hasten.training.memory import peak_bytes, reset_peak
+from hasten.training.resolve_config import resolve_config
+from hasten.training.trainer import Trainer
+from hasten.training_run import TrainingRun, open_run
+
+#: seconds that steps, and tiles of an evaluation, are measured for, and how many at least and most
+_SECONDS, _FEWEST, _MOST = 1.0, 3, 50
+#: most epochs of which steps are taken, and the seconds after which no further one begins
+_EPOCHS, _LIMIT = 8, 6.0
+
+
+#: the options of training that decide about memory and time
+SETTINGS = ("batch_size", "accumulate", "recompute", "precision", "compile", "cleanup_every")
+
+
+@dataclass
+class PhaseCost:
+    """What a phase costs. activations: bytes saved for backward in a step.
+
+    count: the steps to take in an epoch; epochs: seconds of each epoch, from these steps.
+    """
+
+    activations: int
+    count: int
+    epochs: list[float] = field(default_factory=list)
+
+
+def probe(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """Start a run in ``folder``, measure it, and return the values of a :class:`Plan`."""
+    begin = time.perf_counter()
+    reset_peak_memory()
+    libraries = peak_memory_bytes()
+    config = config.model_copy(update={"out": folder})
+    with Processes.join(config.device, config.distributed) as processes:
+        resolved = resolve_config(config, processes)
+        with (
+            new_run(processes, resolved, None, quiet=True, begin=begin) as setup,
+            open_run(setup, None) as training,
+        ):
+            return _measure(training, libraries)
+
+
+def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
+    setup, trainer = training.setup, training.trainer
+    config, device = trainer.config, trainer.device
+    parts = MemoryParts()
+    trainer.control.start()
+    trainer.compile()
+    setup.model.train()
+    seconds = {"start": time.perf_counter() - setup.begin}
+    stages = {"start": _peak_since_last(device)}
+    counted = {
+        "libraries": libraries if device.type == "cpu" else 0,
+        "data": parts.count(setup.dataset) if device.type == "cpu" else 0,
+        "parameters": parts.count(list(setup.model.parameters())),
+        "graph and sampler": parts.count([setup.model, setup.phases]),
+        "evaluation data": parts.count(setup.tasks),
+    }
+    measured = _measure_epochs(training, parts)
+    stages["training"] = _peak_since_last(device)
+    grads = [p.grad for stepper in trainer.steppers for p in stepper.optimizer.parameters]
+    counted["gradients"] = parts.count(grads)
+    counted["optimizer moments"] = parts.count([s.optimizer for s in trainer.steppers])
+    counted["activations"] = max((phase.activations for phase in measured), default=0)
+    rest = stages["training"] - sum(counted.values())
+    counted["temporaries and allocator"] = max(0, rest)
+    seconds["epoch"] = sum(median(phase.epochs) for phase in measured)
+    valid, test = setup.tasks
+    average = trainer.state.average
+    with nullcontext() if average is None else average.applied():
+        seconds["evaluation"] = _evaluation_seconds(training, valid)
+    stages["evaluation"] = _peak_since_last(device)
+    started = time.perf_counter()
+    trainer.save()
+    seconds["checkpoint"] = time.perf_counter() - started
+    saved = _folder_bytes(setup.folder.checkpoints)
+    trainer.finish()
+    training.load_best()
+    stages["end"] = _peak_since_last(device)
+    epochs = trainer.epochs
+    saves, evaluations = (
+        -(-epochs // each.every) for each in (config.checkpoint, config.evaluation)
+    )
+    tested = 0.0 if test is None else len(test.queries) / max(1, len(valid.queries))
+    seconds["total"] = (
+        seconds["start"]
+        + epochs * seconds["epoch"]
+        + (evaluations + 1 + tested) * seconds["evaluation"]
+        + (saves + 2) * seconds["checkpoint"]  # and best and final
+    )
+    more = max(0, min(config.checkpoint.keep, saves) - 1)  # than the one that was saved here
+    return {
+        "model": config.model.name,
+        "data": setup.dataset.name,
+        "device": str(device),
+        "settings": {name: getattr(config.training, name) for name in SETTINGS},
+        "memory": counted,
+        "stages": stages,
+        "peak_memory_bytes": max(stages.values()),
+        "seconds": seconds,
+        "epochs": epochs,
+        "steps": {
+            "epoch": trainer.steps_per_epoch,
+            "measured": sum(2 + phase.count * len(phase.epochs) for phase in measured),
+        },
+        "disk_bytes": _folder_bytes(setup.folder.path) + more * saved,
+    }
+
+
+class _StepTimes(Progress):
+    """Records the time of each step."""
+
+    def __init__(self) -> None:
+        super().__init__(0, quiet=True)
+        self.times = [time.perf_counter()]
+
+    def advance(self, loss: float | None = None) -> None:
+        self.times.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        return [end - start for start, end in pairwise(self.times)]
+
+
+def _measure_epochs(training: TrainingRun, parts: MemoryParts) -> list[PhaseCost]:
+    """Take the last steps of each phase in several epochs, and evaluate a little in between.
+
+    The memory that the allocator keeps grows with batches of other sizes, so one epoch is too few.
+    """
+    trainer, (valid, _) = training.trainer, training.setup.tasks
+    costs = [_first_steps(trainer, number, parts) for number in range(len(trainer.steppers))]
+    begin = time.perf_counter()
+    for epoch in range(max(1, min(trainer.epochs, _EPOCHS))):
+        if epoch and time.perf_counter() - begin > _LIMIT:
+            break
+        trainer.state.position.epoch = epoch
+        for number, cost in enumerate(costs):
+            _take_epoch(trainer, number, cost)
+        if len(valid.queries):
+            _evaluate(training, valid, 1)
+    return costs
+
+
+def _first_steps(trainer: Trainer, number: int, parts: MemoryParts) -> PhaseCost:
+    """Take two steps: one under hooks, and one that says how many fit the time."""
+    trainer.state.position.phase = number
+    phase = trainer.steppers[number].phase
+    phase.start_epoch(trainer.config.seed, 0)
+    with SavedActivations(parts) as saved:
+        _take(trainer, number, 1)
+    (trial,) = _take(trainer, number, 1)
+    return PhaseCost(saved.peak, min(phase.steps(), _how_many(trial) + 1))
+
+
+def _take_epoch(trainer: Trainer, number: int, cost: PhaseCost) -> None:
+    """Take the last steps of the phase's epoch, and record the seconds of all of them."""
+    position, phase, seed = (
+        trainer.state.position,
+        trainer.steppers[number].phase,
+        trainer.config.seed,
+    )
+    position.phase = number
+    begin = time.perf_counter()
+    phase.start_epoch(seed, position.epoch)
+    seconds = time.perf_counter() - begin
+    *whole, last = _take(trainer, number, cost.count)  # the last batch may be smaller
+    begin = time.perf_counter()
+    phase.end_epoch(seed, position.epoch)
+    seconds += time.perf_counter() - begin
+    each = sum(whole) / len(whole) if whole else last
+    cost.epochs.append(seconds + each * (phase.steps() - 1) + last)
+
+
+def _take(trainer: Trainer, number: int, count: int) -> list[float]:
+    """Take the last ``count`` steps of the phase's epoch; the seconds of each."""
+    stepper = trainer.steppers[number]
+    trainer.state.position.index = stepper.phase.steps() - count
+    trainer.progress = clock = _StepTimes()
+    trainer.train_phase(stepper)
+    return clock.seconds()
+
+
+def _how_many(seconds: float) -> int:
+    """How often to repeat what takes this long."""
+    return int(min(_MOST, max(_FEWEST, _SECONDS / max(seconds, 1e-6))))
+
+
+def _evaluation_seconds(training: TrainingRun, task: AnyTask) -> float:
+    """Seconds of a whole evaluation, from the tile of the longest queries and some others."""
+    tiles = -(-len(task.queries) // TILE_ROWS)
+    if not tiles:
+        return 0.0
+    _evaluate(training, task, 1)
+    one, _ = _evaluate(training, task, 1)
+    if tiles == 1:
+        return one
+    some, count = _evaluate(training, task, max(2, _how_many(one)))
+    if count == tiles:
+        return some
+    return one + (tiles - 1) * max(0.0, some - one) / (count - 1)
+
+
+def _evaluate(training: TrainingRun, task: AnyTask, count: int) -> tuple[float, int]:
+    """Seconds of an evaluation of at least ``count`` tiles, the last included; their number."""
+    setup, tiles = training.setup, -(-len(task.queries) // TILE_ROWS)
+    every = max(1, tiles // count)
+    first = (tiles - 1) % every
+    begin = time.perf_counter()
+    evaluate(
+        setup.model,
+        task,
+        setup.resolved.config.evaluation.metrics,
+        device=setup.processes.device,
+        rank=first,
+        world_size=every,
+    )
+    return time.perf_counter() - begin, len(range(first, tiles, every))
+
+
+def _peak_since_last(device: torch.device) -> int:
+    found = peak_bytes(device)
+    reset_peak(device)
+    return found
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,117 @@
+"""Choosing settings for a memory budget, with a made-up cost of each setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from hasten.config_loading.build import build_config
+from hasten.errors import UsageError
+from hasten.planning import budget
+from hasten.planning.budget import BudgetError, fit_run, mebibytes, plan_budget
+from hasten.planning.plan import OutOfMemoryError, Plan
+
+MB = 1 << 20
+
+
+def made(config, *, fixed=200, activations=800, out_of_memory_above=10**6) -> Plan:
+    """A plan whose activations shrink with micro-batches and by half with recompute."""
+    options = config.training
+    micro = activations / options.accumulate / (2 if options.recompute else 1)
+    peak = int(fixed + micro)
+    if peak > out_of_memory_above:
+        raise OutOfMemoryError("no more")
+    seconds = 1 + 0.05 * options.accumulate + 0.3 * options.recompute
+    return Plan(
+        config.model.name, "sample", "cpu", {}, {"rest": peak * MB}, {"training": peak * MB},
+        peak * MB, {"epoch": seconds, "total": seconds}, 1, {"epoch": 1, "measured": 1}, 0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def costs(monkeypatch):
+    """Sets the cost of a run; the settings that were probed."""
+    probed: list[tuple[int, bool]] = []
+
+    def use(**how):
+        def plan(config):
+            probed.append((config.training.accumulate, config.training.recompute))
+            return made(config, **how)
+
+        monkeypatch.setattr(budget, "plan_run", plan)
+        return probed
+
+    return use
+
+
+CONFIG = build_config("sasrec", flags={"device": "cpu"})
+
+
+def test_settings_that_fit_are_left_alone(costs):
+    probed = costs()
+    found = plan_budget(CONFIG, 1100 * MB)
+    assert probed == [(1, False)]
+    assert found.chosen is not None
+    assert found.chosen.changes == {}
+    assert "the settings as given fit 1,100 MiB" in found.reason
+
+
+def test_the_fastest_that_fits_is_chosen(costs):
+    probed = costs()
+    found = plan_budget(CONFIG, 440 * MB)
+    # 0.95 of the budget is 418: four micro-batches need 400, recompute alone 600
+    assert probed[:3] == [(1, False), (2, False), (4, False)]
+    assert found.chosen.changes == {"accumulate": 4}
+    assert "instead of 1,000 MiB" in found.reason
+    assert "same results up to rounding" in found.reason
+    found = plan_budget(CONFIG, 640 * MB)
+    assert found.chosen.changes == {"accumulate": 2}
+
+
+def test_micro_batches_are_not_halved_further_where_they_save_nothing(costs):
+    probed = costs(fixed=1000, activations=0)
+    found = plan_budget(CONFIG, 500 * MB)
+    assert found.chosen is None
+    assert [one for one in probed if not one[1]][:2] == [(1, False), (2, False)]
+    assert (4, False) not in probed
+
+
+def test_out_of_memory_is_a_setting_that_does_not_fit(costs):
+    costs(out_of_memory_above=700)
+    found = plan_budget(CONFIG, 700 * MB)
+    assert found.tried[0].plan is None
+    assert found.chosen.changes == {"accumulate": 2}
+    assert "instead of more than there is" in found.reason
+    assert found.to_json()["tried"][0]["fits"] is False
+
+
+def test_what_changes_results_is_never_chosen(costs, monkeypatch):
+    monkeypatch.setattr(budget, "slow_precision", lambda *_: None)
+    costs(fixed=1000, activations=0)
+    found = plan_budget(CONFIG, 100 * MB)
+    assert found.tried[-1].changes == {"precision": "bf16"}
+    assert found.chosen is None
+
+
+def test_a_budget_that_is_too_small_is_refused_with_the_smallest(costs, tmp_path):
+    costs()
+    with pytest.raises(BudgetError, match="are too few; the smallest budget") as refused:
+        fit_run(CONFIG, 100 * MB)
+    found = plan_budget(CONFIG, 100 * MB)
+    assert mebibytes(found.smallest) in str(refused.value)
+    assert refused.value.exit_code == 2
+    config, kept = fit_run(CONFIG, found.smallest)
+    assert kept["predicted"]["peak_memory_bytes"] <= found.smallest
+    assert config.training.batch_size == CONFIG.training.batch_size
+
+
+def test_several_processes_are_refused():
+    with pytest.raises(UsageError, match="in one process"):
+        fit_run(CONFIG.model_copy(update={"devices": 2}), MB)
+
+
+def test_a_run_that_is_resumed_keeps_its_settings(costs, tmp_path):
+    probed = costs()
+    (tmp_path / "config.yaml").touch()
+    config = CONFIG.model_copy(update={"out": tmp_path})
+    assert fit_run(config, MB, resume=True) == (config, None)
+    assert not probed

@@ -1,0 +1,133 @@
+"""A plan is measured: its parts are those of the run, and its peak is that of the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasten import api
+from hasten.build import with_sample
+from hasten.cli.main import main
+from hasten.config_loading.build import build_config
+from hasten.errors import HastenError
+from hasten.planning.plan import plan_run
+from hasten.planning.probe import probe
+from hasten.testing import assert_close
+
+MODELS = (
+    "sasrec", "tisasrec", "bprmf", "lightgcn", "kgat", "mmgcn", "dragon", "conve", "distmult",
+    "complex", "hgt", "degree", "pop",
+)  # fmt: skip
+
+
+def configured(model: str, **settings: Any):
+    return with_sample(build_config(model, None, None, (), {"device": "cpu", **settings}))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_is_planned_by_its_own_steps(model, tmp_path):
+    short = {} if model in ("pop", "degree") else {"training.epochs": 1}
+    found = probe(configured(model, **short), tmp_path / "run")
+    memory, seconds = found["memory"], found["seconds"]
+    assert found["model"] == model
+    assert seconds["total"] > seconds["start"] > 0
+    assert found["disk_bytes"] > 1000
+    assert memory["data"] > 0
+    if model in ("pop", "degree"):
+        assert found["steps"] == {"epoch": 0, "measured": 0}
+        return
+    assert memory["parameters"] > 0
+    # two moments of every parameter; of those that two phases share, twice
+    assert 2 * memory["parameters"] <= memory["optimizer moments"] < 4.5 * memory["parameters"]
+    assert 0 < memory["gradients"] <= memory["parameters"]
+    assert memory["activations"] > 0
+    assert found["steps"]["measured"] >= 3
+    assert seconds["epoch"] > 0
+    assert seconds["evaluation"] > 0
+
+
+def test_a_plan_of_the_command_line_is_one_json_object(capsys):
+    arguments = ["--device", "cpu", "--epochs", "2", "--set", "model.width=8", "--json"]
+    assert main(["plan", "sasrec", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epochs"] == 2
+    assert found["peak_memory_bytes"] == max(found["stages"].values())
+    assert sum(found["memory"].values()) >= found["stages"]["training"]
+
+
+def test_errors_of_the_run_are_those_of_its_plan(tmp_path, capsys):
+    assert main(["plan", "sasrec", str(tmp_path / "absent.csv")]) == 2
+    assert "absent.csv" in capsys.readouterr().err
+    with pytest.raises(HastenError, match="of memory"):
+        plan_run(configured("sasrec", **{"model.width": 2**17, "model.max_length": 2**17}))
+
+
+#: a long enough batch that the activations are most of the memory
+LARGE = {
+    "sasrec": {"model.width": 128, "training.batch_size": 2048, "training.lr": 1e-3},
+    "tisasrec": {"model.width": 64, "training.batch_size": 1024, "training.lr": 1e-3},
+    "conve": {"model.width": 200, "training.batch_size": 4096},
+    "mmgcn": {"model.width": 256, "training.batch_size": 4096},
+}
+
+
+def trained(model: str, out: Path, *more: str) -> dict[str, Any]:
+    """The result of a run in a process of its own."""
+    sets = [f"{key}={value}" for key, value in LARGE[model].items()]
+    command = [sys.executable, "-m", "hasten", "train", model, "--set", *sets, "--device", "cpu"]
+    ended = subprocess.run(
+        [*command, "--epochs", "2", "--json", "--quiet", "--out", str(out), *more],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", LARGE)
+def test_the_peak_is_predicted_within_a_tenth(model, tmp_path):
+    planned = plan_run(configured(model, **LARGE[model], **{"training.epochs": 2}))
+    measured = trained(model, tmp_path / "run")
+    assert planned.peak_memory_bytes == pytest.approx(measured["peak_memory_bytes"], rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sasrec", "tisasrec"])
+def test_half_the_memory_gives_the_same_run(model, tmp_path):
+    LARGE[model] |= {"model.dropout": 0.0}
+    free = trained(model, tmp_path / "free")
+    budget = free["peak_memory_bytes"] // 2
+    held = trained(model, tmp_path / "held", "--memory-budget", str(budget))
+    assert held["peak_memory_bytes"] <= budget
+    plan = held["plan"]
+    assert plan["measured"]["peak_memory_bytes"] == held["peak_memory_bytes"]
+    assert plan["predicted"]["peak_memory_bytes"] == pytest.approx(
+        held["peak_memory_bytes"], rel=0.1
+    )
+    assert plan["chosen"]
+    assert_close(tmp_path / "free", tmp_path / "held")
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").open()
+         if json.loads(line)["kind"] == "train"]
+        for name in ("free", "held")
+    ]  # fmt: skip
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_a_run_keeps_its_plan_beside_what_was_measured(tmp_path, capsys):
+    result = api.train(
+        "sasrec", device="cpu", epochs=1, out=tmp_path / "run", memory_budget="20GB",
+        settings={"model.width": 8}, threads=1,
+    )  # fmt: skip
+    assert "memory budget: predicted peak" in (tmp_path / "run" / "train.log").read_text()
+    plan = json.loads((tmp_path / "run" / "metrics.json").read_text())["plan"]
+    assert plan == result.summary.plan
+    assert plan["chosen"] == {}
+    assert plan["budget_bytes"] == 20 << 30
+    assert plan["measured"]["epoch_seconds"] > 0
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["predicted"]
