@@ -5,7 +5,7 @@ from bench.harness import Entry, Side
 DATA = "--data beauty --length 50 --dropout 0.5 --threads {threads}"
 PORT = f"python -m bench.pmixer_side --model sasrec {DATA}"
 PLAIN = f"python -m bench.plain_sasrec {DATA}"
-RECBOLE = f".venvs/recbole/bin/python -m bench.recbole_side.run {DATA} --batch-size 2048 --steps 20"
+RECBOLE = f".venvs/recbole/bin/python -m bench.recbole_side.run {DATA} --batch-size 2048 --steps 4"
 HASTEN = (
     "python -m bench.hasten_side --data beauty --epochs 4 --skip 1 --threads {threads} "
     "--batch-size 128 --set model.max_length=50 --set model.dropout=0.5"
@@ -26,7 +26,7 @@ WORK_CE = (
     "An epoch over every training target with cross-entropy over the whole catalogue, D 64, 2 "
     "blocks, 2 heads, inner width 256, length {length}, dropout {dropout}, fp32. RecBole makes an "
     "example of every prefix and takes batches of {prefixes} of them; its epoch is extrapolated "
-    "from 20 steps. The plain side and ours take batches of 128 whole sequences and predict at all "
+    "from 4 steps. The plain side and ours take batches of 128 whole sequences and predict at all "
     "positions."
 )
 

@@ -6,7 +6,7 @@ from bench.harness import Entry, Side
 DATA = "--data ml-1m --length 200 --dropout 0.2 --threads {threads}"
 PORT = f"python -m bench.pmixer_side --model sasrec {DATA}"
 PLAIN = f"python -m bench.plain_sasrec {DATA}"
-RECBOLE = f".venvs/recbole/bin/python -m bench.recbole_side.run {DATA} --batch-size 256 --steps 20"
+RECBOLE = f".venvs/recbole/bin/python -m bench.recbole_side.run {DATA} --batch-size 256 --steps 8"
 HASTEN = (
     "python -m bench.hasten_side --data ml-1m --epochs 4 --skip 1 --threads {threads} "
     "--batch-size 128 --set model.max_length=200 --set model.dropout=0.2"
