@@ -133,11 +133,13 @@ def train(
     options: argparse.Namespace,
     build: Callable[[int], nn.Module],
     judge: Callable[[nn.Module, Sequences], Any] | None = None,
+    *,
+    sampled: bool = True,
 ) -> None:
     """Train and print the report.
 
     build: the model for a number of items; its output for a batch is the loss. judge: what the
-    report holds as ``metric``.
+    report holds as ``metric``. sampled: draw negatives.
     """
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
@@ -159,7 +161,8 @@ def train(
                 break
             rows = order[start : start + options.batch_size]
             optimizer.zero_grad()
-            negatives = sampler.draw(np.repeat(rows, arrays.counts[rows]), generator)
+            users = np.repeat(rows, arrays.counts[rows] if sampled else 0)
+            negatives = sampler.draw(users, generator)
             loss = model(TokenBatch.of(arrays, rows, negatives))
             loss.backward()
             optimizer.step()

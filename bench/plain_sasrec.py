@@ -112,6 +112,7 @@ def main() -> None:
         options,
         lambda catalogue: PlainSASRec(catalogue, **chosen),
         (lambda model, data: evaluate(model, data, options.length)) if options.evaluate else None,
+        sampled=options.loss == "bce",
     )
 
 
