@@ -124,7 +124,7 @@ def test_open_verdicts_say_what_would_be_enough():
     found = made(0.0, error=0.01)
     text = explain(found.alternatives[0], found)
     assert re.fullmatch(
-        r"undecided at a margin of 1 %; about \d+ seeds \(\d+ min of training\) "
+        r"undecided at a margin of 1 %; about \d+ seeds \([\d.]+ min of training\) "
         r"would probably be enough",
         text,
     )
@@ -137,4 +137,4 @@ def test_open_verdicts_say_what_would_be_enough():
 def test_numbers_in_words():
     assert times(Ratio(1.5, 1.4, 1.6)) == "1.50x (1.40-1.60)"
     assert times(None) == "-"
-    assert [duration(s) for s in (5, 600, 7200)] == ["5 s", "10 min", "2.0 h"]
+    assert [duration(s) for s in (5, 100, 600, 7200)] == ["5 s", "1.7 min", "10 min", "2.0 h"]

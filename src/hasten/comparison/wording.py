@@ -88,10 +88,12 @@ def times(ratio: Ratio | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``12 min`` or ``3.5 h``."""
+    """``45 s``, ``2.5 min``, ``12 min`` or ``3.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.{0 if seconds >= 600 else 1}f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def _seed_share(difference: Difference) -> str:
