@@ -69,7 +69,7 @@ def test_a_later_best_is_dropped_with_the_epochs_after_the_named_one(copy):
 def test_the_metrics_of_deleted_weights_are_deleted_too(copy, monkeypatch):
     assert json.loads((copy / "metrics.json").read_text())["epochs"] > 2
 
-    def interrupt(_: Trainer) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Trainer, "run", interrupt)
