@@ -64,7 +64,7 @@ def new_run(
     created: list[RunFolder] = []  # on rank 0, which holds the lock
 
     def make() -> str:
-        files = [f"data/{name}" for name in stored_files(dataset)] + [PLAN]
+        files = [f"data/{name}" for name in stored_files(dataset)] + [PLAN] * (plan is not None)
         folder = RunFolder.create(config.out, config.model.name, dataset.name, files)
         try:
             folder.write_json("environment.json", describe_environment())
