@@ -127,6 +127,7 @@ def test_patience_flag_counts_evaluations():
         (["training.deterministic=maybe"], "must be true or false"),
         (["training.precision=fp8"], "must be one of fp32, bf16, fp16, auto"),
         (["model.dropout=1"], "model.dropout = 1 (--set model.dropout=1): must be less than 1"),
+        ([f"threads={10**20}"], "must be 4096 or less"),
         (["training.patience=soon"], 'expected "5 evaluations"'),
         (["data.ratios=0.5,0.5"], "data.ratios (--set data.ratios=0.5,0.5): has too few"),
         (["data.ratios=1,1,1"], "ratios must be three shares that sum to 1"),

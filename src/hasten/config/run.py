@@ -183,6 +183,7 @@ class RunConfig(Section):
     threads: int | None = Field(
         None,
         ge=1,
+        le=4096,
         description="CPU threads per process; none: torch's default, divided among the processes",
     )
     out: Path | None = Field(None, description="run folder; none: runs/<date>-<model>-<data>-<n>")
