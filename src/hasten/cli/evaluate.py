@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import typer
 
-from hasten.cli import options, output, result
+from hasten.cli import options, output
 from hasten.cli.options import option
 from hasten.cli.recommend import show_rows
 from hasten.errors import UsageError
@@ -62,7 +62,7 @@ def evaluate(
         output.write_json(found | rows)
         return
     output.say(f"{found['model']} on {found['data']}, checkpoint {found['checkpoint']}")
-    result.show_metrics(found["valid"], found["test"], found["protocol"])
+    output.show_metrics(found["valid"], found["test"], found["protocol"])
     if groups is not None and out is None and output.speaks():
         shown = "test" if found["test"] else "valid"
         of_part = [row for row in groups.to_pylist() if row["part"] == shown]

@@ -1,4 +1,4 @@
-"""Terminal output: JSON and results on stdout, progress and messages on stderr."""
+"""Terminal output: JSON and tables on stdout; messages and a run's result on stderr."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hasten.console import write_stderr
+
+if TYPE_CHECKING:
+    from hasten.runs.summary import Summary
 
 
 def speaks() -> bool:
@@ -58,3 +61,42 @@ def plain(value: Any) -> Any:
 def printable(text: str) -> str:
     """The text with control characters escaped: a name in the data cannot steer the terminal."""
     return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def announce(summary: Summary) -> None:
+    """Print what was trained, its metrics and protocol, and the next command."""
+    total = summary.seconds.get("total", math.nan)
+    memory = summary.peak_memory_bytes / 2**20
+    say(
+        f"{summary.model} on {summary.data}: {summary.epochs} epochs, {total:.1f} s, "
+        f"{summary.examples_per_second:,.0f} examples/s, peak memory {memory:,.0f} MiB"
+    )
+    show_metrics(summary.valid, summary.test, summary.protocol)
+    say(f"run folder  {summary.run}")
+    from hasten.config import TripleOptions  # noqa: PLC0415 - brings pydantic
+    from hasten.registry import load_model, reads  # noqa: PLC0415 - as above
+
+    if issubclass(reads(load_model(summary.model)), TripleOptions):
+        say(f"next        hasten predict {summary.run} --head ENTITY --relation RELATION")
+    else:
+        say(f"next        hasten recommend {summary.run} --users all --topk 10")
+
+
+def show_metrics(valid: Mapping[str, Any], test: Mapping[str, Any], protocol: str) -> None:
+    """Print the validation and test metrics, and the protocol.
+
+    Metrics of the protocol's other ranking (``ndcg@10/kept``) follow on a line of their own.
+    """
+    for part, values in (("valid", valid), ("test", test)):
+        lines: dict[str, list[str]] = {}
+        for name, value in values.items():
+            metric, _, other = name.partition("/")
+            lines.setdefault(other, []).append(f"{metric} {_figure(value)}")
+        for other, shown in lines.items():
+            history = f"  (history {other})" if other else ""
+            say(f"{'' if other else part:<11} " + "  ".join(shown) + history)
+    say(f"protocol    {protocol}")
+
+
+def _figure(value: Any) -> str:
+    return "none" if value is None else f"{value:.4f}"

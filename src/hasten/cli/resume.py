@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from hasten.cli import options, output, result
+from hasten.cli import options, output
 from hasten.cli.options import option
 
 
@@ -54,4 +54,4 @@ def resume(
     if json:
         output.write_json(summary.to_json())
     elif not quiet:
-        result.announce(summary)
+        output.announce(summary)

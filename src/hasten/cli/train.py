@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import typer
 
-from hasten.cli import options, output, result
+from hasten.cli import options, output
 from hasten.cli.options import EVALUATION, PROCESSES, SPEED, TRAINING, argument, option, switch
 from hasten.errors import UsageError
 from hasten.registry import BUILT_IN, ModelEntry, model_entries
@@ -131,4 +131,4 @@ def train(
     if json:
         output.write_json(summary.to_json())
     elif not quiet:
-        result.announce(summary)
+        output.announce(summary)
