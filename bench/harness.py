@@ -167,9 +167,6 @@ def measure(
                 "label": side.label,
                 "command": side.command,
                 "environment": dict(side.environment),
-                "coverage": min(
-                    run["report"].get("coverage", 1.0) for run in runs if run["side"] == role
-                ),
             }
             for role, side in entry.sides.items()
         },

@@ -18,8 +18,8 @@ from bench.results import (
     digits,
     earlier_results,
     is_provisional,
-    percent,
     results_by_name,
+    timed_part,
     with_interval,
 )
 from bench.sources import is_stale
@@ -135,7 +135,7 @@ def _rows(kind: str, roles: Mapping[str, str], results: Results, folder: str) ->
             cells.append(_ratio(result, role))
         peaks = [_median(result, "memory", role, 2.0**-20) for role in sides]
         cells += [_median(result, "wall", HASTEN, 1.0), ", ".join(p for p in peaks if p)]
-        timed = [percent(side["coverage"]) for side in result["sides"].values()]
+        timed = [timed_part(result, role) for role in sides]
         cells += [str(blocks(result)), ", ".join(timed)]
         cells += [_machine(result["machine"]), _measured(result, found, folder)]
         lines.append("| " + " | ".join(cells) + " |")
