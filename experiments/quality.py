@@ -72,13 +72,14 @@ def headlines(recipe: Recipe) -> Iterator[str]:
 
 
 def as_it_comes(recipe: Recipe, metric: str, records: Records) -> str:
-    """The figure of the model without options, or "not measured"."""
+    """The figure of the model without options, linked to its record, or "not measured"."""
     if all(key.startswith("data.") or key == "evaluation.metrics" for key in recipe.configuration):
         return figure(recipe.expected[metric])
-    found = measured(records.get(f"{recipe.model}-{recipe.data}-defaults", ()))
+    name = f"{recipe.model}-{recipe.data}-defaults"
+    found = measured(records.get(name, ()))
     if len(found.get("seeds", ())) < ENOUGH or metric not in found["expected"]:
         return "not measured"
-    return figure(found["expected"][metric])
+    return f"[{figure(found['expected'][metric])}](docs/experiments.md#{name})"
 
 
 def figure(values: Sequence[float]) -> str:

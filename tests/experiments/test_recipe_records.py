@@ -43,7 +43,8 @@ def test_every_quality_row_of_the_readme_has_a_recipe():
         recipe = find_recipe(name, key.strip("`"))
         assert DATA[recipe.data] == data
         assert shown in {figure(value) for value in recipe.expected.values()}
-        assert usual == "not measured" or usual.startswith(".")
+        linked = r"\[\.\d{4} ± \.\d{4}\]\(docs/experiments.md#[\w-]+-defaults\)"
+        assert re.fullmatch(rf"not measured|\.\d{{4}}( ± \.\d{{4}})?|{linked}", usual)
         assert seeds.startswith(str(len(recipe.seeds)))
         assert ("provisional" in seeds) == (len(recipe.seeds) < 3)
 
@@ -65,7 +66,8 @@ def test_a_figure_as_it_comes_needs_three_seeds():
     name = "sasrec-beauty-defaults"
     assert as_it_comes(recipe, "ndcg@10", {}) == "not measured"
     assert as_it_comes(recipe, "ndcg@10", {name: runs[:2]}) == "not measured"
-    assert as_it_comes(recipe, "ndcg@10", {name: runs}) == figure(recipe.expected["ndcg@10"])
+    linked = f"[{figure(recipe.expected['ndcg@10'])}](docs/experiments.md#{name})"
+    assert as_it_comes(recipe, "ndcg@10", {name: runs}) == linked
 
 
 def test_measured_figures_replace_what_a_file_says(tmp_path):
