@@ -65,8 +65,9 @@ The same run of hasten without a setting and with it.
 
 ## Earlier measurements
 
-Results from before 2026-11-23. They have one baseline each, mostly one or two blocks, and some were
-measured with uncommitted changes. Do not quote them.
+Results from before 2026-11-23. They have one baseline each and mostly one or two blocks. Those
+marked "uncommitted changes" were measured from a tree that no commit holds, so they cannot be
+repeated exactly. Do not quote them.
 
 {earlier}
 """
@@ -99,12 +100,14 @@ def study_table(results: Results, folder: str) -> str:
 
 
 def earlier_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
-    """One line a result of before there were two baselines."""
+    """One line a result of before there were two baselines, marked if its code is in no commit."""
     lines = ["| | baseline | speed-up (wall time) | measured |", "| --- | --- | --- | --- |"]
     for result in results:
         wall = result["summary"].get("wall")
         ratio = with_interval(wall["ratio"]) if wall else ""
         link = f"[{result['date']}]({folder}/{result['file']}.md)"
+        if (result.get("commit") or "+").endswith("+"):
+            link += " (uncommitted changes)"
         lines.append(f"| {result['title']} | {result['sides'][0]['label']} | {ratio} | {link} |")
     return "\n".join(lines)
 

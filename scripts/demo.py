@@ -37,9 +37,11 @@ def main() -> int:
     say("\n2/3  The popularity baseline, on the same data and the same test events ...\n")
     pop = hasten.train("pop", out=str(runs / "pop"), quiet=True)
 
-    say(f"     {'test':10s} {'popularity':>11s} {'SASRec':>9s}")
+    say(f"     {'test':26s} {'popularity':>11s} {'SASRec':>9s}")
     for name, value in sasrec.metrics.items():
-        say(f"     {name:10s} {pop.metrics[name]:11.4f} {value:9.4f}")
+        metric, _, other = name.partition("/")
+        shown = f"{metric} (history {other})" if other else metric
+        say(f"     {shown:26s} {pop.metrics[name]:11.4f} {value:9.4f}")
     say(f"     ({sasrec.protocol})")
 
     dataset = sasrec.loaded.dataset

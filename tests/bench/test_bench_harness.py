@@ -164,11 +164,14 @@ def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
 def test_results_of_one_baseline_are_listed_by_themselves(result, tmp_path):
     ratio = {"median": 2.0, "low": 1.5, "high": 2.5, "count": 2}
     old = {"name": "old", "title": "Old", "date": "2001-01-01", "sides": [{"label": "other"}, {}]}
-    write_result(old | {"summary": {"wall": {"ratio": ratio}}}, "", tmp_path)
+    old |= {"summary": {"wall": {"ratio": ratio}}}
+    write_result(old | {"commit": "0123456789ab"}, "", tmp_path)
+    write_result(old | {"commit": "0123456789ab+"}, "", tmp_path)
     write_result(result, "", tmp_path)
     assert list(results_by_name(tmp_path)) == ["fake"]
-    (row,) = earlier_table(earlier_results(tmp_path), "results").splitlines()[2:]
-    assert row == "| Old | other | 2 (1.5-2.5) | [2001-01-01](results/2001-01-01-old.md) |"
+    clean, changed = earlier_table(earlier_results(tmp_path), "results").splitlines()[2:]
+    assert clean == "| Old | other | 2 (1.5-2.5) | [2001-01-01](results/2001-01-01-old.md) |"
+    assert changed.endswith("-old-repeat-2.md) (uncommitted changes) |")
 
 
 def test_code_that_has_changed_since_makes_a_result_stale(tmp_path):
