@@ -39,7 +39,7 @@ from hasten.ops.random import Stream, key
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.resuming import read_initial_checkpoint
-from hasten.training.memory_limit import TRAINED, MemoryLimit
+from hasten.training.memory_limit import COPIES_WITH_ADAM, MemoryLimit
 from hasten.training.state import phase_state
 
 
@@ -93,7 +93,8 @@ def refuse_other_data(
 ) -> list[str]:
     """Raise RunFolderError if the data have changed since the run stored a copy of them.
 
-    A run resumes without the data, so returns a warning if they cannot be read.
+    A run can resume on its own copy. If the original data cannot be read, this is therefore no
+    error, and a warning is returned.
     """
     try:
         now = load_data(config, table)
@@ -134,10 +135,10 @@ def build_model(
     memory cannot hold it.
     """
     kind = load_model(config.model.name)
-    on_cpu = trained and device.type == "cpu" and Supports.of(kind).gradient_steps
+    trains_on_cpu = trained and device.type == "cpu" and Supports.of(kind).gradient_steps
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
-    with MemoryLimit(TRAINED if on_cpu else 1):
+    with MemoryLimit(copies=COPIES_WITH_ADAM if trains_on_cpu else 1):
         model = kind(config.model, Sizes.of(dataset))
     torch.set_rng_state(state)
     model.attach(dataset)
@@ -193,8 +194,9 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 def load_phase_states(
     model: Model, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
 ) -> None:
-    """Restore the state of the training phases if scoring depends on it."""
-    if not checkpoint.tensors.get("phases") and not model.scores_by_phases:
+    """Restore the state of the phases if the checkpoint has any, or if the scores depend on it."""
+    has_state = bool(checkpoint.tensors.get("phases"))
+    if not has_state and not model.scores_by_phases:
         return
     for phase in model.phases(dataset, config.training):
         phase.load_state(phase_state(checkpoint, phase.name))

@@ -1,4 +1,4 @@
-"""Start, resume or refit a run: load data, build the model, create or open the run folder."""
+"""Start, resume or refit a run, and call its trainer."""
 
 from __future__ import annotations
 

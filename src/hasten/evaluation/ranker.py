@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class Evaluation:
     diagnostics: EmbeddingDiagnostics | None = None
 
     def text(self) -> str:
-        """The metrics of the protocol, for a log line."""
+        """The metrics of the protocol for a log line, without ``NAME/kept`` and ``NAME/masked``."""
         shown = {name: value for name, value in self.values.items() if "/" not in name}
         return "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
@@ -89,21 +89,24 @@ def _rank(
     stop: Callable[[], bool] | None,
 ) -> RankCounts | None:
     """The counts of S targets; None if stopped."""
-    counts = torch.zeros(4, len(task.targets.items), dtype=torch.int64, device=device)
+    shape = (len(fields(RankCounts)), len(task.targets.items))
+    counts = torch.zeros(shape, dtype=torch.int64, device=device)
     for tile in tiles:
         if stop is not None and stop():
             return None
         ranks = _rank_tile(model, task, tile)
         positions, _ = ragged_positions(task.targets.offsets, tile.rows)
         target_indices = torch.from_numpy(positions).to(device)
+        # the targets of padding queries come last: drop them
         counts[:, target_indices] = torch.stack(list(vars(ranks).values()))[:, : len(positions)]
     return RankCounts(*counts)
 
 
 def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, float]:
-    """The metrics of the protocol, and those of full rankings of items with the other candidates.
+    """The metrics of the protocol, by name.
 
-    The other ones end with ``/kept`` or ``/masked``.
+    For full rankings of items also those with the opposite treatment of the history, under
+    ``NAME/kept`` or ``NAME/masked``.
     """
     found = metric_values(task, ranks, metrics, task.masked)
     values = {name: per_query.mean() for name, per_query in found.items()}

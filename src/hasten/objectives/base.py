@@ -169,10 +169,10 @@ class Phase(ABC):
         """
         return False
 
-    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+    def time_data_with(self, wrap: Callable[[Any], Any]) -> None:
         """Replace the functions that build the tensors of a batch by ``wrap(function)``.
 
-        For measuring; these functions must not call each other.
+        For profiling. These functions must not call each other.
         """
         return
 

@@ -31,9 +31,9 @@ class CompletionMicroBatch:
     """The queries of a micro-batch, on the model's device.
 
     entity, relation: int64 [B]. Answers are either pairs (answer_query, answer: int64 [P], KvsAll)
-    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. scale: the upstream
-    gradient of the loss, 1 / queries of the global batch; known in advance for losses that compute
-    their gradients in the forward pass.
+    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. scale: 1 /
+    queries of the global batch, the gradient that the loss will receive. Losses that compute their
+    gradients in the forward pass need it there.
     """
 
     entity: Tensor
@@ -104,11 +104,11 @@ class CompletionPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
-    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+    def time_data_with(self, wrap: Callable[[Any], Any]) -> None:
         self.data.batch = wrap(self.data.batch)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
-        """Return nothing, but reset the moments of the step."""
+        """Reset the moments, once per step. Micro-batches share nothing, so nothing is returned."""
         for moments in self.model.moments:
             moments.start()
         return ()

@@ -60,9 +60,10 @@ class NextItemMicroBatch(SequenceBatch):
 def sequence_batch(
     histories: Histories, users: Int64, lengths: Int64, device: torch.device, ahead: int = 0
 ) -> tuple[SequenceBatch, Int64]:
-    """The sequences of these lengths (longest first) that end ``ahead`` items before the histories.
+    """For each user, the ``lengths`` items that end ``ahead`` items before the end of the history.
 
-    Also int64 [S], the index of each token that is not padding in the histories.
+    The users are sorted by length, longest first. Also returns int64 [S]: for each token that is
+    not padding, its index in ``histories.items``.
     """
     buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
     real = flat_indices(lengths, buckets)
@@ -160,7 +161,7 @@ class NextItemPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
-    def wrap_data(self, wrap: Callable[[Any], Any]) -> None:
+    def time_data_with(self, wrap: Callable[[Any], Any]) -> None:
         self.lay_out = wrap(self.lay_out)  # type: ignore[method-assign]
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
@@ -172,19 +173,22 @@ class NextItemPhase(ExampleBatches):
         device = next(self.module.parameters()).device
         users, lengths = self.users[ids], self.target_counts[ids]
         # the last interaction is a target only: inputs end before it
-        inputs, source = sequence_batch(self.histories, users, lengths, device, ahead=1)
+        ahead = 1
+        inputs, source = sequence_batch(self.histories, users, lengths, device, ahead)
         sampled = None
         if self.known is not None:
             if self.known.keys.device != device:
                 self.known = self.known.to(device)
-            user = np.repeat(users, lengths)
-            positions = self.histories.offsets[user + 1] - 2 - source
+            user_of_target = np.repeat(users, lengths)
+            # distance to the last input, as in inputs.positions, which has padding
+            positions = self.histories.offsets[user_of_target + 1] - 1 - ahead - source
             count = self.negative_count
             # a distinct counter for each (user, position, negative), whatever the batch
-            first = torch.from_numpy((user * self.max_length + positions) * count).to(device)
-            counters = first[:, None] + torch.arange(count, device=device)
-            users_S = torch.from_numpy(user).to(device)[:, None]
+            first = (user_of_target * self.max_length + positions) * count
+            counters = torch.from_numpy(first).to(device)[:, None]
+            counters = counters + torch.arange(count, device=device)
+            users_S1 = torch.from_numpy(user_of_target).to(device)[:, None]
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            sampled = negatives(self.known, users_S, base, counters)
+            sampled = negatives(self.known, users_S1, base, counters)
         targets = torch.from_numpy(self.histories.items[source + 1]).to(device)
         return NextItemMicroBatch(**vars(inputs), targets=targets, negatives=sampled)

@@ -85,7 +85,7 @@ def write_checkpoint(
     new = staging_folder(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        remove_folder(new, folder)
+        remove_folder(new, move_others_to=folder)
         if shutil.disk_usage(folder.parent).free < needed:
             raise OSError(errno.ENOSPC, "checked before writing")
         new.mkdir()
@@ -180,9 +180,11 @@ def refuse_link(folder: Path) -> None:
 
 
 def numbered_checkpoints(checkpoints: Path) -> list[Path]:
-    """The published paths ``epoch-...``, newest first; one may exist only as its backup.
+    """Paths of the checkpoints ``epoch-...``, newest first.
 
-    Other files and folders belong to the user, as do those that hold no file of a checkpoint.
+    After an interrupted replacement such a path may not exist itself, only its backup: see
+    :func:`current_folder`. Other names, and ``epoch-...`` folders without any file of a checkpoint,
+    are the user's and are left out.
     """
     found: dict[tuple[int, int], Path] = {}
     for entry in checkpoints.iterdir() if checkpoints.is_dir() else ():

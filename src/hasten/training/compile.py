@@ -46,7 +46,7 @@ class CompileReport:
         return asdict(self)
 
 
-def compiling() -> bool:
+def is_compiling() -> bool:
     """Whether torch.compile is compiling in this thread."""
     return torch._guards.CompileContext.try_get() is not None
 

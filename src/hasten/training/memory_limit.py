@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hasten.errors import HastenError
 
 #: weights and Adam's two moments
-TRAINED = 3
+COPIES_WITH_ADAM = 3
 
 
 class MemoryLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that refuses tensors before they are allocated, if all do not fit in memory.
 
-    copies: how often the memory of each is needed, such as :data:`TRAINED`. Raises HastenError
-    with the memory that is needed at least.
+    copies: how often the memory of each is needed, such as :data:`COPIES_WITH_ADAM`. Raises
+    HastenError with the memory that is needed at least.
     """
 
     def __init__(self, copies: int = 1) -> None:

@@ -48,6 +48,7 @@ class OptimizerStep:
         self.precision = precision
         self.shard = shard
         self.device = device
+        #: the model's parameters that this phase updates
         self.parameters = list(phase.parameters())
         self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
@@ -68,6 +69,7 @@ class OptimizerStep:
         """
         self.zero_grad()
         losses = self.accumulate(batch)
+        # a row-wise optimizer has the rows that the batch reads in place of their table
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             losses, self.summed_control_flags = self.all_reduce(
@@ -152,6 +154,7 @@ class OptimizerStep:
 
     def backward_encoded(self, encoded: Encoded, leaves: Encoded) -> None:
         """One backward pass through the encoder, from the gradients accumulated at its outputs."""
+        # rows gathered by the optimizer are their own leaves: there is no encoder behind them
         pairs = [
             (t, leaf.grad)
             for t, leaf in zip(encoded, leaves, strict=True)

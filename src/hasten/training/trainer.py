@@ -25,7 +25,7 @@ from hasten.runs.journal import Journal
 from hasten.runs.progress import Progress
 from hasten.runs.resuming import fixed_options
 from hasten.runs.run_folder import RunFolder
-from hasten.training.compile import CompileReport, compile_phases, compile_step, compiling
+from hasten.training.compile import CompileReport, compile_phases, compile_step, is_compiling
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.epoch_report import EpochReport
@@ -92,7 +92,8 @@ class Trainer:
     def run(self, until: int | None = None) -> str:
         """Train until the epoch limit, early stopping or the time limit; return the reason.
 
-        until: an earlier epoch to end after, on the learning rates of the whole run.
+        until: stop after this epoch if it comes before the epoch limit. Learning rates follow the
+        schedule of the full run.
         """
         self.control.start()
         self.state.started = self.control.started
@@ -122,7 +123,7 @@ class Trainer:
             with self.control.signals.immediate():
                 return compile_step(stepper, mode, self.config.seed)
         except StopNow:
-            self.control.abandon(self.state.position.step, self.folder.path)
+            self.control.raise_abandoned(self.state.position.step, self.folder.path)
 
     def train_epoch(self) -> bool:
         """Train from the current position to the end of the epoch; True if time ran out."""
@@ -152,15 +153,16 @@ class Trainer:
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
-                # several processes stop after the same step: none of them can abandon it
-                when = compiling if self.processes.world == 1 else (lambda: False)
+                # a signal interrupts a step only while torch.compile compiles it, and only in a run
+                # of one process: several processes must stop after the same step
+                when = is_compiling if self.processes.world == 1 else (lambda: False)
                 with self.control.signals.immediate(when):
                     values = stepper(batch, state.schedule.at(position.step), flags)
             except StopNow:
                 stepper.zero_grad()
                 self.record_losses(phase, losses)
                 self.save()
-                self.control.abandon(position.step, self.folder.path)
+                self.control.raise_abandoned(position.step, self.folder.path)
             for name, value in values.items():
                 losses[name] = losses[name] + value if name in losses else value
             state.totals.examples += phase.examples(batch)
@@ -256,7 +258,8 @@ class Trainer:
     def save_if_stopped(self) -> None:
         """If a stop was agreed, save a checkpoint and raise.
 
-        On resume, an evaluation that was due or cut short runs first.
+        The saved position is still the end of the epoch, so a resumed run begins with the
+        evaluation that was due or cut short.
         """
         self.control.synchronize_stop()
         if self.control.stop is not None:

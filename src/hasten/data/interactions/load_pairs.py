@@ -1,4 +1,8 @@
-"""Load user-item pairs with the same users and items that models with side information get."""
+"""Load user-item pairs for models without side information.
+
+Users and items are those that a model with side information gets from the same files, so that
+metrics are comparable.
+"""
 
 from __future__ import annotations
 

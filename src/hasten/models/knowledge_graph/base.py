@@ -49,7 +49,7 @@ from hasten.scoring import Catalogue, FactorScorer, PairScorer, TripleQueries
 
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 _SMOOTHING, _NEGATIVES = 0.1, 128
-Share = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled"]
 LOSS_DESCRIPTION = (
     "1-n (KvsAll): binary cross-entropy, all answers of a query at once; 1-n-softmax: softmax, all "
@@ -62,7 +62,7 @@ class TripleOptions(ModelOptions):
 
     width: int = Field(200, ge=1, description="embedding dimension D")
     loss: Loss = Field("1-n", description=LOSS_DESCRIPTION)
-    label_smoothing: Share | None = Field(
+    label_smoothing: Rate | None = Field(
         None, description="only for loss=1-n: labels become (1-s) y + s/N; none: 0.1"
     )
     negatives: int | None = Field(

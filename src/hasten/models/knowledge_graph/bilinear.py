@@ -12,7 +12,7 @@ from hasten.models.knowledge_graph.base import (
     METRICS,
     FactorizedTripleModel,
     Loss,
-    Share,
+    Rate,
     TripleOptions,
 )
 from hasten.ops.dense.dropout import dropout
@@ -22,7 +22,7 @@ class BilinearOptions(TripleOptions):
     """Options of the product models."""
 
     loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
-    dropout: Share = Field(0.3, description="dropout rate of e_h * e_r")
+    dropout: Rate = Field(0.3, description="dropout rate of e_h * e_r")
 
 
 class BilinearModel(FactorizedTripleModel):

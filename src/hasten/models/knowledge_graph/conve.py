@@ -3,9 +3,9 @@
 Head and relation, D = H·W numbers each, form an image of 2H×W; batch norm, dropout; C filters of
 k×k without padding, batch norm, ReLU, dropout of whole channels; a linear map to D, dropout, batch
 norm, ReLU. The score of entity t is the inner product with e_t, plus a bias (equation 1 and figure
-1 of the paper). Differences: no biases before a batch norm; no gain and shift in the first batch
-norm, which the second would undo; batch norm over groups of ``group`` queries, independent of the
-batch size.
+1 of the paper). Differences: no biases before a batch norm; the first batch norm has no gain and
+shift, because the second would undo them; batch norm is over groups of ``group`` queries,
+independent of the batch size.
 
 Shapes: B queries, D width, H×W the shape of a vector, C channels, P = (2H-k+1)(W-k+1) positions.
 """
@@ -25,14 +25,14 @@ from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel, Share, TripleOptions
+from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel, Rate, TripleOptions
+from hasten.models.knowledge_graph.linear_of_relu import Group, linear_of_relu
 from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
     folded_filters,
     patches_of,
     tap_moments,
 )
-from hasten.models.knowledge_graph.rectified_linear import Group, rectified_linear
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.dense.dropout import dropout
@@ -40,8 +40,8 @@ from hasten.ops.dense.group_moments import GroupMoments, normalize
 from hasten.ops.dtypes import upcast
 
 EPS = 1e-5
-#: largest width; the time to find the shape of a larger one is unbounded
-MOST = 2**40
+#: the search for H and W would take too long above this width, which no memory holds anyway
+MAX_WIDTH = 2**40
 
 
 class ConvEOptions(TripleOptions):
@@ -51,9 +51,9 @@ class ConvEOptions(TripleOptions):
     width: int = Field(200, ge=1, description="embedding dimension D")
     channels: int = Field(32, ge=1, description="number C of convolution filters")
     kernel: int = Field(3, ge=1, description="filters are k by k")
-    input_dropout: Share = Field(0.2, description="dropout rate of the image")
-    feature_dropout: Share = Field(0.2, description="dropout rate of whole channels")
-    hidden_dropout: Share = Field(0.3, description="dropout rate of the hidden vector")
+    input_dropout: Rate = Field(0.2, description="dropout rate of the image")
+    feature_dropout: Rate = Field(0.2, description="dropout rate of whole channels")
+    hidden_dropout: Rate = Field(0.3, description="dropout rate of the hidden vector")
     group: int = Field(
         128, ge=2, description="queries that share BatchNorm statistics (ghost batch norm)"
     )
@@ -70,7 +70,7 @@ def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
     Raises:
         ValueError: there are none (names the nearest widths that have one), or it is too large.
     """
-    if width > MOST:
+    if width > MAX_WIDTH:
         raise ValueError(f"width {width}: one embedding needs {4 * width / 1e9:,.0f} GB of memory")
 
     def find(number: int) -> tuple[int, int] | None:
@@ -150,8 +150,9 @@ class ConvE(FactorizedTripleModel):
             return self._infer(entity_BD, relation)
         sizes = self._groups(len(relation))
         vectors, *stats = self.encode(entity_BD, relation, sizes)
-        for size, *group in zip(sizes, *(each.detach() for each in stats), strict=True):
-            self._add_moments(size, *group)
+        groups = zip(sizes, *(each.detach() for each in stats), strict=True)
+        for size, image_stats, feature_stats, hidden_stats in groups:
+            self._add_moments(size, image_stats, feature_stats, hidden_stats)
         return vectors
 
     def _groups(self, count: int) -> list[int]:
@@ -164,15 +165,17 @@ class ConvE(FactorizedTripleModel):
             sizes.append(rest)
         return sizes
 
-    def _add_moments(self, count: int, image: Tensor, feature: Tensor, hidden: Tensor) -> None:
+    def _add_moments(
+        self, count: int, image_stats: Tensor, feature_stats: Tensor, hidden_stats: Tensor
+    ) -> None:
         """Add the moments of a group: mean and variance, stacked [2, channels]."""
         cells = count * 2 * self.height * self.columns
-        for moments, stats, values in (
-            (self.image_moments, image, cells),
-            (self.feature_moments, feature, count * self.places),
-            (self.hidden_moments, hidden, count),
+        for moments, stats, value_count in (
+            (self.image_moments, image_stats, cells),
+            (self.feature_moments, feature_stats, count * self.places),
+            (self.hidden_moments, hidden_stats, count),
         ):
-            moments.add(stats[0], stats[1], values)
+            moments.add(stats[0], stats[1], value_count)
 
     def image(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, 2H, W] the head above the relation."""
@@ -183,16 +186,19 @@ class ConvE(FactorizedTripleModel):
     def _encode(self, entity_BD: Tensor, relation: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
         """The vectors in training, and the BatchNorm moments of each group [G, 2, ...]."""
         pairs = zip(torch.split(entity_BD, sizes), torch.split(relation, sizes), strict=True)
-        groups, images, features = zip(*(self._features(*pair) for pair in pairs), strict=True)
-        hidden = rectified_linear(groups, self.hidden.weight, self.recompute)
+        parts = [self._features(*pair) for pair in pairs]
+        groups, image_stats, feature_stats = zip(*parts, strict=True)
+        # convolution, the second batch norm (in the filters), ReLU, dropout of channels, linear map
+        hidden = linear_of_relu(groups, self.hidden.weight, self.recompute)
         hidden = dropout(upcast(hidden), self.options.hidden_dropout, True)
-        vectors, stats = [], []
+        vectors, hidden_stats = [], []
         for part in torch.split(hidden, sizes):
             variance, mean = torch.var_mean(part, 0, correction=0)
             part = normalize(part, mean, variance, EPS)  # noqa: PLW2901
             vectors.append(torch.relu(part * self.hidden_gain + self.hidden_shift))
-            stats.append(torch.stack([mean, variance]))
-        return torch.cat(vectors), torch.stack(images), torch.stack(features), torch.stack(stats)
+            hidden_stats.append(torch.stack([mean, variance]))
+        stats = [torch.stack(each) for each in (image_stats, feature_stats, hidden_stats)]
+        return torch.cat(vectors), *stats
 
     def _features(self, entity_BD: Tensor, relation: Tensor) -> tuple[Group, Tensor, Tensor]:
         """Patches and filters of a group in training, and the moments of its two batch norms."""
@@ -202,6 +208,8 @@ class ConvE(FactorizedTripleModel):
         image_var = (image - image_mean).square().mean()
         image = dropout(normalize(image, image_mean, image_var, EPS), options.input_dropout, True)
         patches = patches_of(image, options.kernel)
+        # mean and variance of each filter's output follow from the moments of the k² pixels of a
+        # patch, without a convolution
         mean, var = channel_moments(tap_moments(patches), self.filters)
         keep = None
         if options.feature_dropout:
@@ -222,7 +230,7 @@ class ConvE(FactorizedTripleModel):
         image = normalize(image, moments.mean, moments.variance, EPS)
         filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
         group = Group(patches_of(image, self.options.kernel), filters, None)
-        hidden = rectified_linear([group], self.hidden.weight, recompute=True)
+        hidden = linear_of_relu([group], self.hidden.weight, recompute=True)
         hidden = upcast(hidden)
         moments = self.hidden_moments
         hidden = normalize(hidden, moments.mean, moments.variance, EPS)

@@ -3,8 +3,8 @@
 Tokens ``x = √D · item + position``, dropout, blocks of causal self-attention and a point-wise
 feed-forward network with residuals, a final layer norm, and the score ``x · item``. Equations 2-6
 of the paper. Differences from the paper: positions are counted from the end of the sequence, so the
-most recent item always has position 0; padding never contributes; see also :mod:`.self_attention`
-for those of a block. Losses: cross-entropy over all items, BCE (the paper's) and gBCE.
+most recent item always has position 0; padding never contributes. :mod:`.self_attention` lists
+the differences within a block. Losses: cross-entropy over all items, BCE (the paper's) and gBCE.
 
 Shapes: B sequences, L length, D width, H heads, T tokens of all sequences together, N items.
 """

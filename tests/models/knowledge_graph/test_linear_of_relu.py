@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hasten.models.knowledge_graph import rectified_linear as module
-from hasten.models.knowledge_graph.rectified_linear import Group, rectified_linear
+from hasten.models.knowledge_graph import linear_of_relu as module
+from hasten.models.knowledge_graph.linear_of_relu import Group, linear_of_relu
 
 SIZES = (5, 3)
 
@@ -42,7 +42,7 @@ def grouped(tensors, dropped: bool = False) -> list[Group]:
 def test_equals_one_after_the_other(channels, dropped, recompute):
     tensors = leaves(channels)
     groups = grouped(tensors, dropped)
-    found = rectified_linear(groups, tensors[0], recompute)
+    found = linear_of_relu(groups, tensors[0], recompute)
     kept = (g.filters if g.keep is None else g.keep[..., None] * g.filters for g in groups)
     products = (f @ g.patches for f, g in zip(kept, groups, strict=True))
     features = torch.cat([torch.relu(product).flatten(1) for product in products])
@@ -66,7 +66,7 @@ def test_the_switch_changes_no_bit_and_keeps_less(precision):
             ),
             torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
         ):
-            out = rectified_linear(grouped(tensors), tensors[0], recompute)
+            out = linear_of_relu(grouped(tensors), tensors[0], recompute)
         assert out.dtype == torch.float32
         numbers = sum(t.numel() for t in kept)
         features = sum(SIZES) * 32 * 6
@@ -79,11 +79,11 @@ def test_the_switch_changes_no_bit_and_keeps_less(precision):
 def test_bf16_is_near_and_sums_blocks_in_float32(monkeypatch):
     tensors = leaves(32, torch.float32)
     exact = torch.autograd.grad(
-        rectified_linear(grouped(tensors), tensors[0]).square().sum(), tensors
+        linear_of_relu(grouped(tensors), tensors[0]).square().sum(), tensors
     )
     monkeypatch.setattr(module, "BLOCK", 4)
     with torch.autocast("cpu", torch.bfloat16):
-        low = rectified_linear(grouped(tensors), tensors[0])
+        low = linear_of_relu(grouped(tensors), tensors[0])
         gradients = torch.autograd.grad(low.square().sum(), tensors)
     for gradient, reference in zip(gradients, exact, strict=True):
         assert not torch.equal(gradient, reference)

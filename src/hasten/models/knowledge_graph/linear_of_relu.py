@@ -40,7 +40,7 @@ class Group:
     keep: Tensor | None
 
 
-def rectified_linear(groups: Sequence[Group], weight: Tensor, recompute: bool = False) -> Tensor:
+def linear_of_relu(groups: Sequence[Group], weight: Tensor, recompute: bool = False) -> Tensor:
     """[B, D]: relu(filters @ patches) times ``keep``, then times the weight, for all groups.
 
     weight: [D, C·L]. recompute: activation checkpointing of the features.
