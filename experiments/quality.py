@@ -41,7 +41,8 @@ Records = Mapping[str, Sequence[Mapping[str, Any]]]
 def table(found: Sequence[Recipe], records: Records) -> str:
     """One row for each recipe and headline metric."""
     lines = [
-        "| model | data | metric | as it comes | recipe | `--recipe` | seeds | training | record |",
+        "| model | data | metric | as it comes | with recipe | `--recipe` | seeds | training "
+        "| record |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for recipe in found:

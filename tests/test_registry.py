@@ -16,10 +16,10 @@ from hasten.models.interface import Model
 from hasten.registry import (
     BUILT_IN,
     ModelEntry,
+    data_options_of,
     find_model,
     load_model,
     model_entries,
-    reads,
 )
 
 
@@ -30,7 +30,11 @@ def test_built_in_models_are_what_they_are_listed_as(entry):
     assert model.Options.model_validate({}).name == entry.name
     for name in model.defaults:
         section, _, field = name.rpartition(".")
-        sections = {"": TrainingOptions, "evaluation": EvaluationOptions, "data": reads(model)}
+        sections = {
+            "": TrainingOptions,
+            "evaluation": EvaluationOptions,
+            "data": data_options_of(model),
+        }
         fields = sections[section].model_fields
         assert field in fields
 
@@ -89,10 +93,12 @@ def test_foreign_models_that_do_not_work_name_their_package(foreign, value, mess
 
 
 def test_what_a_model_reads_is_one_of_the_known_kinds():
-    assert reads(type("Pairs", (Model,), {"name": "x", "reads": "pairs"})) is READS["pairs"]
-    assert reads(type("Plain", (Model,), {"name": "x"})) is READS["interactions"]
+    assert (
+        data_options_of(type("Pairs", (Model,), {"name": "x", "reads": "pairs"})) is READS["pairs"]
+    )
+    assert data_options_of(type("Plain", (Model,), {"name": "x"})) is READS["interactions"]
     with pytest.raises(ConfigurationError, match="model 'x': reads = 'pair': must be one of"):
-        reads(type("Wrong", (Model,), {"name": "x", "reads": "pair"}))
+        data_options_of(type("Wrong", (Model,), {"name": "x", "reads": "pair"}))
 
 
 def test_a_name_offered_twice_is_refused(foreign):

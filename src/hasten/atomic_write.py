@@ -97,11 +97,11 @@ def publish_folder(folder: Path) -> None:
     """Replace the folder by its staging folder, whose files have been flushed."""
     backup = _backup(folder)
     if folder.exists():
-        remove_folder(backup, move_others_to=folder)
+        remove_folder(backup, move_foreign_files_to=folder)
         folder.rename(backup)
     staging_folder(folder).rename(folder)
     fsync_path(folder.parent)
-    remove_folder(backup, move_others_to=folder)
+    remove_folder(backup, move_foreign_files_to=folder)
 
 
 def current_folder(folder: Path) -> Path:
@@ -128,16 +128,16 @@ def recover_folder(folder: Path) -> None:
     if backup != folder:
         backup.rename(folder)
         fsync_path(folder.parent)
-    remove_folder(_backup(folder), move_others_to=folder)
-    remove_folder(staging_folder(folder), move_others_to=folder)
+    remove_folder(_backup(folder), move_foreign_files_to=folder)
+    remove_folder(staging_folder(folder), move_foreign_files_to=folder)
 
 
 def delete_folder(folder: Path) -> None:
     """Delete a folder. An interruption never leaves a partial folder under its name."""
     trash = folder.with_name(f".{folder.name}.{_TRASH}")
-    remove_folder(trash, move_others_to=folder)
+    remove_folder(trash, move_foreign_files_to=folder)
     folder.rename(trash)
-    remove_folder(trash, move_others_to=folder)
+    remove_folder(trash, move_foreign_files_to=folder)
 
 
 def recover_all(parent: Path, own: re.Pattern[str]) -> None:
@@ -150,7 +150,7 @@ def recover_all(parent: Path, own: re.Pattern[str]) -> None:
         if not own.fullmatch(name):
             continue
         if kind == _TRASH:
-            remove_folder(entry, move_others_to=parent / name)
+            remove_folder(entry, move_foreign_files_to=parent / name)
         elif entry.is_dir():
             recover_folder(parent / name)
         else:
@@ -162,7 +162,7 @@ def holds_published(folder: Path) -> bool:
     return any(_PUBLISHED.fullmatch(entry.name) for entry in folder.iterdir())
 
 
-def remove_folder(folder: Path, *, move_others_to: Path) -> None:
+def remove_folder(folder: Path, *, move_foreign_files_to: Path) -> None:
     """Remove a published folder if it exists, except files of the user, which are moved."""
     if folder.is_symlink():
         folder.unlink()
@@ -172,6 +172,6 @@ def remove_folder(folder: Path, *, move_others_to: Path) -> None:
         if _PUBLISHED.fullmatch(entry.name) and not entry.is_dir():
             entry.unlink()
         else:
-            move_others_to.mkdir(exist_ok=True)
-            entry.rename(move_others_to / entry.name)
+            move_foreign_files_to.mkdir(exist_ok=True)
+            entry.rename(move_foreign_files_to / entry.name)
     folder.rmdir()

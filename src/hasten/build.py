@@ -31,8 +31,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import merged_ranks, shared_checkpoint
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError, UsageError
 from hasten.evaluation.protocols import AnyTask, ranking_task
-from hasten.evaluation.ranker import Evaluation
-from hasten.evaluation.ranker import evaluate as rank
+from hasten.evaluation.ranker import Evaluation, evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.ops.random import Stream, key
@@ -73,8 +72,8 @@ def _read_graph(
     wanted = getattr(config.model, "inputs", None) == "features"
     if files and not wanted:
         raise ConfigurationError(
-            f"data.features has no effect on {config.model.name} as it is set: "
-            "--set model.inputs=features takes them"
+            f"data.features has no effect on {config.model.name} unless model.inputs is features: "
+            "add --set model.inputs=features"
         )
     if wanted and not files:
         raise ConfigurationError(
@@ -127,15 +126,15 @@ def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyT
 
 
 def build_model(
-    config: RunConfig, dataset: AnyDataset, device: torch.device, *, trained: bool = False
+    config: RunConfig, dataset: AnyDataset, device: torch.device, *, for_training: bool = False
 ) -> Model:
     """Build the model; its initial weights depend only on the seed.
 
-    trained: whether the memory must also hold what its training needs. Raises HastenError if the
-    memory cannot hold it.
+    for_training: whether the memory must also hold what its training needs. Raises HastenError if
+    the memory cannot hold it.
     """
     kind = load_model(config.model.name)
-    trains_on_cpu = trained and device.type == "cpu" and Supports.of(kind).gradient_steps
+    trains_on_cpu = for_training and device.type == "cpu" and Supports.of(kind).gradient_steps
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
     with MemoryLimit(copies=COPIES_WITH_ADAM if trains_on_cpu else 1):
@@ -153,7 +152,7 @@ def evaluate_task(
     stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
     """Evaluate the model; each process ranks its share of the queries."""
-    found = rank(
+    found = evaluate(
         model,
         task,
         config.evaluation.metrics,
@@ -161,7 +160,7 @@ def evaluate_task(
         stop=stop,
         rank=processes.rank,
         world_size=processes.world,
-        merge=lambda ranks: merged_ranks(processes, ranks),
+        merge=lambda counts: merged_ranks(processes, counts),
     )
     # results of different machines can differ in the last bits: rank 0 decides
     return replace(found, values=processes.run_on_rank0(lambda: found.values))
@@ -177,6 +176,7 @@ def initial_checkpoint(processes: Processes, config: RunConfig) -> Checkpoint | 
 
 def apply_initial_weights(model: Model, checkpoint: Checkpoint | None) -> None:
     """Initialize the model from a checkpoint, if there is one; it may be one of another model."""
+    # adopt converts the weights of another model; False: they are this model's own
     if checkpoint is not None and not model.adopt(checkpoint.tensors["weights"]):
         load_weights(model, checkpoint)
 
@@ -194,9 +194,12 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 def load_phase_states(
     model: Model, dataset: AnyDataset, config: RunConfig, checkpoint: Checkpoint
 ) -> None:
-    """Restore the state of the phases if the checkpoint has any, or if the scores depend on it."""
+    """Build the phases and restore their state, unless scoring needs neither.
+
+    Building them also builds what some models score with, such as the graph.
+    """
     has_state = bool(checkpoint.tensors.get("phases"))
-    if not has_state and not model.scores_by_phases:
+    if not has_state and not model.scores_need_phases:
         return
     for phase in model.phases(dataset, config.training):
         phase.load_state(phase_state(checkpoint, phase.name))

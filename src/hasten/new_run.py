@@ -54,7 +54,7 @@ def new_run(
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 
     def build() -> tuple[Model, Sequence[Phase], tuple[AnyTask, AnyTask | None]]:
-        model = build_model(config, dataset, device, trained=True)
+        model = build_model(config, dataset, device, for_training=True)
         apply_initial_weights(model, weights)
         # all validation happens before the run folder is created
         return model, model.phases(dataset, config.training), ranking_tasks(dataset, config)

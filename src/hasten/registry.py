@@ -121,7 +121,7 @@ def load_model(name: str) -> type[Model]:
     return find_model(name).load()
 
 
-def reads(model: type[Model]) -> type[DataOptions]:
+def data_options_of(model: type[Model]) -> type[DataOptions]:
     """The type of the ``data`` section that a model reads, from its attribute ``reads``.
 
     Raises ConfigurationError if the attribute is not one of :data:`hasten.config.data.READS`.
@@ -137,4 +137,4 @@ def reads(model: type[Model]) -> type[DataOptions]:
 
 def models_with_data_key(name: str) -> list[str]:
     """The built-in models that read a key of the ``data`` section, such as ``kg``."""
-    return [entry.name for entry in BUILT_IN if name in reads(entry.load()).model_fields]
+    return [entry.name for entry in BUILT_IN if name in data_options_of(entry.load()).model_fields]

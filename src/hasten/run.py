@@ -240,7 +240,7 @@ def _resume_joined(
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(
-            "building the model", lambda: build_model(config, dataset, device, trained=True)
+            "building the model", lambda: build_model(config, dataset, device, for_training=True)
         )
         found = shared_checkpoint(processes, choose)
         weights = initial_checkpoint(processes, config) if found is None else None

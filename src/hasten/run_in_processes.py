@@ -1,4 +1,4 @@
-"""Train in new processes of the command line, and read their result."""
+"""Train in subprocesses that run ``hasten train``, and read their result."""
 
 from __future__ import annotations
 

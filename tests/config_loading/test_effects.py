@@ -27,7 +27,7 @@ from hasten.distributed.launch import processes_to_start
 from hasten.errors import ConfigurationError, HastenError
 from hasten.evaluation.ranker import evaluate
 from hasten.models.supports import Supports
-from hasten.registry import BUILT_IN, load_model, reads
+from hasten.registry import BUILT_IN, data_options_of, load_model
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.config_text import config_text
 from hasten.training import trainer as trainer_module
@@ -432,7 +432,7 @@ def _changes_the_model(model: str, key: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_data_option_that_the_model_does_not_read_is_refused(model: str) -> None:
-    read = reads(load_model(model)).model_fields
+    read = data_options_of(load_model(model)).model_fields
     values = {"dict": "{a: b}", "bool": "true", "int": "3", "float": "0.5"}
     for name, field in AnyDataOptions.model_fields.items():
         if name not in read:

@@ -74,9 +74,9 @@ def announce(summary: Summary) -> None:
     show_metrics(summary.valid, summary.test, summary.protocol)
     say(f"run folder  {summary.run}")
     from hasten.config import TripleOptions  # noqa: PLC0415 - brings pydantic
-    from hasten.registry import load_model, reads  # noqa: PLC0415 - as above
+    from hasten.registry import data_options_of, load_model  # noqa: PLC0415 - as above
 
-    if issubclass(reads(load_model(summary.model)), TripleOptions):
+    if issubclass(data_options_of(load_model(summary.model)), TripleOptions):
         say(f"next        hasten predict {summary.run} --head ENTITY --relation RELATION")
     else:
         say(f"next        hasten recommend {summary.run} --users all --topk 10")

@@ -21,7 +21,7 @@ from hasten.comparison.verdict import Margin, judge
 from hasten.config import RunConfig, TripleOptions
 from hasten.errors import UsageError
 from hasten.evaluation.metrics import higher_is_better, parse_metric
-from hasten.registry import load_model, reads
+from hasten.registry import data_options_of, load_model
 
 
 def compare_runs(
@@ -125,7 +125,7 @@ def compared_metrics(config: RunConfig, metric: str | None) -> tuple[str, ...]:
 
 
 def _of_triples(model: str) -> bool:
-    return issubclass(reads(load_model(model)), TripleOptions)
+    return issubclass(data_options_of(load_model(model)), TripleOptions)
 
 
 def _refuse_other_protocols(values: dict[Path, UnitValues]) -> None:

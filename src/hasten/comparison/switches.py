@@ -1,4 +1,4 @@
-"""The speed and memory switches that have an effect on a model, each alone."""
+"""The speed and memory switches that have an effect on a model, to compare one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verdict on each alternative, against a margin that was set beforehand; what would decide it."""
+"""A verdict on each alternative by the margin set beforehand; if open, what would decide it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from hasten.config_loading.keys import known_keys
 from hasten.config_loading.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
-from hasten.registry import load_model, reads
+from hasten.registry import data_options_of, load_model
 
 if TYPE_CHECKING:
     from hasten.models.interface import Model
@@ -85,7 +85,7 @@ def _draft(
     from_file = read_entries(config_file, _MAPPINGS) if config_file else []
     entries = [*from_file, *set_entries(sets)]
     chosen, entries = _choose_model(model, entries)
-    draft = Draft(known_keys(chosen.Options, reads(chosen)), known_keys(None))
+    draft = Draft(known_keys(chosen.Options, data_options_of(chosen)), known_keys(None))
     for name, value in chosen.defaults.items():
         key = name if "." in name else f"training.{name}"
         draft.put(Entry(key, value, f"default of {chosen.name}"))

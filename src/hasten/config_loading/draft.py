@@ -12,7 +12,7 @@ from hasten.config_loading.keys import Key, nearest_key, nest
 from hasten.config_loading.wording import problems
 from hasten.config_loading.yaml_file import Entry
 from hasten.errors import ConfigurationError
-from hasten.registry import models_with_data_key, reads
+from hasten.registry import data_options_of, models_with_data_key
 
 if TYPE_CHECKING:
     from hasten.models.interface import Model
@@ -61,7 +61,7 @@ class Draft:
         # a wrong option of the model must not hide other errors
         given = {**tree.pop("model", {}), "name": model.name}
         options = self._checked(model.Options, ("model",), given)
-        kind = reads(model)
+        kind = data_options_of(model)
         data = self._checked(kind, ("data",), tree.pop("data", {}))
         self._refuse_others(model.name)
         return self._finish(

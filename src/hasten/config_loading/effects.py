@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from hasten.config import OnlyWith, RunConfig, TripleOptions
 from hasten.errors import ConfigurationError
 from hasten.models.supports import Supports
-from hasten.registry import load_model, reads
+from hasten.registry import data_options_of, load_model
 
 if TYPE_CHECKING:
     from hasten.models.interface import Model
@@ -76,7 +76,7 @@ def _unsupported(key: str, model: type[Model]) -> str | None:
         return f"{model.name} has no matrix products that a lower precision would speed up"
     if key == "training.compile" and not supports.compile:
         return f"{model.name} has nothing to compile"
-    if key in _OF_USERS and issubclass(reads(model), TripleOptions):
+    if key in _OF_USERS and issubclass(data_options_of(model), TripleOptions):
         return (
             f"{model.name} ranks all entities of a knowledge graph except known answers, and this "
             "option is for users and items"

@@ -1,4 +1,4 @@
-"""Common to all kinds of examples: the estimated memory per test and term, and blocks of terms.
+"""Common to all kinds of examples: estimated memory per test and term, division into blocks.
 
 The loss of a training example is a sum of terms, and that of a test example a sum of as many: one
 for an interaction, two for a triple (its tail query and its head query). A term that several

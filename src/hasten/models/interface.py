@@ -94,7 +94,7 @@ class Model(nn.Module, ABC):
     #: whether a user who is not in the training data can be scored from a history
     scores_new_users: ClassVar[bool] = False
     #: whether ``scorer`` needs what ``phases`` builds from the data, such as a graph
-    scores_by_phases: ClassVar[bool] = False
+    scores_need_phases: ClassVar[bool] = False
 
     #: activation checkpointing (``training.recompute``); set by ``phases``
     recompute: bool = False

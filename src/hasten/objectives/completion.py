@@ -1,4 +1,4 @@
-"""Training phase of knowledge graphs: rank triples, by KvsAll queries or by single triples.
+"""Training phase of knowledge graphs: complete triples, by KvsAll queries or by single triples.
 
 Every relation has a reciprocal, so a query for heads is a query for tails (Lacroix et al. 2018;
 Dettmers et al. 2018 for ConvE): a training triple (h, r, t) is the answer t of the query (h, r) and
@@ -32,8 +32,8 @@ class CompletionMicroBatch:
 
     entity, relation: int64 [B]. Answers are either pairs (answer_query, answer: int64 [P], KvsAll)
     or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. scale: 1 /
-    queries of the global batch, the gradient that the loss will receive. Losses that compute their
-    gradients in the forward pass need it there.
+    queries of the global batch, the upstream gradient of the summed loss. Losses that compute their
+    gradients in the forward pass need it in advance.
     """
 
     entity: Tensor
@@ -108,7 +108,7 @@ class CompletionPhase(ExampleBatches):
         self.data.batch = wrap(self.data.batch)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
-        """Reset the moments, once per step. Micro-batches share nothing, so nothing is returned."""
+        """Reset the moments before the micro-batches of a step. Nothing is encoded."""
         for moments in self.model.moments:
             moments.start()
         return ()
@@ -123,7 +123,7 @@ class CompletionPhase(ExampleBatches):
 
     def end_step(self, finite: Tensor) -> None:
         for moments in self.model.moments:
-            moments.fold(finite)
+            moments.update_running(finite)
 
 
 class KvsAllExamples:

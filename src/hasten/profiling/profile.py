@@ -66,7 +66,7 @@ def profile_step(config: RunConfig, table: object | None = None) -> dict[str, An
         prepare_torch(config.threads, options.deterministic, device, processes.launch)
         weights = initial_checkpoint(processes, config)
         model = processes.run_on_all_ranks(
-            "building the model", lambda: build_model(config, dataset, device, trained=True)
+            "building the model", lambda: build_model(config, dataset, device, for_training=True)
         )
         apply_initial_weights(model, weights)
         precision = Precision(resolve_precision(options.precision, device), device)

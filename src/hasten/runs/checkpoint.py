@@ -2,7 +2,8 @@
 
 ``epoch-0010/`` holds ``<group>.safetensors`` for each group of tensors (weights, optimizer state,
 phases), ``state.json`` and ``manifest.json``. A checkpoint is valid if every file in the manifest
-exists with the recorded size and hash. Checkpoints are written atomically; nothing is pickled.
+exists with the recorded size and hash. A checkpoint is written to a staging folder and then
+published: renamed to its final name. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def write_checkpoint(
     new = staging_folder(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        remove_folder(new, move_others_to=folder)
+        remove_folder(new, move_foreign_files_to=folder)
         if shutil.disk_usage(folder.parent).free < needed:
             raise OSError(errno.ENOSPC, "checked before writing")
         new.mkdir()
@@ -171,7 +172,7 @@ def prune_checkpoints(checkpoints: Path, keep: int) -> None:
 
 
 def refuse_link(folder: Path) -> None:
-    """Raise CheckpointError if the folder of a checkpoint, which is replaced whole, is a link."""
+    """Raise CheckpointError if the folder is a link, which writing a checkpoint would replace."""
     if folder.is_symlink():
         raise CheckpointError(
             f"{folder}: is a symbolic link, but a checkpoint is written as a folder of its own; "

@@ -77,7 +77,7 @@ def test_conve_is_what_the_paper_says(options):
         if training:
             assert float(model.feature_moments.gathered[-1]) == 4 * model.places
             for moments in model.moments:
-                moments.fold(torch.tensor(True))
+                moments.update_running(torch.tensor(True))
     queries = TripleQueries(entity.numpy(), relation.numpy())
     torch.testing.assert_close(model.scorer(queries).block(2, 7), found[:, 2:7])
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from hasten.models.knowledge_graph import linear_of_relu as module
-from hasten.models.knowledge_graph.linear_of_relu import Group, linear_of_relu
+from hasten.models.knowledge_graph.linear_of_relu import ImageGroup, linear_of_relu
 
 SIZES = (5, 3)
 
@@ -25,14 +25,14 @@ def leaves(channels: int, dtype: torch.dtype = torch.float64) -> list[torch.Tens
     return [draw(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes)]
 
 
-def grouped(tensors, dropped: bool = False) -> list[Group]:
+def grouped(tensors, dropped: bool = False) -> list[ImageGroup]:
     groups = []
     for patches, filters in zip(tensors[1::2], tensors[2::2], strict=True):
         keep = None
         if dropped:
             chance = torch.rand(len(patches), len(filters), generator=torch.Generator())
             keep = (chance < 0.6).to(patches.dtype) / 0.6
-        groups.append(Group(patches, filters, keep))
+        groups.append(ImageGroup(patches, filters, keep))
     return groups
 
 

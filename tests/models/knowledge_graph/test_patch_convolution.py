@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.models.knowledge_graph.linear_of_relu import Group, linear_of_relu
+from hasten.models.knowledge_graph.linear_of_relu import ImageGroup, linear_of_relu
 from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
     folded_filters,
@@ -36,7 +36,7 @@ def ours(images: Tensor, filters: Tensor, gain: Tensor, shift: Tensor, keep: Ten
     mean, variance = channel_moments(tap_moments(patches), filters)
     folded = folded_filters(filters, mean, variance, gain, shift, EPS)
     every = torch.eye(len(folded) * patches.shape[2], dtype=patches.dtype)
-    return linear_of_relu([Group(patches, folded, keep)], every), mean, variance
+    return linear_of_relu([ImageGroup(patches, folded, keep)], every), mean, variance
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

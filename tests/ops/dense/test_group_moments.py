@@ -21,7 +21,7 @@ def test_follows_as_torch_does():
         theirs(x)
         ours.start()
         add(ours, x)
-        ours.fold(TRUE)
+        ours.update_running(TRUE)
     torch.testing.assert_close(ours.mean, theirs.running_mean)
     torch.testing.assert_close(ours.variance, theirs.running_var)
 
@@ -36,7 +36,7 @@ def test_order_and_processes_change_nothing():
             add(moments, group)
     other.gathered += second.gathered  # what the sum over processes does
     for moments in (one, other):
-        moments.fold(TRUE)
+        moments.update_running(TRUE)
     torch.testing.assert_close(one.mean, other.mean)
     torch.testing.assert_close(one.variance, other.variance)
 
@@ -44,12 +44,12 @@ def test_order_and_processes_change_nothing():
 def test_a_bad_step_leaves_no_trace():
     moments = GroupMoments(2)
     add(moments, torch.randn(4, 2))
-    moments.fold(torch.tensor(False))
+    moments.update_running(torch.tensor(False))
     moments.start()
     add(moments, torch.full((4, 2), torch.inf))
-    moments.fold(TRUE)
+    moments.update_running(TRUE)
     moments.start()
-    moments.fold(TRUE)  # nothing was gathered
+    moments.update_running(TRUE)  # nothing was gathered
     assert torch.equal(moments.mean, torch.zeros(2))
     assert torch.equal(moments.variance, torch.ones(2))
     assert "gathered" not in moments.state_dict()

@@ -66,7 +66,7 @@ class NodeVectorModel(CollaborativeModel):
     and the nodes that they belong to (int64 [S], ascending) last.
     """
 
-    scores_by_phases = True
+    scores_need_phases = True
     #: [N + U, D] of all items, then of all users, from a checkpoint; None once the weights changed
     vectors: Tensor | None = None
     _encoded: Tensor | None = None

@@ -26,7 +26,7 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel, Rate, TripleOptions
-from hasten.models.knowledge_graph.linear_of_relu import Group, linear_of_relu
+from hasten.models.knowledge_graph.linear_of_relu import ImageGroup, linear_of_relu
 from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
     folded_filters,
@@ -121,6 +121,7 @@ class ConvE(FactorizedTripleModel):
         self.image_moments = GroupMoments(1)
         self.feature_moments = GroupMoments(channels)
         self.hidden_moments = GroupMoments(options.width)
+        #: _encode, or its compiled form
         self.encode: Callable[[Tensor, Tensor, list[int]], tuple[Tensor, ...]] = self._encode
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
@@ -145,13 +146,13 @@ class ConvE(FactorizedTripleModel):
         return super().phases(dataset, training)
 
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
-        """[B, D] float32; in training, BatchNorm statistics are per group."""
+        """The query vectors q [B, D], float32; in training, BatchNorm statistics are per group."""
         if not self.training:
             return self._infer(entity_BD, relation)
         sizes = self._groups(len(relation))
         vectors, *stats = self.encode(entity_BD, relation, sizes)
-        groups = zip(sizes, *(each.detach() for each in stats), strict=True)
-        for size, image_stats, feature_stats, hidden_stats in groups:
+        stats_of_groups = zip(sizes, *(each.detach() for each in stats), strict=True)
+        for size, image_stats, feature_stats, hidden_stats in stats_of_groups:
             self._add_moments(size, image_stats, feature_stats, hidden_stats)
         return vectors
 
@@ -187,9 +188,10 @@ class ConvE(FactorizedTripleModel):
         """The vectors in training, and the BatchNorm moments of each group [G, 2, ...]."""
         pairs = zip(torch.split(entity_BD, sizes), torch.split(relation, sizes), strict=True)
         parts = [self._features(*pair) for pair in pairs]
-        groups, image_stats, feature_stats = zip(*parts, strict=True)
-        # convolution, the second batch norm (in the filters), ReLU, dropout of channels, linear map
-        hidden = linear_of_relu(groups, self.hidden.weight, self.recompute)
+        inputs, image_stats, feature_stats = zip(*parts, strict=True)
+        # convolution and second batch norm (both in the folded filters), ReLU, dropout of channels,
+        # linear map
+        hidden = linear_of_relu(inputs, self.hidden.weight, self.recompute)
         hidden = dropout(upcast(hidden), self.options.hidden_dropout, True)
         vectors, hidden_stats = [], []
         for part in torch.split(hidden, sizes):
@@ -200,8 +202,8 @@ class ConvE(FactorizedTripleModel):
         stats = [torch.stack(each) for each in (image_stats, feature_stats, hidden_stats)]
         return torch.cat(vectors), *stats
 
-    def _features(self, entity_BD: Tensor, relation: Tensor) -> tuple[Group, Tensor, Tensor]:
-        """Patches and filters of a group in training, and the moments of its two batch norms."""
+    def _features(self, entity_BD: Tensor, relation: Tensor) -> tuple[ImageGroup, Tensor, Tensor]:
+        """Patches and filters of a group in training; moments of the first two batch norms."""
         options = self.options
         image = self.image(entity_BD, relation)
         image_mean = image.mean()
@@ -215,7 +217,7 @@ class ConvE(FactorizedTripleModel):
         if options.feature_dropout:
             ones = torch.ones(len(relation), options.channels, device=image.device)
             keep = dropout(ones, options.feature_dropout, True)
-        group = Group(patches, self.folded(mean, var), keep)
+        group = ImageGroup(patches, self.folded(mean, var), keep)
         return group, torch.stack([image_mean, image_var])[:, None], torch.stack([mean, var])
 
     def folded(self, mean: Tensor, variance: Tensor) -> Tensor:
@@ -229,7 +231,7 @@ class ConvE(FactorizedTripleModel):
         moments = self.image_moments
         image = normalize(image, moments.mean, moments.variance, EPS)
         filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
-        group = Group(patches_of(image, self.options.kernel), filters, None)
+        group = ImageGroup(patches_of(image, self.options.kernel), filters, None)
         hidden = linear_of_relu([group], self.hidden.weight, recompute=True)
         hidden = upcast(hidden)
         moments = self.hidden_moments

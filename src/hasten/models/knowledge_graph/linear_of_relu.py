@@ -1,4 +1,4 @@
-"""A linear map of rectified products, computed by blocks of channels.
+"""A linear map of ReLU(filters × patches), computed by blocks of channels.
 
     hidden_b = W vec(relu(f_b p_b)),   f_b = keep_b filters [C, K + 1],   p_b patches [K + 1, L]
 
@@ -28,7 +28,7 @@ BLOCK = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class ImageGroup:
     """Images that share filters.
 
     patches: [b, K + 1, L]. filters: [C, K + 1]. keep: [b, C] a non-negative dropout mask of whole
@@ -40,7 +40,7 @@ class Group:
     keep: Tensor | None
 
 
-def linear_of_relu(groups: Sequence[Group], weight: Tensor, recompute: bool = False) -> Tensor:
+def linear_of_relu(groups: Sequence[ImageGroup], weight: Tensor, recompute: bool = False) -> Tensor:
     """[B, D]: relu(filters @ patches) times ``keep``, then times the weight, for all groups.
 
     weight: [D, C·L]. recompute: activation checkpointing of the features.
@@ -138,11 +138,11 @@ def _through(y: Tensor, low: Tensor, columns: Tensor, again: bool) -> Tensor:
     return y.masked_fill_(lost, 0.0)
 
 
-def _groups(tensors: Sequence[Any]) -> list[Group]:
-    return [Group(*tensors[i : i + 3]) for i in range(0, len(tensors), 3)]
+def _groups(tensors: Sequence[Any]) -> list[ImageGroup]:
+    return [ImageGroup(*tensors[i : i + 3]) for i in range(0, len(tensors), 3)]
 
 
-def _blocks(group: Group) -> list[tuple[int, slice]]:
+def _blocks(group: ImageGroup) -> list[tuple[int, slice]]:
     """The first channel of each block, and its columns of the weight."""
     channels, places = len(group.filters), group.patches.shape[2]
     return [
@@ -151,12 +151,12 @@ def _blocks(group: Group) -> list[tuple[int, slice]]:
     ]
 
 
-def _features(group: Group, start: int) -> Tensor:
+def _features(group: ImageGroup, start: int) -> Tensor:
     """[b, c, L] the rectified products of the block of channels that begins at ``start``."""
     return torch.bmm(_masked(group, start), group.patches).relu_()
 
 
-def _masked(group: Group, start: int) -> Tensor:
+def _masked(group: ImageGroup, start: int) -> Tensor:
     """[b, c, K + 1] the block's filters for each image: those of dropped channels are zero."""
     block = group.filters[start : start + BLOCK]
     if group.keep is None:

@@ -41,7 +41,7 @@ class GroupMoments(nn.Module):
         self.gathered += count * torch.cat([mean, unbiased, one]).to(self.gathered.dtype)
 
     @torch.no_grad()
-    def fold(self, finite: Tensor) -> None:
+    def update_running(self, finite: Tensor) -> None:
         """Update the running moments, unless the step was skipped or a moment is not finite."""
         total = self.gathered[-1]
         mean, variance = (self.gathered[:-1] / total.clamp(min=1)).chunk(2)
