@@ -26,7 +26,7 @@ from hasten.config import (
     TripleOptions,
     TypedGraphOptions,
 )
-from hasten.registry import BUILT_IN, load_model, models_with_data_key, data_options_of
+from hasten.registry import BUILT_IN, data_options_of, load_model, models_with_data_key
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -87,7 +87,9 @@ def _data() -> list[str]:
 
 
 def _readers(section: type[DataOptions], key: str) -> list[str]:
-    return [m for m in models_with_data_key(key) if issubclass(data_options_of(load_model(m)), section)]
+    return [
+        m for m in models_with_data_key(key) if issubclass(data_options_of(load_model(m)), section)
+    ]
 
 
 def _keys(section: type[BaseModel], without: Container[str]) -> list[str]:
