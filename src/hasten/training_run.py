@@ -1,4 +1,4 @@
-"""One session in a locked run folder: journal, signals and trainer; then the summary."""
+"""One stretch of training, from start or resume to stop: journal, signals, trainer, summary."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Evaluation:
     diagnostics: EmbeddingDiagnostics | None = None
 
     def text(self) -> str:
-        """The metrics of the protocol for a log line, without ``NAME/kept`` and ``NAME/masked``."""
+        """The metrics for a log line, without those of the other treatment of the history."""
         shown = {name: value for name, value in self.values.items() if "/" not in name}
         return "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
@@ -122,16 +122,16 @@ def metric_values(
 ) -> dict[str, PerQuery]:
     """The metrics before averaging: of each query, or of each target in link prediction.
 
-    masked: whether excluded candidates do not compete.
+    masked: leave the excluded candidates (such as the user's history) out of the ranking.
     """
     ranks = ranks.masked() if masked else ranks
     higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
-    competitors = task.competitors(masked)
+    counts = task.competitors(masked)
     # targets with an entity or relation unseen in training count as misses: ranked last
     if task.rank_last is not None:
-        higher = np.where(task.rank_last, competitors, higher)
+        higher = np.where(task.rank_last, counts, higher)
         tied = np.where(task.rank_last, 0, tied)
-    return metrics_per_query(metrics, task.offsets, higher, tied, competitors, task.protocol.ties)
+    return metrics_per_query(metrics, task.offsets, higher, tied, counts, task.protocol.ties)
 
 
 @contextmanager

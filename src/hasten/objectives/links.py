@@ -117,7 +117,7 @@ class LinkPhase(Phase):
     def _wanted_by_batch(self, batch: Batch) -> Int64:
         return self._wanted_nodes.get(batch.key, lambda: self._wanted(batch, batch.ids.numpy()))
 
-    def time_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
         self._wanted = wrap(self._wanted)  # type: ignore[method-assign]
         self._scored = wrap(self._scored)  # type: ignore[method-assign]
 

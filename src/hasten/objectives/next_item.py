@@ -58,18 +58,18 @@ class NextItemMicroBatch(SequenceBatch):
 
 
 def sequence_batch(
-    histories: Histories, users: Int64, lengths: Int64, device: torch.device, ahead: int = 0
+    histories: Histories, users: Int64, lengths: Int64, device: torch.device, skip_last: int = 0
 ) -> tuple[SequenceBatch, Int64]:
-    """For each user, the ``lengths`` items that end ``ahead`` items before the end of the history.
+    """The sequences of these users: ``lengths`` consecutive items of each history.
 
-    The users are sorted by length, longest first. Also returns int64 [S]: for each token that is
-    not padding, its index in ``histories.items``.
+    lengths: longest first. skip_last: the number of items of the history after the sequence. Also
+    returns int64 [S]: for each token that is not padding, its index in ``histories.items``.
     """
     buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
     real = flat_indices(lengths, buckets)
     ends = np.cumsum(lengths)
     positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
-    source = np.repeat(histories.offsets[users + 1], lengths) - 1 - ahead - positions
+    source = np.repeat(histories.offsets[users + 1], lengths) - 1 - skip_last - positions
     size = buckets[-1].stop
     padded = size != len(real)
 
@@ -161,7 +161,7 @@ class NextItemPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
-    def time_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
         self.lay_out = wrap(self.lay_out)  # type: ignore[method-assign]
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
@@ -169,19 +169,19 @@ class NextItemPhase(ExampleBatches):
         return [Term("loss", loss, batch.denominators["targets"])]
 
     def lay_out(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
-        """Build the tensors of these examples (longest first) on the model's device."""
+        """Build the tensors of these users (longest first) on the model's device."""
         device = next(self.module.parameters()).device
         users, lengths = self.users[ids], self.target_counts[ids]
         # the last interaction is a target only: inputs end before it
-        ahead = 1
-        inputs, source = sequence_batch(self.histories, users, lengths, device, ahead)
+        skip = 1
+        inputs, source = sequence_batch(self.histories, users, lengths, device, skip)
         sampled = None
         if self.known is not None:
             if self.known.keys.device != device:
                 self.known = self.known.to(device)
             user_of_target = np.repeat(users, lengths)
-            # distance to the last input, as in inputs.positions, which has padding
-            positions = self.histories.offsets[user_of_target + 1] - 1 - ahead - source
+            # distance to the last input; inputs.positions has padding
+            positions = self.histories.offsets[user_of_target + 1] - 1 - skip - source
             count = self.negative_count
             # a distinct counter for each (user, position, negative), whatever the batch
             first = (user_of_target * self.max_length + positions) * count

@@ -74,7 +74,7 @@ class RunControl:
         """Sum the flags over all processes outside of a step, and apply them."""
         self.apply(self.processes.sum_(torch.tensor(self.collect()), "stop requests").tolist())
 
-    def raise_abandoned(self, step: int, folder: object) -> NoReturn:
+    def raise_stopped_here(self, step: int, folder: object) -> NoReturn:
         """Raise Interrupted for the signal that this process received, without the others."""
         self.stop = self.signals.received
         self.raise_if_stopped(step, folder)

@@ -69,7 +69,7 @@ class OptimizerStep:
         """
         self.zero_grad()
         losses = self.accumulate(batch)
-        # a row-wise optimizer has the rows that the batch reads in place of their table
+        # with a row-wise optimizer these are the rows that the batch reads, not the whole table
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             losses, self.summed_control_flags = self.all_reduce(
@@ -124,8 +124,8 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """What the phase encodes once per step, and the leaves that accumulate its gradients."""
-        # a row-wise optimizer applies the missed updates of the rows that this batch reads, and
-        # returns these rows instead of ``phase.encode``; a dense optimizer returns None
+        # a row-wise optimizer applies the missed updates of the rows that this batch reads and
+        # returns these rows: nothing is encoded then; a dense optimizer returns None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             return (rows,), (rows,)

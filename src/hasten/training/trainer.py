@@ -113,17 +113,18 @@ class Trainer:
             return
         self.processes.activity = "compiling"
         reports = compile_phases(self.steppers, before, mode, self.processes, self.compile_phase)
-        for report in () if before else reports:
-            self.journal.log_train(f"compile: {report.to_json()}")
+        if not before:
+            for report in reports:
+                self.journal.log_train(f"compile: {report.to_json()}")
         self.state.compile_reports = reports
 
     def compile_phase(self, stepper: OptimizerStep, mode: str) -> CompileReport:
-        """Compile a phase; a signal abandons it. There is nothing to save then."""
+        """Compile a phase. A signal stops the run at once: there is nothing new to save."""
         try:
             with self.control.signals.immediate():
                 return compile_step(stepper, mode, self.config.seed)
         except StopNow:
-            self.control.raise_abandoned(self.state.position.step, self.folder.path)
+            self.control.raise_stopped_here(self.state.position.step, self.folder.path)
 
     def train_epoch(self) -> bool:
         """Train from the current position to the end of the epoch; True if time ran out."""
@@ -162,7 +163,7 @@ class Trainer:
                 stepper.zero_grad()
                 self.record_losses(phase, losses)
                 self.save()
-                self.control.raise_abandoned(position.step, self.folder.path)
+                self.control.raise_stopped_here(position.step, self.folder.path)
             for name, value in values.items():
                 losses[name] = losses[name] + value if name in losses else value
             state.totals.examples += phase.examples(batch)
@@ -280,7 +281,7 @@ class Trainer:
         self.control.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:
-        """Write a checkpoint, if all weights are finite. Only rank 0 writes; all hold the same."""
+        """Write a checkpoint, on rank 0 alone. Raises if a weight is not finite."""
         self.processes.activity = f"saving {folder.name}"
         self.guard.check_weights()
         if self.processes.is_rank0:

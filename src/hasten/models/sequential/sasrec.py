@@ -51,7 +51,7 @@ class SASRec(AttentionModel):
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
     ) -> Tensor:
-        """[T, D] states of flat tokens, for :meth:`AttentionModel.encode`. times_T: not used."""
+        """[T, D] states of the tokens. rows_TD: their item embeddings. times_T: not used."""
         options = self.options
         x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
         x_TD = dropout(x_TD, options.dropout, self.training)
