@@ -160,7 +160,7 @@ def test_the_averages_are_in_place_for_every_evaluation_and_only_then(monkeypatc
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
         return evaluate(model, *rest, **named)
 
-    monkeypatch.setattr("hasten.build.rank", look)
+    monkeypatch.setattr("hasten.build.evaluate", look)
     train(tmp_path / "run", training__epochs=2, training__average=1, checkpoint__keep=9)
     for epoch in (1, 2):
         found = tensors(tmp_path / "run" / "checkpoints" / f"epoch-{epoch:04d}")
