@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,8 +18,12 @@ from pathlib import Path
 
 _NEW, _BACKUP, _TRASH = "new", "old", "trash"
 _TEMPORARY = re.compile(rf"\.(.+?)(?:\.\d+)?\.({_NEW}|{_BACKUP}|{_TRASH})")
-#: the files of a published folder; others in it belong to the user and outlive it
-_PUBLISHED = re.compile(r"(manifest|state)\.json|.+\.safetensors")
+_MANIFEST = "manifest.json"
+#: the files of a published folder without a readable manifest, and of one that is being written
+_PUBLISHED = re.compile(
+    rf"{re.escape(_MANIFEST)}|state\.json|(weights|optimisers|phases|training)\.safetensors"
+)
+_STAGED = re.compile(r".+\.(json|safetensors)")
 
 
 def _fsync(descriptor: int) -> None:
@@ -162,14 +167,26 @@ def holds_published(folder: Path) -> bool:
     return any(_PUBLISHED.fullmatch(entry.name) for entry in folder.iterdir())
 
 
+def _own_files(folder: Path) -> set[str]:
+    """The names that the manifest of a published folder lists, or those that are always its own."""
+    try:
+        return {_MANIFEST, *json.loads((folder / _MANIFEST).read_bytes())["files"]}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        staged = (temporary_of(folder.name) or ("", ""))[1] == _NEW
+        own = _STAGED if staged else _PUBLISHED
+        return {entry.name for entry in folder.iterdir() if own.fullmatch(entry.name)}
+
+
 def remove_folder(folder: Path, *, move_foreign_files_to: Path) -> None:
     """Remove a published folder if it exists, except files of the user, which are moved."""
     if folder.is_symlink():
         folder.unlink()
     if not folder.exists():
         return
-    for entry in list(folder.iterdir()):
-        if _PUBLISHED.fullmatch(entry.name) and not entry.is_dir():
+    own = _own_files(folder)
+    # the manifest last: an interrupted removal goes on from it
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _MANIFEST):
+        if entry.name in own and not entry.is_dir():
             entry.unlink()
         else:
             move_foreign_files_to.mkdir(exist_ok=True)

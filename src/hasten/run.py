@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hasten.data.store import load_stored
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data, shared_checkpoint
-from hasten.errors import ConfigurationError
+from hasten.errors import ConfigurationError, Interrupted
 from hasten.models.supports import Supports
 from hasten.new_run import new_run
 from hasten.registry import load_model
@@ -78,20 +79,32 @@ def train(
         resolved = resolve_config(config, processes)
         config = resolved.config
         existing = _existing_run(processes, config.out, resume_auto)
-        if existing is None:
-            first = _train_new(processes, resolved, table, quiet, begin, refit, plan)
-        elif refit and existing.name == _REFIT:  # restarted within the second run
-            done = RunFolder(existing.parent, None)
-            first = Summary.from_json(
-                processes.run_on_rank0(lambda: done.read_json("metrics.json"))
-            )
-        else:
-            changes = requested_changes(config.model_copy(update={"out": existing}))
-            given = (config, table) if resume_auto and not processes.restarts else None
-            first = _resume_joined(processes, existing, None, changes, quiet, begin, given)
+        with _advice_to_repeat() if refit else nullcontext():
+            if existing is None:
+                first = _train_new(processes, resolved, table, quiet, begin, refit, plan)
+            elif refit and existing.name == _REFIT:  # restarted within the second run
+                done = RunFolder(existing.parent, None)
+                first = Summary.from_json(
+                    processes.run_on_rank0(lambda: done.read_json("metrics.json"))
+                )
+            else:
+                changes = requested_changes(config.model_copy(update={"out": existing}))
+                given = (config, table) if resume_auto and not processes.restarts else None
+                first = _resume_joined(processes, existing, None, changes, quiet, begin, given)
         if not refit or first.stopped_by == "max_time":
             return first
         return _refit(processes, resolved, table, quiet, first)
+
+
+@contextmanager
+def _advice_to_repeat() -> Iterator[None]:
+    """With --refit, an interrupted first run is continued by the same command: resume ends it."""
+    try:
+        yield
+    except Interrupted as error:
+        again = "repeat the command with  --resume auto --out"
+        told = str(error).replace("go on with  hasten resume", again)
+        raise Interrupted(told, error.signal_number) from error
 
 
 def _refit(

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
 
-from hasten import api
+from hasten import api, run
 from hasten.cli.main import main
 from hasten.config import InteractionOptions, TripleOptions
+from hasten.config_loading.build import build_config
 from hasten.data.graph.load import load_graph_table
 from hasten.data.interactions.load import load_table
 from hasten.data.refit import refitted
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.distributed.processes import Processes
-from hasten.errors import ConfigurationError, DataError
+from hasten.errors import ConfigurationError, DataError, Interrupted
+from hasten.training.trainer import Trainer
 from tests.contract.cases import graph, sequences
 
 
@@ -89,6 +93,25 @@ def test_a_refit_that_was_begun_is_gone_on_with(tmp_path, monkeypatch, capsys):
     again = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(first)["test"] == json.loads(again)["test"]
     assert json.loads(again)["selected"]["run"] == "run"
+
+
+def test_an_interrupted_selection_is_continued_by_the_same_command(tmp_path, monkeypatch):
+    """``hasten resume`` would end without the refit."""
+    finish = Trainer.finish_epoch
+
+    def stop(trainer):
+        os.kill(os.getpid(), signal.SIGINT)
+        finish(trainer)
+
+    given = {"settings": SMALL, "out": str(tmp_path / "run"), "quiet": True, "refit": True}
+    monkeypatch.setattr(Trainer, "finish_epoch", stop)
+    with pytest.raises(Interrupted, match=r"saved: repeat the command with  --resume auto --out /"):
+        api.train("sasrec", sequences(), **given)
+    monkeypatch.setattr(Trainer, "finish_epoch", finish)
+    config = build_config("sasrec", flags={**SMALL, "out": str(tmp_path / "run")})
+    found = run.train(config, table=sequences(), quiet=True, resume_auto=True, refit=True)
+    assert found.run == tmp_path / "run" / "refit"
+    assert found.selected is not None
 
 
 def test_a_restart_within_the_refit_keeps_the_selection(tmp_path, monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hasten import api
 from hasten.config import DistributedOptions
 from hasten.distributed import launch, rendezvous
 from hasten.distributed.device import resolve_device
-from hasten.distributed.launch import Launch, launched, processes_to_start
+from hasten.distributed.launch import Launch, launched, processes_to_start, run_processes
 from hasten.distributed.processes import Processes
 from hasten.distributed.rendezvous import choose_interface, resolve_backend
 from hasten.errors import ConfigurationError, ProcessesError, UsageError
@@ -141,3 +143,10 @@ def test_a_table_in_memory_cannot_be_shared(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match="save the table"):
         api.train("sasrec", sequences(), devices=2, out=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_more_processes_than_a_machine_can_carry_are_refused(monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    cores = len(os.sched_getaffinity(0))
+    with pytest.raises(UsageError, match=rf"{cores} usable cores and \d+ CUDA devices; start at"):
+        run_processes(["train", "pop"], 5000)

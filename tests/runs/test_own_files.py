@@ -79,6 +79,20 @@ def test_notes_within_a_checkpoint_outlive_it(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"best", *(f"epoch-000{n}" for n in (1, 2, 3))}
 
 
+def test_tensors_within_a_checkpoint_outlive_it_and_are_named_once(tmp_path):
+    for epoch in (1, 2, 3):
+        write(tmp_path / f"epoch-{epoch:04d}", epoch)
+    (tmp_path / "epoch-0001" / "mine.safetensors").write_bytes(MINE)
+    logged: list[str] = []
+    for _ in range(2):
+        prune_checkpoints(tmp_path, 2, logged.append)
+    assert content(tmp_path / "epoch-0001") == {"mine.safetensors": MINE}
+    assert logged == [
+        f"{tmp_path / 'epoch-0001'}: stays: it holds files that are not of the checkpoint"
+    ]
+    assert newest_checkpoint(tmp_path, pytest.fail) is not None
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -27,6 +27,8 @@ LOOPBACK = "127.0.0.1"
 LAUNCHER, STORE_SOCKET = "HASTEN_LAUNCHER", "HASTEN_STORE_SOCKET"
 #: seconds that the others have to end by themselves once one has failed
 GRACE = 8.0
+#: processes for each usable core, at most
+_PER_CORE = 8
 _LOOK = 0.05
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -134,8 +136,9 @@ def run_processes(
 
     The rendezvous is on the loopback interface at ``port`` (0: a free one). Signals are forwarded
     to all; if one fails, the others have :data:`GRACE` seconds to end. capture: keep stdout.
-    Raises UsageError if the port is in use.
+    Raises UsageError if the port is in use, or the machine is too small.
     """
+    _refuse_too_many(count)
     with _listener(port) as listener, tempfile.TemporaryFile("w+") as printed:
         children: list[subprocess.Popen[str]] = []
         try:
@@ -152,6 +155,24 @@ def run_processes(
         return _ended(children, failed, printed.read())
 
 
+def _refuse_too_many(count: int) -> None:
+    """Refuse what can only be a mistake, before a machine runs out of memory and processes."""
+    cores = _usable_cores()
+    if count <= _PER_CORE * cores:
+        return
+    from torch.cuda import device_count  # noqa: PLC0415 - slow to import
+
+    raise UsageError(
+        f"--devices {count}: this machine has {cores} usable cores and {device_count()} CUDA "
+        f"devices; start at most {_PER_CORE * cores} processes"
+    )
+
+
+def _usable_cores() -> int:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return usable or 1
+
+
 def _start(
     arguments: Sequence[str],
     rank: int,
@@ -160,9 +181,8 @@ def _start(
     printed: IO[str],
     capture: bool,
 ) -> subprocess.Popen[str]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     variables = {
-        "OMP_NUM_THREADS": str(max(1, (usable or 1) // count)),
+        "OMP_NUM_THREADS": str(max(1, _usable_cores() // count)),
         **os.environ,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

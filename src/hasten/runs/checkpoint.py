@@ -151,10 +151,13 @@ def newest_checkpoint(checkpoints: Path, warn: Callable[[str], None]) -> Checkpo
     return None
 
 
-def prune_checkpoints(checkpoints: Path, keep: int) -> None:
+def prune_checkpoints(
+    checkpoints: Path, keep: int, log: Callable[[str], None] = lambda _: None
+) -> None:
     """Keep the newest ``keep`` valid checkpoints; delete older ones and temporary files.
 
-    Call this only while holding the run's lock.
+    log: told of folders that stay because of files that are no part of the checkpoint. Call this
+    only while holding the run's lock.
     """
     assert keep >= 1
     kept: set[Fingerprint] = set()
@@ -164,6 +167,8 @@ def prune_checkpoints(checkpoints: Path, keep: int) -> None:
         for folder in numbered_checkpoints(checkpoints):
             if len(kept) == keep:
                 delete_folder(folder)
+                if folder.exists():
+                    log(f"{folder}: stays: it holds files that are not of the checkpoint")
             elif (found := _fingerprint(folder)) in _known_valid or _is_valid(folder):
                 kept.add(found)
     # replace the content of the set: forget deleted checkpoints, remember those just verified

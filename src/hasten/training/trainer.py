@@ -277,7 +277,8 @@ class Trainer:
         name = checkpoint_name(position.epoch, position.step_of_epoch)
         self.write(self.folder.checkpoints / name)
         if self.processes.is_rank0:
-            prune_checkpoints(self.folder.checkpoints, self.config.checkpoint.keep)
+            keep = self.config.checkpoint.keep
+            prune_checkpoints(self.folder.checkpoints, keep, self.journal.log_train)
         self.control.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:

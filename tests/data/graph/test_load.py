@@ -199,6 +199,13 @@ def test_overlaps_duplicates_and_inverse_leakage_are_counted(tmp_path):
         load(folder, unknown="keep", duplicates="error")
 
 
+def test_shares_of_a_split_that_the_files_give_are_refused(tmp_path):
+    folder = write_parts(tmp_path / "set", test=UNSEEN)
+    with pytest.raises(DataError, match=r"data\.ratios has no effect: the files give the parts"):
+        load(folder, unknown="keep", ratios=(0.9, 0.05, 0.05))
+    load(folder, unknown="keep", ratios=(1, 0, 0), split="ratio")
+
+
 def test_a_random_split_leaves_nothing_unseen(tmp_path):
     graph = load_graph(TripleOptions(path="families"), 3)
     entities, relations = graph.trained

@@ -115,6 +115,11 @@ def _parts(
     if chosen == "auto":
         chosen = "ratio" if part is None else "given"
     if chosen == "given":
+        if options.ratios != TripleOptions.model_fields["ratios"].default:
+            raise DataError(
+                "data.ratios has no effect: the files give the parts; leave it out, or choose "
+                "data.split=ratio"
+            )
         return given_parts(None if part is None else part[row], "triple", _REMEDY)
     if read.typed:
         return link_parts(triples, options.ratios, seed)
