@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -45,6 +46,8 @@ from hasten.training.state import phase_state
 def load_data(config: RunConfig, table: object | None) -> AnyDataset:
     """Load the data of a run: from a table in memory or as configured."""
     dataset = _read(config, table)
+    # Arrow keeps the memory of what it has parsed: 40 MiB after 3 MB of text
+    pa.default_memory_pool().release_unused()
     return refitted(dataset) if config.data.refit else dataset
 
 

@@ -302,6 +302,18 @@ def hasten_process(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, **{**pipes, **options})
 
 
+def test_training_without_compile_does_not_import_it(tmp_path):
+    """It takes 70 MiB and a second."""
+    words = ["train", "sasrec", "--epochs", "1", "--set", "model.loss=bce", "--device", "cpu"]
+    code = (
+        "import sys; from hasten.cli.main import main; assert main(sys.argv[1:]) == 0;"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    called = [sys.executable, "-c", code, *words, "--quiet", "--out", str(tmp_path / "run")]
+    done = subprocess.run(called, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "allowed"),
     [([], set()), (["train"], {"pydantic"})],  # typer imports pydantic for a command's parameters

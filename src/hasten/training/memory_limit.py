@@ -28,6 +28,11 @@ class MemoryLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.copies, self.limit, self.bytes = copies, memory_bytes(), 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not needed here, and skipping it would import the whole of torch.compile."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],

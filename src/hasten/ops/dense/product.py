@@ -8,7 +8,6 @@ products whose shapes recur. Both sum in float32, in different orders.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +56,12 @@ def _large_float32(a: Tensor, b: Tensor) -> bool:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def onednn_is_faster() -> bool:
     """Whether torch has oneDNN and MKL, and oneDNN was measured to be faster on such a CPU."""
-    return _onednn_is_faster()
+    return _FASTER
 
 
-@cache
-def _onednn_is_faster() -> bool:
+def _detect_faster() -> bool:
     mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     if not mkl or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
@@ -73,6 +70,10 @@ def _onednn_is_faster() -> bool:
     except OSError:
         return False
     return "AuthenticAMD" in found and "avx512f" in found
+
+
+#: detected at import, because torch.compile cannot trace it
+_FASTER = _detect_faster()
 
 
 def _onednn(a: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import unwrap
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,13 @@ class PhaseAdam(torch.optim.Adam):
 
     grad_scale: Tensor | None
     found_inf: Tensor | None
+
+    # torch's methods without their decorators, which import the whole of torch.compile
+    add_param_group = unwrap(torch.optim.Adam.add_param_group)
+    load_state_dict = unwrap(torch.optim.Adam.load_state_dict)
+    state_dict = unwrap(torch.optim.Adam.state_dict)
+    zero_grad = unwrap(torch.optim.Adam.zero_grad)
+    step = torch.no_grad()(unwrap(torch.optim.Adam.step))
 
     def __init__(self, parameters: Sequence[Tensor], options: TrainingOptions) -> None:
         super().__init__(
