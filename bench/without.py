@@ -47,12 +47,12 @@ def dropout() -> None:
     from hasten.models.sequential import sasrec, self_attention
     from hasten.ops.attention import causal_attention
 
-    def keep_mask(shape: torch.Size, probability: float) -> torch.Tensor:
-        return torch.nn.functional.dropout(torch.ones(shape), probability)
+    def keep_bytes(count: int, probability: float) -> torch.Tensor:
+        return torch.nn.functional.dropout(torch.ones(count), probability) > 0
 
     for module in (sasrec, self_attention):
         _replace(module, "dropout", torch.nn.functional.dropout)
-    _replace(causal_attention, "keep_mask", keep_mask)
+    _replace(causal_attention, "keep_bytes", keep_bytes)
 
 
 def packing() -> None:

@@ -27,7 +27,11 @@ def _equation(packed, *rest):
 
 def _keep_all(monkeypatch, chunk=64):
     """With dropout the CPU takes its own path: give it a mask that drops nothing."""
-    monkeypatch.setattr(module, "keep_mask", lambda shape, p: torch.ones(shape))
+
+    def ones(kept, shapes, p, dtype):
+        return [torch.ones(shape, dtype=dtype) for shape in shapes]
+
+    monkeypatch.setattr(module, "masks_of", ones)
     monkeypatch.setattr(head_chunks, "CHUNK", chunk)
 
 

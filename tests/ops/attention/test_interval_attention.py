@@ -33,7 +33,10 @@ def _fast(leaves, times, heads=1, drop=0.0, buckets=BUCKETS):
 
 
 def _keep_all(monkeypatch):
-    monkeypatch.setattr(module, "keep_mask", lambda shape, p: torch.ones(shape))
+    def ones(kept, shapes, p, dtype):
+        return [torch.ones(shape, dtype=dtype) for shape in shapes]
+
+    monkeypatch.setattr(module, "masks_of", ones)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])

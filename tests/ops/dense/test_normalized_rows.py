@@ -51,3 +51,18 @@ def test_parts_of_a_lower_precision():
     torch.testing.assert_close(ours, theirs)
     grads = torch.autograd.grad(ours[:, 0].sum(), low[0])
     assert [g.dtype for g in grads] == [torch.bfloat16, torch.float32]
+
+
+def test_autocast_keeps_the_rows_in_its_precision():
+    made = tables(2, dtype=torch.float32)
+    parts = [part for table in made for part in table]
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = normalized_rows(*made)
+    theirs = normalized_rows_reference(*made)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.float(), theirs, rtol=1e-2, atol=1e-2)
+    probe = torch.randn(theirs.shape)
+    probe[[1, -1]] = 0.0
+    grads = [torch.autograd.grad((found.float() * probe).sum(), parts) for found in (ours, theirs)]
+    for mine, other in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-2, atol=2e-2)

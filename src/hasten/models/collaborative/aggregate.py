@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops.dense.dropout import dropout, keep_bytes, kept_scale, mask_of
+from hasten.ops.dense.dropout import dropout, keep_bytes, mask_of
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.graph.spmm_rows import places
@@ -122,32 +122,34 @@ class _Aggregate(torch.autograd.Function):
             elif probability:
                 total.copy_(parts[0][part])
             if probability:
-                mask, kept = _mask(total, probability)
-                total *= mask
+                kept = keep_bytes(total.numel(), probability, total.device)
+                total *= mask_of(kept, total.shape, probability, dtype)
                 masks.append(kept)
-        ctx.save_for_backward(low, sums, picked, rows, *parts, *masks, *matrices)
+        # x is there anyway: its rows are converted again
+        ctx.save_for_backward(x, sums, picked, rows, *parts, *masks, *matrices)
         ctx.graph, ctx.weights, ctx.kinds, ctx.masks = graph, weights, kinds, len(masks)
         ctx.slope, ctx.probability, ctx.dtype, ctx.kind = slope, probability, dtype, x.dtype
         return x.index_select(0, picked), out
 
     @staticmethod
     def backward(ctx: Any, grad_picked: Tensor, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        low, sums, picked, rows, *rest = ctx.saved_tensors
+        x, sums, picked, rows, *rest = ctx.saved_tensors
         kinds, slope, graph = ctx.kinds, ctx.slope, ctx.graph
         parts, rest = rest[: len(kinds)], rest[len(kinds) :]
         masks, matrices = rest[: ctx.masks], rest[ctx.masks :]
         low_matrices = [matrix.to(ctx.dtype) for matrix in matrices]
-        grads = [low.new_zeros(m.shape, dtype=accumulation_dtype(low)) for m in matrices]
-        grad_own = torch.empty_like(low)
+        grads = [sums.new_zeros(m.shape, dtype=accumulation_dtype(sums)) for m in matrices]
+        grad_own = torch.empty_like(sums)
         # the last row is zero, for nodes whose layer is not needed
         below = 0 if rows is None else 1
-        grad_sums = low.new_empty(len(low) + below, low.shape[1])
-        grad_sums[len(low) :] = 0
-        for chunk, part in enumerate(_chunks(low)):
-            own, neighbors, grad = low[part], sums[part], grad_out[part].to(ctx.dtype)
+        grad_sums = sums.new_empty(len(sums) + below, sums.shape[1])
+        grad_sums[len(sums) :] = 0
+        for chunk, part in enumerate(_chunks(sums)):
+            own = (x[part] if rows is None else x.index_select(0, rows[part])).to(ctx.dtype)
+            neighbors, grad = sums[part], grad_out[part].to(ctx.dtype)
             if masks:
-                grad = grad * _restore_mask(masks[chunk], grad, ctx.probability)
-            to_own, to_sums = grad_own[part], grad_sums[: len(low)][part]
+                grad = grad * mask_of(masks[chunk], grad.shape, ctx.probability, ctx.dtype)
+            to_own, to_sums = grad_own[part], grad_sums[: len(sums)][part]
             for number, kind in enumerate(kinds):
                 # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
@@ -181,23 +183,3 @@ class _Aggregate(torch.autograd.Function):
 def _chunks(x: Tensor) -> list[slice]:
     step = _ROWS_CPU if x.device.type == "cpu" else max(1, len(x))
     return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
-
-
-def _mask(like: Tensor, probability: float) -> tuple[Tensor, Tensor]:
-    """A mask of :func:`hasten.ops.dense.dropout.dropout`, and its compact form for backward."""
-    if like.device.type != "cpu":
-        mask = F.dropout(torch.ones_like(like), probability)
-        return mask, mask > 0
-    if kept_scale(probability) == 1:
-        return torch.ones_like(like), like.new_empty(0)
-    bits = keep_bytes(like.numel(), probability)
-    return mask_of(bits, like.shape, probability).to(like.dtype), bits
-
-
-def _restore_mask(kept: Tensor, like: Tensor, probability: float) -> Tensor:
-    """The mask from its compact form."""
-    if like.device.type != "cpu":
-        return kept.to(like.dtype) / (1 - probability)
-    if kept_scale(probability) == 1:
-        return torch.ones_like(like)
-    return mask_of(kept, like.shape, probability).to(like.dtype)

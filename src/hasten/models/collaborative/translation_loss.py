@@ -50,20 +50,18 @@ class _TranslationLoss(torch.autograd.Function):
         columns = zip(torch.split(x, parts), _of(low, kinds), torch.split(y, parts), strict=True)
         for part, matrix, out in columns:
             torch.mm(part, matrix, out=out)
-        y = upcast(y)
-        relation = relation.to(y.dtype)
-        head, tail, other = y.view(len(relation), 3, y.shape[1]).unbind(1)
-        moved = head + relation
-        near, far = moved - tail, moved - other
+        ctx.save_for_backward(index, relation, low, x, y)
+        y, relation, near, far = _differences(y, relation)
         margin = near.square().sum(1) - far.square().sum(1)
         norms = (y.square().sum() + relation.square().sum()) / 2
-        ctx.save_for_backward(index, relation, low, x, y, near, far, margin)
         ctx.sizes, ctx.count, ctx.kinds = sizes, len(rows), (rows.dtype, weights.dtype)
         return F.softplus(margin).sum(), norms
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, grad_norms: Tensor) -> tuple[Tensor | None, ...]:
-        index, relation, low, x, y, near, far, margin = ctx.saved_tensors
+        index, relation, low, x, y = ctx.saved_tensors
+        y, relation, near, far = _differences(y, relation)
+        margin = near.square().sum(1) - far.square().sum(1)
         rises = (margin.sigmoid() * (2 * grad_loss))[:, None]
         near, far = near * rises, far * rises
         grad_y = (y * grad_norms).view(len(relation), 3, y.shape[1])
@@ -90,6 +88,15 @@ class _TranslationLoss(torch.autograd.Function):
         grad_x = grad_x.to(of_rows)
         grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, index, grad_x)
         return grad_rows, None, grad_relation, grad_weights.to(of_weights), None, None
+
+
+def _differences(y: Tensor, relation: Tensor) -> tuple[Tensor, ...]:
+    """Return y and r in float32 or wider, a and b."""
+    y = upcast(y)
+    relation = relation.to(y.dtype)
+    head, tail, other = y.view(len(relation), 3, y.shape[1]).unbind(1)
+    moved = head + relation
+    return y, relation, moved - tail, moved - other
 
 
 def _kinds(sizes: list[int]) -> tuple[list[int], list[int]]:

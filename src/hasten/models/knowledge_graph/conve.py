@@ -37,7 +37,7 @@ from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.dense.dropout import dropout
 from hasten.ops.dense.group_moments import GroupMoments, normalize
-from hasten.ops.dtypes import upcast
+from hasten.ops.dtypes import autocast_dtype, upcast
 
 EPS = 1e-5
 #: the search for H and W would take too long above this width, which no memory holds anyway
@@ -209,7 +209,7 @@ class ConvE(FactorizedTripleModel):
         image_mean = image.mean()
         image_var = (image - image_mean).square().mean()
         image = dropout(normalize(image, image_mean, image_var, EPS), options.input_dropout, True)
-        patches = patches_of(image, options.kernel)
+        patches = patches_of(image.to(autocast_dtype(image)), options.kernel)
         # mean and variance of each filter's output follow from the moments of the k² pixels of a
         # patch, without a convolution
         mean, var = channel_moments(tap_moments(patches), self.filters)

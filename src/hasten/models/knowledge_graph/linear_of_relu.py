@@ -9,8 +9,8 @@ of a step of ConvE. They are computed and multiplied one block of channels at a 
 product; otherwise the blocks are kept. Both use the same order of summation, so the results are
 identical.
 
-Under autocast, the large products are in lower precision and summed over blocks in float32; the
-features are float32.
+Under autocast, the large products are in lower precision and summed over blocks in float32. Patches
+and features are kept in lower precision, and the weight is converted again for the backward pass.
 """
 
 from __future__ import annotations
@@ -61,54 +61,55 @@ class _RectifiedLinear(torch.autograd.Function):
         ctx: Any, weight: Tensor, recompute: bool, dtype: torch.dtype, *tensors: Tensor | None
     ) -> Tensor:
         groups, kept = _groups(tensors), []
-        # once a step, for all groups and both directions
-        lower = weight if dtype == weight.dtype else weight.to(dtype)
+        lower = weight.to(dtype)  # for all groups
         hidden = weight.new_zeros(sum(len(group.patches) for group in groups), len(weight))
         first = 0
         with torch.autocast(weight.device.type, enabled=False):
             for group in groups:
                 rows = hidden[first : first + len(group.patches)]
                 for start, columns in _blocks(group):
-                    y = _features(group, start)
+                    y = _features(group, start).to(dtype)
                     if dtype == hidden.dtype:
                         rows.addmm_(y.flatten(1), lower[:, columns].T)
                     else:
-                        rows += y.flatten(1).to(dtype) @ lower[:, columns].T
+                        rows += y.flatten(1) @ lower[:, columns].T
                     if not recompute:
                         kept.append(y)
                 first += len(rows)
         ctx.dtype, ctx.count = dtype, len(tensors)
-        ctx.save_for_backward(lower, *tensors, *kept)
+        ctx.save_for_backward(weight, *tensors, *kept)
         return hidden
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, *saved = ctx.saved_tensors  # in the precision of the products
+        weight, *saved = ctx.saved_tensors
         kept = iter(saved[ctx.count :])
-        grad_weight = torch.empty_like(weight, dtype=grad.dtype)
+        grad_weight = torch.empty_like(weight)
+        weight = weight.to(ctx.dtype)
         grads: list[Tensor | None] = []
         first = 0
         with torch.autocast(weight.device.type, enabled=False):
             for group in _groups(saved[: ctx.count]):
                 patches, filters, keep = group.patches, group.filters, group.keep
                 low = grad[first : first + len(patches)].to(ctx.dtype)
+                kind, patches = patches.dtype, patches.to(filters.dtype)
                 grad_patches, grad_filters = torch.empty_like(patches), torch.empty_like(filters)
                 for start, columns in _blocks(group):
                     y = next(kept, None)
                     again = y is None
                     if y is None:
-                        y = _features(group, start)
+                        y = _features(group, start).to(ctx.dtype)
                     target = grad_weight[:, columns]
                     if ctx.dtype == grad.dtype:
                         torch.addmm(target, low.T, y.flatten(1), beta=int(first > 0), out=target)
                     else:
-                        product = low.T @ y.flatten(1).to(ctx.dtype)
+                        product = low.T @ y.flatten(1)
                         if first == 0:
                             target.copy_(product)
                         else:
                             target += product
-                    inner = _through(y, low, weight[:, columns], again)
+                    inner = _through(y, low, weight[:, columns], again).to(filters.dtype)
                     masked = _masked(group, start).transpose(1, 2)
                     beta = int(start > 0)
                     torch.baddbmm(grad_patches, masked, inner, beta=beta, out=grad_patches)
@@ -116,7 +117,7 @@ class _RectifiedLinear(torch.autograd.Function):
                     if keep is not None:
                         each *= keep[:, start : start + BLOCK, None]
                     grad_filters[start : start + BLOCK] = each.sum(0)
-                grads += [grad_patches, grad_filters, None]
+                grads += [grad_patches.to(kind), grad_filters, None]
                 first += len(patches)
         return grad_weight, None, None, *grads
 
@@ -127,14 +128,11 @@ def _through(y: Tensor, low: Tensor, columns: Tensor, again: bool) -> Tensor:
     again: the features are ours alone, and their memory takes the gradient.
     """
     if not again:
-        inner = (low @ columns).to(y.dtype).view_as(y)
+        inner = (low @ columns).view_as(y)
         torch.ops.aten.threshold_backward.grad_input(inner, y, 0, grad_input=inner)
         return inner
     lost = y <= 0
-    if columns.dtype == y.dtype:
-        torch.mm(low, columns, out=y.view(len(y), -1))
-    else:
-        y.copy_((low @ columns).view_as(y))
+    torch.mm(low, columns, out=y.view(len(y), -1))
     return y.masked_fill_(lost, 0.0)
 
 
@@ -153,7 +151,8 @@ def _blocks(group: ImageGroup) -> list[tuple[int, slice]]:
 
 def _features(group: ImageGroup, start: int) -> Tensor:
     """[b, c, L] the rectified products of the block of channels that begins at ``start``."""
-    return torch.bmm(_masked(group, start), group.patches).relu_()
+    filters = _masked(group, start)
+    return torch.bmm(filters, group.patches.to(filters.dtype)).relu_()
 
 
 def _masked(group: ImageGroup, start: int) -> Tensor:

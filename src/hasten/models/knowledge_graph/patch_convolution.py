@@ -8,7 +8,8 @@ positions, which give the mean m and the covariance S of the taps:
     y_b = relu(f_b p_b),   f_b = keep_b [a w, shift - a mean]
 
 It costs a (K+1)×(K+1) matrix instead of passes over B·C·L values. The dropout mask of whole
-channels is folded into the filters. Everything is float32.
+channels is folded into the filters. Patches are in the precision of the images, moments in float32
+or wider.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from hasten.ops.dtypes import upcast
 
 
 def patches_of(images: Tensor, kernel: int) -> Tensor:
@@ -81,7 +84,8 @@ class _Moments(torch.autograd.Function):
     def forward(ctx: Any, patches: Tensor) -> Tensor:
         ctx.save_for_backward(patches)
         with torch.autocast(patches.device.type, enabled=False):
-            products = torch.bmm(patches, patches.transpose(1, 2))
+            wide = upcast(patches)
+            products = torch.bmm(wide, wide.transpose(1, 2))
         return products.sum(0) / (patches.shape[0] * patches.shape[2])
 
     @staticmethod
@@ -89,4 +93,5 @@ class _Moments(torch.autograd.Function):
         (patches,) = ctx.saved_tensors
         both = (grad + grad.T) / (patches.shape[0] * patches.shape[2])
         with torch.autocast(patches.device.type, enabled=False):
-            return torch.bmm(both.expand(len(patches), *both.shape), patches)
+            found = torch.bmm(both.expand(len(patches), *both.shape), upcast(patches))
+        return found.to(patches.dtype)

@@ -146,7 +146,7 @@ class DRAGON(MultimodalModel):
         for _ in range(options.mm_layers - 1):
             of_items = _joined(alike, of_items, None)
         each = of_users.view(self.sizes.users, len(self.channels), options.width)
-        of_users = (each * self.shares[..., None]).view(of_users.shape)
+        of_users = (each * self.shares[..., None].to(each.dtype)).view(of_users.shape)
         found = (
             _joined(companions, of_users, users),
             _joined(alike, of_items, items),

@@ -105,7 +105,8 @@ class Layer(nn.Module):
 def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
     """``lrelu([H, X̂] G + c)``. summed: ``D⁻¹ A X W``; own: ``X V + b``."""
     h = F.leaky_relu_(summed, _SLOPE)
-    own = F.leaky_relu_(own, _SLOPE) + ids
+    own = F.leaky_relu_(own, _SLOPE)
+    own = own + ids.to(own.dtype)
     width = h.shape[1]
     weight = layer.mix.weight
     mixed = linear(h, weight[:, :width]) + linear(own, weight[:, width:], layer.mix.bias)

@@ -14,6 +14,7 @@ from hasten.models.sequential.self_attention import Attention, Block
 from hasten.models.supports import Supports
 from hasten.objectives.next_item import SequenceBatch
 from hasten.ops.buckets import Bucket
+from hasten.ops.dense.layer_norm import LayerNorm
 
 
 class AttentionModel(SequentialModel):
@@ -34,7 +35,7 @@ class AttentionModel(SequentialModel):
         self.blocks = nn.ModuleList(
             Block(options, self.residuals, number) for number in range(options.blocks)
         )
-        self.final_norm = nn.LayerNorm(options.width)
+        self.final_norm = LayerNorm(options.width)
         self._compiled: Callable[..., Tensor] = self.hidden
 
     @abstractmethod

@@ -21,6 +21,7 @@ from hasten.models.sequential.attention_options import AttentionOptions
 from hasten.models.sequential.base import initialize_linear
 from hasten.models.sequential.residual import Residuals, connect
 from hasten.ops.dense.dropout import dropout
+from hasten.ops.dense.layer_norm import LayerNorm
 
 #: from queries, keys and values, [T, D] each, to attention outputs [T, D]
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -33,11 +34,11 @@ class Block(nn.Module):
         super().__init__()
         width, inner = options.width, options.width * options.feedforward
         self.drop, self.pre = options.dropout, options.norm == "pre"
-        self.attention_norm = nn.LayerNorm(width)
+        self.attention_norm = LayerNorm(width)
         self.query_key_value = nn.Parameter(torch.empty(3 * width, width))
         self.query_bias = nn.Parameter(torch.zeros(width))
         self.output = nn.Linear(width, width)
-        self.feedforward_norm = nn.LayerNorm(width)
+        self.feedforward_norm = LayerNorm(width)
         self.inner = nn.Linear(width, inner)
         self.outer = nn.Linear(inner, width)
         for weight in self.query_key_value.view(3, width, width):
@@ -62,5 +63,6 @@ class Block(nn.Module):
 
     def transform(self, x_TD: Tensor) -> Tensor:
         """The point-wise feed-forward network, with dropout after each of its layers."""
-        hidden = dropout(torch.relu(self.inner(x_TD)), self.drop, self.training)
+        # in this order ReLU and the next layer keep the same tensor
+        hidden = torch.relu(dropout(self.inner(x_TD), self.drop, self.training))
         return dropout(self.outer(hidden), self.drop, self.training)

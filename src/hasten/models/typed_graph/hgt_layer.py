@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from hasten.errors import ConfigurationError
 from hasten.ops.attention.edge_attention import Path, edge_attention
+from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.typed_edges import TypedEdges
 
 
@@ -75,7 +76,9 @@ class HGTLayer(nn.Module):
         x: [N, D] the sources. sizes: [T] sources of each type. own, own_sizes: the same of the
         destinations, None: they are the sources. keep: bool [E], the edges to use.
         """
-        mine = x if own is None else own
+        # once for the three maps, under autocast
+        x = x.to(autocast_dtype(x))
+        mine = x if own is None else own.to(x.dtype)
         counts = sizes if own_sizes is None else own_sizes
         keys, values = self.key(x, sizes), self.value(x, sizes)
         return self.attend(edges, mine, counts, keys, values, keep)

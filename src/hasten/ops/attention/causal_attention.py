@@ -6,7 +6,8 @@ real positions, so the causal mask hides it from every real query, and no paddin
 On a CPU with dropout one function computes all buckets, forward and backward: torch's own CPU
 kernel has no dropout, and its fallback takes 12 ns per element for the mask. Queries are processed
 in chunks that see only the keys up to their end, which saves nearly half the work of long
-sequences. Gradients are written in place, without the concatenations of autograd.
+sequences. Gradients are written in place, without the concatenations of autograd. The backward pass
+keeps the attention weights in the precision of the queries, and one bit of the mask per weight.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 
 from hasten.ops.attention.head_chunks import HeadChunk, head_chunks
 from hasten.ops.buckets import Bucket
-from hasten.ops.dense.dropout import keep_mask
+from hasten.ops.dense.dropout import keep_bytes, masks_of
 from hasten.ops.dtypes import accumulation_dtype
 
 
@@ -106,38 +107,38 @@ class _BucketedAttention(torch.autograd.Function):
         scale = 1 / math.sqrt(width // heads)
         out = torch.empty_like(query)
         pieces = head_chunks(buckets, heads, width)
-        sizes = [math.prod(piece.cells) for piece in pieces]
-        masks = keep_mask(torch.Size([sum(sizes)]), drop).to(accumulation_dtype(query))
+        cells, kind = [piece.cells for piece in pieces], accumulation_dtype(query)
+        bits = keep_bytes(sum(map(math.prod, cells)), drop)
         kept = []
         with torch.autocast("cpu", enabled=False):
-            for piece, mask in zip(pieces, torch.split(masks, sizes), strict=True):
+            for piece, mask in zip(pieces, masks_of(bits, cells, drop, kind), strict=True):
                 scores = torch.baddbmm(
                     _future_mask(piece.queries.start, piece.queries.stop, query.dtype),
                     piece.of_queries(query),
                     piece.of_keys(key).transpose(1, 2),
                     alpha=scale,
                 )
-                weights = torch.softmax(scores, dim=-1, dtype=masks.dtype)
-                dropped = (weights * mask.view(piece.cells)).to(value.dtype)
-                _put(piece, out, dropped, piece.of_keys(value))
-                kept.append(weights)
-        ctx.pieces, ctx.sizes, ctx.scale = pieces, sizes, scale
-        ctx.save_for_backward(query, key, value, masks, *kept)
+                weights = torch.softmax(scores, dim=-1, dtype=kind)
+                _put(piece, out, mask.mul_(weights).to(value.dtype), piece.of_keys(value))
+                kept.append(weights.to(query.dtype))
+        ctx.pieces, ctx.cells, ctx.scale, ctx.drop = pieces, cells, scale, drop
+        ctx.save_for_backward(query, key, value, bits, *kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, masks, *kept = ctx.saved_tensors
+        query, key, value, bits, *kept = ctx.saved_tensors
         grads = grad_query, grad_key, grad_value = [torch.empty_like(query) for _ in range(3)]
-        parts = zip(ctx.pieces, torch.split(masks, ctx.sizes), kept, strict=True)
-        for piece, flat, weights in parts:
-            mask = flat.view(piece.cells)
+        kind = accumulation_dtype(query)
+        masks = masks_of(bits, ctx.cells, ctx.drop, kind)
+        for piece, low, mask in zip(ctx.pieces, kept, masks, strict=True):
+            weights = low.to(kind)
             upper = piece.of_queries(grad_out)
             grad_weights = torch.bmm(upper, piece.of_keys(value).transpose(1, 2))
             grad_scores = torch._softmax_backward_data(
-                grad_weights.to(mask.dtype).mul_(mask), weights, -1, weights.dtype
+                grad_weights.to(kind).mul_(mask), weights, -1, kind
             ).to(query.dtype)
-            dropped = (weights * mask).to(value.dtype)
+            dropped = mask.mul_(weights).to(value.dtype)
             _put(piece, grad_query, grad_scores, piece.of_keys(key))
             _add(piece, grad_value, dropped, upper)
             _add(piece, grad_key, grad_scores, piece.of_queries(query))

@@ -47,8 +47,8 @@ def edge_attention(
 
     query: [M, H·d]; key, value: [N, H·d]; attention, message: [R, H, d, d], the maps; keep: bool
     [E] in the order of ``edges``, the edges to use; path: ``bag`` (one fused sum of weighted rows)
-    or ``gather`` (for MPS); None: the faster one on the device. Matrix products follow autocast;
-    softmax and its gradient are at least float32.
+    or ``gather`` (for MPS); None: the faster one on the device. Matrix products and the
+    result follow autocast; sums, softmax and its gradient are at least float32.
     """
     kind = autocast_dtype(query)
     path = path or ("gather" if query.device.type == "mps" else "bag")
@@ -78,7 +78,8 @@ class _EdgeAttention(torch.autograd.Function):
         for each in edges.relations:
             left, right = _sides(each, q, k, a)
             _dots(each, left, right, logits[:, each.first : each.last])
-        alpha = _softmax_(logits, edges, keep)
+        alpha = _softmax_(logits, edges, keep).to(kind)
+        del logits
         out = torch.zeros_like(q, dtype=accumulation_dtype(q))
         for each in edges.relations:
             weights = alpha[:, each.first : each.last]
@@ -88,6 +89,7 @@ class _EdgeAttention(torch.autograd.Function):
             else:
                 rows = _mapped(_sums(each, weights, table, path), m[each.number])
             out.index_add_(0, each.targets, rows.to(out.dtype))
+        out = out.to(kind)
         ctx.save_for_backward(q, k, v, a, m, alpha, out)
         ctx.edges, ctx.path = edges, path
         ctx.kinds = [t.dtype for t in (query, key, value, attention, message)]
@@ -109,7 +111,7 @@ class _EdgeAttention(torch.autograd.Function):
             span, r = slice(each.first, each.last), each.number
             weights = alpha[:, span]
             values, grads = v.index_select(0, each.sources), g.index_select(0, each.targets)
-            slope = weights.new_empty(weights.shape)
+            slope = weights.new_empty(weights.shape, dtype=full)
             if each.by_source:
                 mapped = _mapped(values, m[r])
                 _dots(each, grads, mapped, slope)
@@ -136,7 +138,9 @@ class _EdgeAttention(torch.autograd.Function):
                 back = _sums(each, slope, keys, path)
                 dq.index_add_(0, each.targets, _mapped(back, a[r]).to(full))
                 da[r] = _outer(back, queries, heads)
-        found = (t.to(kind) for t, kind in zip((dq, dk, dv, da, dm), ctx.kinds, strict=True))
+        grads: list[Tensor | None] = [dm, da, dv, dk, dq]
+        del dq, dk, dv, da, dm
+        found = (grads.pop().to(kind) for kind in ctx.kinds)  # one after the other
         return None, None, None, None, *found
 
 

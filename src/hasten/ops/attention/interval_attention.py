@@ -11,24 +11,27 @@ are multiplied by V. The backward pass swaps the two. Nothing is larger than [B,
 [B, L, span + 1].
 
 One function computes all buckets, forward and backward, as in :mod:`.causal_attention`:
-queries in chunks that see only the keys up to their end, gradients written in place.
+queries in chunks that see only the keys up to their end, gradients written in place. The backward
+pass keeps weights and bins in the precision of the queries, and one bit of the mask per weight.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hasten.ops.attention.head_chunks import HeadChunk, chunks, head_chunks
 from hasten.ops.buckets import Bucket
-from hasten.ops.dense.dropout import keep_mask
+from hasten.ops.dense.dropout import keep_bytes, masks_of
 from hasten.ops.dtypes import accumulation_dtype, upcast
+
+#: bins that are summed at once, where they are then rounded to a lower precision
+_SUMMED = 1 << 20
 
 
 def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -42,7 +45,8 @@ def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
 class Intervals:
     """The intervals between the tokens of each sequence, computed once for all blocks of a model.
 
-    pairs: for each bucket and each chunk of its queries, int64 [rows, chunk, keys seen] in 0..span.
+    pairs: for each bucket and each chunk of its queries, [rows, chunk, keys seen] in 0..span, int16
+    if span fits, else int32.
     """
 
     buckets: Sequence[Bucket]
@@ -61,12 +65,12 @@ def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Inter
 
 
 def _find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
-    pairs = []
+    pairs, kind = [], torch.int16 if span < 2**15 else torch.int32
     for bucket in buckets:
         time = times[bucket.start : bucket.stop].view(bucket.rows, bucket.length)
         pairs.append(
             [
-                (time[:, part, None] - time[:, None, : part.stop]).abs_().clamp_(max=span)
+                (time[:, part, None] - time[:, None, : part.stop]).abs_().clamp_(max=span).to(kind)
                 for part in chunks(bucket.length)
             ]
         )
@@ -133,18 +137,13 @@ def _pieces(intervals: Intervals, heads: int, width: int) -> list[tuple[HeadChun
     return list(zip(head_chunks(intervals.buckets, heads, width), pairs, strict=True))
 
 
-def _masks(shapes: Sequence[torch.Size], drop: float, like: Tensor) -> Iterator[Tensor | None]:
+def _masks(
+    bits: Tensor | None, pieces: Sequence[tuple[HeadChunk, Tensor]], drop: float, like: Tensor
+) -> Iterable[Tensor | None]:
     """The dropout mask of every piece, in order."""
-    if drop == 0.0:
-        yield from [None] * len(shapes)
-        return
-    sizes, dtype = [shape.numel() for shape in shapes], accumulation_dtype(like)
-    if like.device.type == "cpu":
-        flat = keep_mask(torch.Size([sum(sizes)]), drop).to(dtype)
-    else:
-        flat = F.dropout(torch.ones(sum(sizes), device=like.device, dtype=dtype), drop)
-    for mask, shape in zip(torch.split(flat, sizes), shapes, strict=True):
-        yield mask.view(shape)
+    if bits is None:
+        return [None] * len(pieces)
+    return masks_of(bits, [pairs.shape for _, pairs in pieces], drop, accumulation_dtype(like))
 
 
 class _IntervalAttention(torch.autograd.Function):
@@ -166,49 +165,53 @@ class _IntervalAttention(torch.autograd.Function):
         tables = key_table.to(dtype), value_table.to(dtype)
         out = torch.empty_like(query)
         pieces = _pieces(intervals, heads, width)
-        masks = _masks([pairs.shape for _, pairs in pieces], drop, query)
+        cells = sum(pairs.numel() for _, pairs in pieces)
+        bits = keep_bytes(cells, drop, query.device) if drop else None
         kept: list[Tensor] = []
         with torch.autocast(query.device.type, enabled=False):
-            for (piece, pairs), mask in zip(pieces, masks, strict=True):
+            for (piece, short), mask in zip(pieces, _masks(bits, pieces, drop, query), strict=True):
+                pairs = short.long()
                 of_keys, of_values = (table[:, piece.columns].contiguous() for table in tables)
                 scores = _towards(piece.of_queries(query), piece.of_keys(key), of_keys, pairs)
                 _hide_future(scores[:, :, piece.queries.start :])
                 weights = torch.softmax(scores, dim=-1)
-                dropped = weights if mask is None else weights * mask
-                bins = _bins(dropped, len(of_keys), pairs)
-                attended = torch.matmul(bins.to(dtype), of_values)
+                dropped = weights if mask is None else mask.mul_(weights)
+                bins = _bins(dropped, len(of_keys), pairs, dtype)
+                attended = torch.matmul(bins, of_values)
                 attended.baddbmm_(dropped.to(dtype), piece.of_keys(value))
                 piece.of_queries(out).copy_(attended)
                 if any(ctx.needs_input_grad):
-                    kept += [weights, dropped, bins]
-        ctx.pieces = pieces
-        ctx.save_for_backward(query, key, value, *tables, *kept)
+                    kept += [weights.to(dtype), bins]
+        ctx.pieces, ctx.drop = pieces, drop
+        ctx.save_for_backward(query, key, value, *tables, bits, *kept)
         ctx.dtypes = key_table.dtype, value_table.dtype
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, key_table, value_table, *kept = ctx.saved_tensors
+        query, key, value, key_table, value_table, bits, *kept = ctx.saved_tensors
         dtype, total = query.dtype, accumulation_dtype(query)
         grad_query, grad_key, grad_value = (torch.empty_like(query) for _ in range(3))
         grad_key_table = torch.zeros_like(key_table, dtype=total)
         grad_value_table = torch.zeros_like(value_table, dtype=total)
-        saved = iter(kept)
-        for piece, pairs in ctx.pieces:
+        masks = _masks(bits, ctx.pieces, ctx.drop, query)
+        saved = zip(ctx.pieces, masks, kept[::2], kept[1::2], strict=True)
+        for (piece, short), mask, low_weights, bins in saved:
+            pairs, weights = short.long(), low_weights.to(total)
+            dropped = weights if mask is None else mask.mul_(weights)
             of_keys, of_values = (
                 table[:, piece.columns].contiguous() for table in (key_table, value_table)
             )
-            weights, dropped, bins = next(saved), next(saved), next(saved)
             asked, upper = piece.of_queries(query), piece.of_queries(grad_out)
             # softmax and mask at once: dropped · g - weights · Σ dropped · g
             slope = _towards(upper, piece.of_keys(value), of_values, pairs).mul_(dropped)
             slope.addcmul_(weights, slope.sum(-1, keepdim=True), value=-1)
-            slopes = _bins(slope, len(of_keys), pairs).to(dtype)
+            slopes = _bins(slope, len(of_keys), pairs, dtype)
             slope, low = slope.to(dtype), dropped.to(dtype)
             new_query = torch.matmul(slopes, of_keys).baddbmm_(slope, piece.of_keys(key))
             piece.of_queries(grad_query).copy_(new_query)
             grad_key_table[:, piece.columns].add_(_outer(slopes, asked))
-            grad_value_table[:, piece.columns].add_(_outer(bins.to(dtype), upper))
+            grad_value_table[:, piece.columns].add_(_outer(bins, upper))
             for grad, left, right in ((grad_key, slope, asked), (grad_value, low, upper)):
                 new, into = torch.bmm(left.transpose(1, 2), right), piece.of_keys(grad)
                 # the first chunk sees all keys: it overwrites their gradients, the others add
@@ -223,16 +226,22 @@ class _IntervalAttention(torch.autograd.Function):
 
 def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
     """x_i · (keys_j + table[pairs_ij]) in float32 or wider: [rows, chunk, keys seen]."""
-    found = torch.gather(upcast(torch.matmul(x, table.T)), 2, pairs)
+    found = upcast(torch.gather(torch.matmul(x, table.T), 2, pairs))
     if found.dtype == x.dtype:
         return found.baddbmm_(x, keys.transpose(1, 2))
     return found.add_(torch.bmm(x, keys.transpose(1, 2)))
 
 
-def _bins(weights: Tensor, count: int, pairs: Tensor) -> Tensor:
-    """Sum the weights of the keys at the same interval: [rows, chunk, count]."""
-    empty = weights.new_zeros(*weights.shape[:2], count)
-    return empty.scatter_add_(2, pairs, weights)
+def _bins(weights: Tensor, count: int, pairs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sum the weights of the keys at the same interval: [rows, chunk, count] in this dtype."""
+    if dtype == weights.dtype:
+        return weights.new_zeros(*weights.shape[:2], count).scatter_add_(2, pairs, weights)
+    bins = weights.new_empty(*weights.shape[:2], count, dtype=dtype)
+    step = max(1, _SUMMED // (weights.shape[1] * count))
+    for parts in zip(*(torch.split(each, step) for each in (bins, weights, pairs)), strict=True):
+        into, part, indices = parts
+        into.copy_(_bins(part, count, indices, part.dtype))
+    return bins
 
 
 def _outer(bins: Tensor, x: Tensor) -> Tensor:

@@ -12,21 +12,47 @@ Other devices use ``torch.nn.functional.dropout`` unchanged.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 #: float32 [256, 8] the bits of every byte, lowest first
 _BITS = ((torch.arange(256, device="cpu")[:, None] >> torch.arange(8, device="cpu")) & 1).float()
+_CPU = torch.device("cpu")
 
 
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
-    """Zero elements with the given probability and scale the rest by 1 / (1 - probability)."""
+    """Zero elements with the given probability and scale the rest by 1 / (1 - probability).
+
+    On a CPU the backward pass keeps one bit per element.
+    """
     if not training or probability == 0.0:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, probability)
-    return x * keep_mask(x.shape, probability).to(x.dtype)
+    if torch.compiler.is_compiling():  # the compiler decides what to keep
+        return x * keep_mask(x.shape, probability).to(x.dtype)
+    dropped: Tensor = _Dropout.apply(x, probability)  # type: ignore[no-untyped-call]
+    return dropped
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        kept = keep_bytes(x.numel(), probability)
+        ctx.save_for_backward(kept)
+        ctx.probability = probability
+        return x * mask_of(kept, x.shape, probability, x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return grad * mask_of(kept, grad.shape, ctx.probability, grad.dtype), None
 
 
 def kept_scale(probability: float) -> float:
@@ -39,16 +65,16 @@ def kept_scale(probability: float) -> float:
 
 def keep_mask(shape: torch.Size, probability: float) -> Tensor:
     """float32 mask of 0 and 1/(1-p), with p rounded to the nearest 1/256."""
-    if kept_scale(probability) == 1:
-        return torch.ones(shape)
-    return mask_of(keep_bytes(shape.numel(), probability), shape, probability)
+    return mask_of(keep_bytes(shape.numel(), probability), shape, probability, torch.float32)
 
 
-def keep_bytes(count: int, probability: float) -> Tensor:
-    """uint8 [count / 8, rounded up]: the bits of a mask for :func:`mask_of`; probability > 1/512.
+def keep_bytes(count: int, probability: float, device: torch.device = _CPU) -> Tensor:
+    """A mask in the form that backward keeps, for :func:`mask_of`.
 
-    Keep this for the backward pass: one bit per element.
+    On a CPU uint8 [count / 8, rounded up], one bit per element; elsewhere bool [count].
     """
+    if device.type != "cpu":
+        return F.dropout(torch.ones(count, device=device), probability) > 0
     if torch.compiler.is_compiling():
         # torch.compile can trace neither these random bits nor the view, and merges two calls with
         # the same arguments: so each call gets its own seed, which is drawn inside the graph
@@ -59,6 +85,8 @@ def keep_bytes(count: int, probability: float) -> Tensor:
 
 def _draw(count: int, probability: float, generator: torch.Generator | None) -> Tensor:
     kept = round(256 / kept_scale(probability))
+    if kept == 256:
+        return torch.full(((count + 7) // 8,), 255, dtype=torch.uint8)
     lowest = (kept & -kept).bit_length() - 1
     words = torch.empty(8 - lowest, (count + 63) // 64, dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
@@ -78,8 +106,26 @@ def _(seed: Tensor, count: int, probability: float) -> Tensor:  # noqa: ARG001 -
     return torch.empty((count + 7) // 8, dtype=torch.uint8)
 
 
-def mask_of(bits: Tensor, shape: torch.Size, probability: float) -> Tensor:
-    """The float32 mask of the bits from :func:`keep_bytes`."""
-    table = _BITS * kept_scale(probability)
-    expanded = table.index_select(0, bits.to(torch.int32))
-    return expanded.view(-1)[: shape.numel()].view(shape)
+def mask_of(
+    kept: Tensor, shape: torch.Size, probability: float, dtype: torch.dtype, first: int = 0
+) -> Tensor:
+    """The mask of 0 and 1/(1-p) from :func:`keep_bytes`. first: the element that it begins with."""
+    stop = first + shape.numel()
+    if kept.dtype == torch.bool:
+        return kept[first:stop].view(shape).to(dtype) / (1 - probability)
+    table = (_BITS * kept_scale(probability)).to(dtype)
+    expanded = table.index_select(0, kept[first // 8 : (stop + 7) // 8].to(torch.int32)).view(-1)
+    return expanded[first % 8 : first % 8 + shape.numel()].view(shape)
+
+
+def masks_of(
+    kept: Tensor, shapes: Sequence[Sequence[int]], probability: float, dtype: torch.dtype
+) -> Iterable[Tensor]:
+    """The masks of these shapes, one after the other, from one :func:`keep_bytes`."""
+    sizes = [math.prod(shape) for shape in shapes]
+    if torch.compiler.is_compiling():  # it cannot trace parts of bytes
+        whole = mask_of(kept, torch.Size([sum(sizes)]), probability, dtype)
+        parts = zip(torch.split(whole, sizes), shapes, strict=True)
+        return [part.view(shape) for part, shape in parts]
+    begin = zip(accumulate([0, *sizes]), shapes, strict=False)
+    return (mask_of(kept, torch.Size(shape), probability, dtype, first) for first, shape in begin)

@@ -16,33 +16,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 
 #: lower bound of the norm that a row is divided by
 LEAST = 1e-12
 
 
 def normalized_rows(*tables: Sequence[Tensor]) -> Tensor:
-    """[R, M D] in float32 or wider. tables: M lists of parts [*, D], with the same total height R.
+    """[R, M D] of M lists of parts [*, D] with the same total height R: in autocast's precision.
+
+    Without autocast the result is in float32 or wider.
 
     A row of zeros stays zero; its gradient is that of the division by 1e-12.
     """
-    heights = [len(part) for part in tables[0]]
+    heights, like = [len(part) for part in tables[0]], tables[0][0]
+    lower = torch.is_autocast_enabled(like.device.type)
+    kind = autocast_dtype(like) if lower else accumulation_dtype(like)
     found: Tensor = _NormalizedRows.apply(  # type: ignore[no-untyped-call]
-        heights, *(part for parts in tables for part in parts)
+        heights, kind, *(part for parts in tables for part in parts)
     )
     return found
 
 
 class _NormalizedRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, heights: list[int], *parts: Tensor) -> Tensor:
+    def forward(ctx: Any, heights: list[int], kind: torch.dtype, *parts: Tensor) -> Tensor:
         width, total, count = parts[0].shape[1], sum(heights), len(parts) // len(heights)
-        out = parts[0].new_empty(total, count, width, dtype=accumulation_dtype(parts[0]))
-        lengths = out.new_empty(total, count, 1)
+        out = parts[0].new_empty(total, count, width, dtype=kind)
+        lengths = out.new_empty(total, count, 1, dtype=accumulation_dtype(parts[0]))
         places = zip(parts, _places(out, heights), _places(lengths, heights), strict=True)
         for part, into, length in places:
-            whole = part.to(out.dtype)
+            whole = part.to(lengths.dtype)
             torch.linalg.vector_norm(whole, dim=1, keepdim=True, out=length)
             torch.div(whole, length.clamp_(min=LEAST), out=into)
         ctx.save_for_backward(out, lengths)
@@ -52,12 +56,12 @@ class _NormalizedRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         out, lengths = ctx.saved_tensors
-        grad = grad.reshape(out.shape)
+        grad, out = grad.reshape(out.shape).to(lengths.dtype), out.to(lengths.dtype)
         along = torch.linalg.vecdot(grad, out)[..., None]
         along.masked_fill_(lengths <= LEAST, 0.0)
         found = torch.addcmul(grad, out, along, value=-1).div_(lengths)
         parts = zip(_places(found, ctx.heights), ctx.kinds, strict=True)
-        return None, *(part.to(kind) for part, kind in parts)
+        return None, None, *(part.to(kind) for part, kind in parts)
 
 
 def _places(table: Tensor, heights: list[int]) -> list[Tensor]:

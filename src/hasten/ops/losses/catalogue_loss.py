@@ -6,10 +6,10 @@ Forward and backward are computed together, a chunk of rows at a time while the 
 logits, softmax and both gradients, so the work is three matrix products and nothing is computed
 twice. The backward pass only scales the stored gradients.
 
-Memory: one chunk of logits (``chunk_bytes``) and the gradients. If even a few rows of logits do
-not fit, columns are chunked too, with a running logsumexp and a second pass (four products).
-Sums and softmax are float32; under bf16 and fp16 the products are in these, as under autocast,
-those of fp16 residuals summed in float32 (:mod:`.half_residuals`).
+Memory: one chunk of logits (``chunk_bytes`` in float32) and the gradients. If even a few rows of
+logits do not fit, columns are chunked too, with a running logsumexp and a second pass (four
+products). Sums and softmax are float32; under bf16 and fp16 the logits and products are in these,
+as under autocast, the products of fp16 residuals summed in float32 (:mod:`.half_residuals`).
 """
 
 from __future__ import annotations
@@ -170,28 +170,35 @@ def _by_rows(
     grad_bias = x.new_zeros(starts[-1], dtype=kind)
     loss = x.new_zeros((), dtype=kind)
     rows = max(1, min(rows, len(x)))
-    logits = x.new_empty(rows, starts[-1], dtype=kind)
+    logits = x.new_empty(rows, starts[-1], dtype=dtype)
+    # logits in a lower precision become residuals a few rows at a time, in a buffer of the sums'
+    piece = rows if dtype == kind else -(-rows // 8)
+    wide = logits if dtype == kind else logits.new_empty(piece, starts[-1], dtype=kind)
     for start in range(0, len(x), rows):
         chunk = low[start : start + rows]
         scores = logits[: len(chunk)]
-        some = targets.within(start, start + len(chunk))
-        place = (targets.query[some] - start) * starts[-1] + targets.item[some]
         for table, begin, end in zip(tables, starts, starts[1:], strict=False):
             product_into(scores[:, begin:end], chunk, table.T)
-        if bias is not None:
-            scores += bias
-        torch.log_softmax(scores, dim=1, out=scores)
-        flat = scores.view(-1)
-        loss -= flat[place].sum()
-        residual = targets.times_(scores.exp_(), start)
-        flat[place] -= 1.0
-        if bias is not None:
-            grad_bias += residual.sum(0)
-        if scale != 1:
-            residual *= scale
-        low_residual = residual.to(dtype)
+        for first, part in enumerate(torch.split(scores, piece)):
+            first = start + first * piece  # noqa: PLW2901
+            residual = part if dtype == kind else wide[: len(part)].copy_(part)
+            some = targets.within(first, first + len(part))
+            place = (targets.query[some] - first) * starts[-1] + targets.item[some]
+            if bias is not None:
+                residual += bias
+            torch.log_softmax(residual, dim=1, out=residual)
+            flat = residual.view(-1)
+            loss -= flat[place].sum()
+            targets.times_(residual.exp_(), first)
+            flat[place] -= 1.0
+            if bias is not None:
+                grad_bias += residual.sum(0)
+            if scale != 1:
+                residual *= scale
+            if dtype != kind:
+                part.copy_(residual)
         for index, (table, begin, end) in enumerate(zip(tables, starts, starts[1:], strict=False)):
-            part = low_residual[:, begin:end]
+            part = scores[:, begin:end]
             _accumulate(grads[index], part.T, chunk, scale)
             if index == 0 and scale == 1:
                 grad_x[start : start + rows] = product(part, table)
