@@ -138,9 +138,9 @@ class _EdgeAttention(torch.autograd.Function):
                 back = _sums(each, slope, keys, path)
                 dq.index_add_(0, each.targets, _mapped(back, a[r]).to(full))
                 da[r] = _outer(back, queries, heads)
-        grads: list[Tensor | None] = [dm, da, dv, dk, dq]
+        totals = [dm, da, dv, dk, dq]
         del dq, dk, dv, da, dm
-        found = (grads.pop().to(kind) for kind in ctx.kinds)  # one after the other
+        found = (totals.pop().to(kind) for kind in ctx.kinds)  # one after the other
         return None, None, None, None, *found
 
 
