@@ -32,6 +32,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import merged_ranks, shared_checkpoint
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError, UsageError
 from hasten.evaluation.protocols import AnyTask, ranking_task
+from hasten.evaluation.query_tiles import QueryChunks
 from hasten.evaluation.ranker import Evaluation, evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
@@ -153,8 +154,12 @@ def evaluate_task(
     config: RunConfig,
     processes: Processes,
     stop: Callable[[], bool] | None = None,
+    chunks: QueryChunks | None = None,
 ) -> Evaluation:
-    """Evaluate the model; each process ranks its share of the queries."""
+    """Evaluate the model; each process ranks its share of the queries.
+
+    chunks: as in :func:`hasten.evaluation.ranker.evaluate`, the same on all processes afterwards.
+    """
     found = evaluate(
         model,
         task,
@@ -164,9 +169,13 @@ def evaluate_task(
         rank=processes.rank,
         world_size=processes.world,
         merge=lambda counts: merged_ranks(processes, counts),
+        chunks=chunks,
     )
     # results of different machines can differ in the last bits: rank 0 decides
-    return replace(found, values=processes.run_on_rank0(lambda: found.values))
+    told = processes.gather([found.values, None if chunks is None else chunks.rows])
+    if chunks is not None:
+        chunks.rows = min(rows for _, rows in told)
+    return replace(found, values=told[0][0])
 
 
 def initial_checkpoint(processes: Processes, config: RunConfig) -> Checkpoint | None:

@@ -6,6 +6,7 @@ Anything that is not a ``HastenError`` is a defect in hasten and keeps its trace
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -57,6 +58,12 @@ class NonFiniteError(HastenError):
     code = "non_finite"
 
 
+class OutOfMemoryError(HastenError, RuntimeError):
+    """Memory ran out with the settings that need least of it."""
+
+    code = "memory"
+
+
 class ProcessesError(HastenError):
     """Several processes cannot work together, or one of them failed, died or hangs."""
 
@@ -73,6 +80,26 @@ class Interrupted(HastenError):
         self.signal_number = signal_number
         self.agreed = True
         self.exit_code = 128 + signal_number
+
+
+_NO_MEMORY = re.compile(
+    "can't allocate memory|not enough memory|out of memory|bad_alloc|ALLOC_FAILED"
+    "|size calculation overflowed",
+    re.IGNORECASE,
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: in torch on any device, in its libraries, or in numpy."""
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error)))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type if it has none."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

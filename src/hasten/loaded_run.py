@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,6 +15,7 @@ import torch
 from hasten.build import build_model, evaluate_task, load_phase_states, load_weights
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
+from hasten.console import write_stderr
 from hasten.data.store import load_stored
 from hasten.data.tables import PART_NAMES, AnyDataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch, resolve_device
@@ -21,11 +23,13 @@ from hasten.distributed.processes import Processes
 from hasten.errors import RunFolderError
 from hasten.evaluation.grouped_metrics import By, check_grouping, grouped_metrics
 from hasten.evaluation.protocols import ranking_task
+from hasten.evaluation.query_tiles import TILE_ROWS, QueryChunks
 from hasten.models.interface import Model
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.resuming import named_checkpoint, with_changes
 from hasten.runs.run_folder import RunFolder
+from hasten.training.memory import release_memory
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,20 @@ def evaluate(
         if by is not None:
             check_grouping(by, loaded.dataset)
         parts, groups = {}, []
+        chunks = QueryChunks(partial(release_memory, processes.device))
         usual = ("valid", "test") if config.evaluation.test else ("valid",)
         for name in usual if part is None else (part,):
             which = PART_NAMES.index(name)
             task = ranking_task(loaded.dataset, which, config.evaluation, config.seed)
             if len(task.queries):
-                parts[name] = found = evaluate_task(loaded.model, task, config, processes)
+                parts[name] = found = evaluate_task(
+                    loaded.model, task, config, processes, chunks=chunks
+                )
                 if by is not None and found.ranks is not None:
                     graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
                     groups.append(grouped_metrics(task, found.ranks, metrics, graph, cast(By, by)))
+        if chunks.rows < TILE_ROWS and processes.is_rank0:
+            write_stderr(f"memory ran out: ranked {chunks.rows} queries at a time")
     if not parts:
         missing = f"no {part} events" if part else f"no {' or '.join(usual)} events"
         raise RunFolderError(f"{run}: its data have {missing} to rank")

@@ -154,12 +154,15 @@ class TrainingRun:
     def evaluate(self, task: AnyTask) -> Evaluation:
         """Evaluate the model as it is now; a signal stops the evaluation early."""
         setup = self.setup
-        return evaluate_task(
-            setup.model,
-            task,
-            setup.resolved.config,
-            setup.processes,
-            lambda: self.signals.received is not None,
+        return self.trainer.retreat.evaluate(
+            lambda chunks: evaluate_task(
+                setup.model,
+                task,
+                setup.resolved.config,
+                setup.processes,
+                lambda: self.signals.received is not None,
+                chunks,
+            )
         )
 
     def load_best(self) -> Checkpoint:

@@ -32,7 +32,7 @@ DIGITS = 2
 #: of the record: what decides the last bits of a result
 _VERSIONS = ("hasten", "commit", "torch", "numpy", "python")
 _MACHINE = ("processor", "usable_cores", "instructions", "devices")
-_EFFECTIVE = ("device", "devices", "threads", "precision", "compile")
+_EFFECTIVE = ("device", "devices", "threads", "precision", "compile", "retreats")
 #: keys of a line of metrics.jsonl that are no results
 _NOT_COMPARED = ("kind", "epoch", "step", "time", "seconds", "examples_per_second")
 
@@ -86,7 +86,7 @@ def _repeatable(config: RunConfig, effective: Mapping[str, Any]) -> RunConfig:
     options = config.training
     changes: dict[str, Any] = {"max_time": None}
     if effective["accumulate"] is not None:  # it has gradient steps
-        changes["accumulate"] = options.accumulate * effective["devices"]
+        changes["accumulate"] = effective["accumulate"] * effective["devices"]
     if options.compile == "auto":  # do not measure again: it could decide otherwise
         compiled = [report for report in _reports(effective) if report["in_effect"]]
         changes["compile"] = "default" if compiled else "off"

@@ -29,8 +29,10 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run_workers(world: int, out: Path) -> list[dict[str, Any]]:
-    """What :mod:`tests.distributed.worker` finds on every rank."""
+def run_workers(
+    world: int, out: Path, module: str = "tests.distributed.worker"
+) -> list[dict[str, Any]]:
+    """What the processes of a module find on every rank."""
     port = free_port()
     started = []
     for rank in range(world):
@@ -46,7 +48,7 @@ def run_workers(world: int, out: Path) -> list[dict[str, Any]]:
         }
         started.append(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.distributed.worker", str(out)],
+                [sys.executable, "-m", module, str(out)],
                 env={**os.environ, **{name: str(value) for name, value in variables.items()}},
                 cwd=ROOT,
                 stderr=subprocess.PIPE,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -36,14 +35,18 @@ from hasten.cli import (
     train,
     verify,
 )
-from hasten.errors import HastenError, Interrupted, ProcessesError, UsageError, did_you_mean
+from hasten.errors import (
+    HastenError,
+    Interrupted,
+    ProcessesError,
+    UsageError,
+    did_you_mean,
+    is_out_of_memory,
+)
 
 # The base of every error of the command line's grammar, in each release of typer.
 _GrammarError: Any = typer.BadParameter.__mro__[2]
 
-_NO_MEMORY = re.compile(
-    "can't allocate memory|out of memory|size calculation overflowed", re.IGNORECASE
-)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -172,9 +175,7 @@ def _described(error: BaseException) -> tuple[str, str, int]:
         return UsageError.code, _grammar(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return Interrupted.code, "interrupted", 130
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))
-    ):
+    if is_out_of_memory(error):
         return "memory", f"out of memory: {str(error).strip()}", 1
     if isinstance(error, OSError) and (error.filename or error.errno in _DISK_FULL):
         where = error.filename or "a file or standard output cannot be written"

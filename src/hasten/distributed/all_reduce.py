@@ -20,7 +20,7 @@ class GradientAllReduce:
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
-        self._names: list[str] | None = None
+        self._names: list[str] = []
         self._shapes: list[torch.Size] = []
         self._buffer = torch.empty(0)
         self._count = self._gradients = 0
@@ -43,8 +43,8 @@ class GradientAllReduce:
         """
         if self.processes.world == 1:  # the only process of a launcher
             return losses, self.processes.sum_(torch.tensor(control_flags), "stop requests")
-        if self._names is None:
-            self._names = self._agreed_names(losses)
+        if not self._names:  # the first step; again if it left no losses on any process
+            self._names, self._shapes = self._agreed_names(losses), []
         names = self._names
         self._lay_out([*parameters, *sums], len(parameters), len(names) + len(control_flags))
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
@@ -61,7 +61,8 @@ class GradientAllReduce:
         tail = self._tail
         zero = tail.new_zeros(())
         values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
-        tail[: len(names)].copy_(torch.stack(values))
+        if values:
+            tail[: len(names)].copy_(torch.stack(values))
         tail[len(names) :].copy_(torch.tensor(control_flags, dtype=tail.dtype), non_blocking=True)
         self.processes.sum_(self._buffer[: self._count], "the sum of gradients")
         for parameter, view in zip(parameters, self._views, strict=True):

@@ -32,8 +32,8 @@ from hasten.distributed.error_relay import (
 )
 from hasten.distributed.heartbeat import Heartbeat
 from hasten.distributed.launch import Launch, launched
-from hasten.distributed.rendezvous import first_line, rendezvous, resolve_backend
-from hasten.errors import HastenError, ProcessesError
+from hasten.distributed.rendezvous import rendezvous, resolve_backend
+from hasten.errors import HastenError, ProcessesError, first_line
 
 T = TypeVar("T")
 _SLICE = timedelta(seconds=1)

@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from hasten.config import DistributedOptions
 from hasten.distributed.launch import LOOPBACK, Launch, port_problem
-from hasten.errors import ConfigurationError, ProcessesError
+from hasten.errors import ConfigurationError, ProcessesError, first_line
 
 _SIOCGIFADDR = 0x8915
 
@@ -146,8 +146,3 @@ def rendezvous(
             f"{options.timeout:g} s ({who}): {first_line(error)}"
         ) from error
     return store
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error of torch, without the C++ trace."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

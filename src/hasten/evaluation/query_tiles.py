@@ -7,13 +7,50 @@ processes share the work by whole tiles.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from hasten.arrays import Int64
+from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 
 TILE_ROWS = 256
+T = TypeVar("T")
+
+
+@dataclass
+class QueryChunks:
+    """How many queries of a tile are scored at a time: half as many whenever memory runs out.
+
+    release: frees cached memory. The last bits of scores depend on the number of rows.
+    """
+
+    release: Callable[[], None]
+    rows: int = TILE_ROWS
+
+    def attempt(self, function: Callable[[], T]) -> T:
+        """Call ``function``, which reads :attr:`rows`, until memory suffices.
+
+        Raises OutOfMemoryError if it does not for one query at a time.
+        """
+        while True:
+            try:
+                return function()
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or isinstance(error, OutOfMemoryError):
+                    raise
+                reason = first_line(error)
+            # outside of the handler: the error holds the tensors of the failed attempt
+            self.release()
+            if self.rows == 1:
+                raise OutOfMemoryError(
+                    f"the evaluation ran out of memory with one query at a time ({reason}): free "
+                    "memory, or train a smaller model; hasten plan shows what an evaluation needs, "
+                    "and hasten resume goes on from the last checkpoint"
+                )
+            self.rows //= 2
 
 
 @dataclass(frozen=True, eq=False)

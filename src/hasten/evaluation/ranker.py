@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import torch
 
-from hasten.arrays import ragged_positions
+from hasten.arrays import Int64, ragged_positions
 from hasten.evaluation.candidate_ranges import RangeScorer
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagnose_nodes
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask, RankingTask
-from hasten.evaluation.query_tiles import TILE_ROWS, Tile, make_tiles
+from hasten.evaluation.query_tiles import TILE_ROWS, QueryChunks, Tile, make_tiles
 from hasten.models.interface import Model
+from hasten.ops.ranking.column_blocks import ColumnBlocks
 from hasten.ops.ranking.rank_all import RankCounts, rank_all, rank_among
 
 
@@ -55,22 +57,28 @@ def evaluate(
     rank: int = 0,
     world_size: int = 1,
     merge: Callable[[RankCounts | None], RankCounts | None] | None = None,
+    chunks: QueryChunks | None = None,
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
     device: the device of the model. stop: called before each tile (a fixed group of 256 queries);
     True stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
-    counts 0 for other targets; merge: sums the counts over all processes.
+    counts 0 for other targets; merge: sums the counts over all processes. chunks: repeats what runs
+    out of memory with fewer queries at a time; None: the error is raised.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
         parse_metric(name)
     begin = time.perf_counter()
     tiles = make_tiles(task.queries.lengths)[rank::world_size]
-    with scoring(model):
-        ranks = _rank(model, task, tiles, device, stop)
-        diagnosed = model.diagnosed_embeddings() if ranks is not None else None
-        diagnostics = None if diagnosed is None else diagnose_nodes(*diagnosed)
+
+    def ranked() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
+        with scoring(model):
+            ranks = _rank(model, task, tiles, device, stop, chunks)
+            diagnosed = model.diagnosed_embeddings() if ranks is not None else None
+            return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
+
+    ranks, diagnostics = ranked() if chunks is None else chunks.attempt(ranked)
     if merge is not None:
         ranks = merge(ranks)
     values = {}
@@ -87,6 +95,7 @@ def _rank(
     tiles: Sequence[Tile],
     device: torch.device,
     stop: Callable[[], bool] | None,
+    chunks: QueryChunks | None,
 ) -> RankCounts | None:
     """The counts of S targets; None if stopped."""
     shape = (len(fields(RankCounts)), len(task.targets.items))
@@ -94,7 +103,10 @@ def _rank(
     for tile in tiles:
         if stop is not None and stop():
             return None
-        ranks = _rank_tile(model, task, tile)
+        if chunks is None:
+            ranks = _rank_rows(model, task, tile.padded_rows)
+        else:
+            ranks = chunks.attempt(partial(_rank_chunks, model, task, tile, chunks))
         positions, _ = ragged_positions(task.targets.offsets, tile.rows)
         target_indices = torch.from_numpy(positions).to(device)
         # the targets of padding queries come last: drop them
@@ -150,15 +162,25 @@ def scoring(model: Model) -> Iterator[None]:
             part.training = True
 
 
-def _rank_tile(model: Model, task: AnyTask, tile: Tile) -> RankCounts:
+def _rank_chunks(model: Model, task: AnyTask, tile: Tile, chunks: QueryChunks) -> RankCounts:
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
-    rows = tile.padded_rows
+    parts = np.split(tile.padded_rows, TILE_ROWS // chunks.rows)
+    counts = [vars(_rank_rows(model, task, rows)).values() for rows in parts]
+    return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
+
+
+def _rank_rows(model: Model, task: AnyTask, rows: Int64) -> RankCounts:
+    """The counts of the targets of these queries; fewer than a tile: in narrower blocks too."""
+    columns = None
+    if len(rows) < TILE_ROWS:
+        width = ColumnBlocks.choose(TILE_ROWS, task.item_count, None).columns
+        columns = max(1, width * len(rows) // TILE_ROWS)
     scorer = model.scorer(task.queries.take(rows))
     if task.candidates is not None:  # column 0 is the target
-        return rank_among(scorer, task.item_count, task.candidates[rows])
+        return rank_among(scorer, task.item_count, task.candidates[rows], columns=columns)
     if isinstance(task, CompletionTask) and task.range_start is not None:
         assert task.range_stop is not None
         scorer = RangeScorer(scorer, task.range_start[rows], task.range_stop[rows])
     excluded = None if task.excluded is None else task.excluded.take(rows)
     targets = task.targets.take(rows)
-    return rank_all(scorer, TILE_ROWS, task.item_count, targets, excluded)
+    return rank_all(scorer, len(rows), task.item_count, targets, excluded, columns=columns)

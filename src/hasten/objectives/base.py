@@ -68,6 +68,12 @@ class Batch:
         """Identifies the batch within a run."""
         return self.seed, self.epoch, self.index
 
+    @property
+    def most_parts(self) -> int:
+        """Into how many micro-batches the examples can be divided: one example or group in each."""
+        groups = -(-len(self.ids) // self.group)
+        return groups - (groups > 1 and self.group > 1 and len(self.ids) % self.group == 1)
+
     def micro_batch(self, part: int, parts: int) -> Tensor:
         """The ids of micro-batch ``part`` of ``parts``; may be empty.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 import torch
+from torch import Tensor
 
 from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
@@ -69,6 +70,15 @@ class RunControl:
             if flags.terminate and self.signals.received == signal.SIGHUP:
                 self.stop = int(signal.SIGHUP)
         return flags
+
+    def after_step(self, summed: Tensor | None, sync: bool) -> ControlFlags:
+        """Apply the flags that are in effect after a step; identical on all ranks.
+
+        summed: of all processes, read at synchronizations only; None: without a process group.
+        """
+        if summed is None:
+            return self.apply(self.collect())
+        return self.apply(summed.tolist() if sync else ControlFlags())
 
     def synchronize_stop(self) -> None:
         """Sum the flags over all processes outside of a step, and apply them."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from hasten.errors import first_line
+
 Found = TypeVar("Found")
 _SIGNS = ("out of memory", "mps", "metal", "not implemented for", "not supported")
 
@@ -32,17 +34,12 @@ def falls_back_to_cpu(error: BaseException, device: str, chosen: str, processes:
 def fallback_message(error: BaseException, device: str, run: str) -> str:
     """The warning: what failed, what happens now, and how to stay on the device."""
     return (
-        f"warning: {device} failed ({_first_line(error)}): {run} goes on with the CPU from its "
+        f"warning: {device} failed ({first_line(error)}): {run} goes on with the CPU from its "
         "last checkpoint (from the beginning where there is none). To stay on the device: a "
         "smaller --batch-size, --accumulate or --recompute where memory ran out, "
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO for a larger share of it, PYTORCH_ENABLE_MPS_FALLBACK=1 "
         "where an operation is missing, and hasten resume RUN --set device=mps"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def with_cpu_fallback(
@@ -58,7 +55,7 @@ def with_cpu_fallback(
         if chosen or device == "cpu" or not failed_on_device(error):
             raise
         say(
-            f"{device} failed ({_first_line(error)}): going on with the CPU, from the beginning. "
+            f"{device} failed ({first_line(error)}): going on with the CPU, from the beginning. "
             f"To stay on {device}: a smaller edge_sample_size or more accumulation_steps, or, for "
             "missing operations of MPS, PYTORCH_ENABLE_MPS_FALLBACK=1"
         )

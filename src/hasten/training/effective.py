@@ -20,13 +20,16 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
     """
     options, processes = trainer.config.training, trainer.processes
     supports, trained = Supports.of(type(trainer.model)), bool(trainer.steppers)
+    retreats = trainer.state.retreats
+    recompute = options.recompute or bool(retreats and retreats[-1]["recompute"])
     training = {
         "precision": trainer.steppers[0].precision.name if trained else None,
         "batch_size": options.batch_size,
         "batch_size_per_device": options.batch_size / processes.world,
         "lr": options.lr,
-        "accumulate": options.accumulate,
-        "recompute": options.recompute and supports.recompute,
+        "accumulate": trainer.steppers[0].micro_batches if trained else None,
+        "recompute": recompute and supports.recompute,
+        "retreats": retreats or None,
         "cleanup_every": trainer.cleanup_every if can_release(processes.device) else None,
         "compile": [report.to_json() for report in trainer.state.compile_reports] or "off",
         "optimizer": f"{options.optimizer} (fused)",

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hasten.errors import CheckpointError
+from hasten.objectives.base import Batch, Phase
 from hasten.runs.checkpoint import Checkpoint
 from hasten.training.compile import CompileReport
 from hasten.training.early_stopping import EarlyStopping
@@ -84,12 +85,37 @@ class TrainingState:
         self.early_stopping, self.average = early_stopping, average
         self.position, self.totals = Position(), Totals()
         self.compile_reports: list[CompileReport] = []
+        #: what was done when memory ran out, see :mod:`hasten.training.retreat`
+        self.retreats: list[dict[str, Any]] = []
         self.started = time.monotonic()
 
     @property
     def lr(self) -> float:
         """The learning rate of the last step that was taken."""
         return self.schedule.at(max(0, self.position.step - 1))
+
+    def mean_losses(self) -> dict[str, float]:
+        """The mean loss terms of the current epoch so far."""
+        return self.totals.mean_losses(prefixed=len(self.steppers) > 1)
+
+    def advance(self, phase: Phase, batch: Batch, steps: int = 1) -> None:
+        """Count a step of this batch; -1: take it back."""
+        self.totals.examples += steps * phase.examples(batch)
+        self.position.index += steps
+        self.position.step += steps
+        self.position.step_of_epoch += steps
+
+    def average_weights(self, stepper: OptimizerStep) -> None:
+        """Update the moving average of the weights, if it is due."""
+        if self.average_due:
+            assert self.average is not None
+            stepper.optimizer.flush()
+            self.average.update()
+
+    @property
+    def average_due(self) -> bool:
+        """Whether the moving average is updated after this step."""
+        return self.average is not None and self.average.due(self.position.step)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Weights, optimizer states and phase states, by group and name.
@@ -133,6 +159,7 @@ class TrainingState:
                 for stepper in self.steppers
             },
             "compiled": [report.to_json() for report in self.compile_reports],
+            "retreats": self.retreats,
         }
 
     def load(self, checkpoint: Checkpoint) -> None:
@@ -151,6 +178,7 @@ class TrainingState:
             for stepper in self.steppers:
                 _load_stepper(stepper, checkpoint)
             self.compile_reports = [CompileReport(**report) for report in saved["compiled"]]
+            self.retreats = list(saved.get("retreats", ()))
         except RuntimeError as error:
             raise CheckpointError(
                 f"{checkpoint.path}: the weights do not fit the model: {error}"

@@ -15,8 +15,10 @@ from torch import Tensor
 from hasten.config import TrainingOptions
 from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
+from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.ops.random import Stream, key, seed_device
+from hasten.training.memory import release_memory
 from hasten.training.optimizers.make import make_optimizer
 from hasten.training.precision import Precision, gradient_norm
 
@@ -54,6 +56,14 @@ class OptimizerStep:
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
         #: the flags of all processes, summed in the last step; None without a process group
         self.summed_control_flags: Tensor | None = None
+        #: micro-batches per step of this process; whether they share what is encoded once
+        self.micro_batches, self.encodes_once = options.accumulate, False
+        #: leave out a step that runs out of memory, for :mod:`.retreat` to repeat; else raise
+        self.retreats = False
+        #: (index of the batch, reason) of the first step that this process left out
+        self.out_of_memory: tuple[int, str] | None = None
+        #: [1] on how many processes memory has run out; None without a process group
+        self.summed_failures: Tensor | None = None
         #: steps in a row whose gradients were not finite, and the number of all such steps
         self.consecutive_nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
         self.nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
@@ -65,20 +75,19 @@ class OptimizerStep:
 
         The returned dict has the key "steps": 1 for a step that was taken. If the step is skipped,
         every value, including "steps", is 0. control_flags: of this process; afterwards
-        :attr:`summed_control_flags` holds the sum over all processes.
+        :attr:`summed_control_flags` holds the sum over all processes. The dict is empty if memory
+        ran out and the only process left the step out.
         """
         self.zero_grad()
-        losses = self.accumulate(batch)
+        losses = self.try_accumulate(batch)
+        if self.out_of_memory is not None and self.alone:
+            return {}
         # with a row-wise optimizer these are the rows that the batch reads, not the whole table
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
-            losses, self.summed_control_flags = self.all_reduce(
-                parameters, losses, control_flags, self.phase.buffers_to_sum()
-            )
-        # match the distributed case, where the all-reduce turns missing gradients into zeros
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            flags = [*control_flags, float(self.out_of_memory is not None)]
+            losses, summed = self.all_reduce(parameters, losses, flags, self.phase.buffers_to_sum())
+            self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
         losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimizer)
         norm = gradient_norm(parameters)
@@ -86,7 +95,7 @@ class OptimizerStep:
         self.clip(parameters, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.update(finite)
+        self.try_update(finite)
         # after the phase's last step of the epoch, apply what the row-wise optimizer deferred
         if batch.index == self.phase.steps() - 1:
             self.optimizer.flush()
@@ -101,13 +110,56 @@ class OptimizerStep:
         """Drop the gradients."""
         self.optimizer.zero_grad()
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other process takes part in the step."""
+        return self.all_reduce is None or self.all_reduce.processes.world == 1
+
+    def try_accumulate(self, batch: Batch) -> dict[str, Tensor]:
+        """:meth:`accumulate`, and zeros for missing gradients.
+
+        If memory runs out, now or in a step that is not repeated yet, there are no losses, and a
+        gradient is NaN: so every process skips the step, without a further exchange.
+        """
+        if self.out_of_memory is None:
+            try:
+                losses = self.accumulate(batch)
+                if self.alone:  # the all-reduce of several processes fills in the zeros
+                    for parameter in self.optimizer.parameters:
+                        if parameter.grad is None:
+                            parameter.grad = torch.zeros_like(parameter)
+                return losses
+            except (MemoryError, RuntimeError) as error:
+                if not self.retreats or not is_out_of_memory(error):
+                    raise
+                self.out_of_memory = batch.index, first_line(error)
+            # outside of the handler: the error holds the tensors of the failed attempt
+            self.zero_grad()
+            release_memory(self.device)
+        if not self.alone:
+            self.optimizer.skip_rows(batch)
+            first = self.optimizer.parameters[0]
+            first.grad = first.new_full((), torch.nan).expand_as(first)
+        return {}
+
+    def forget_skipped(self, steps: int) -> None:
+        """Undo what the last steps, which were left out, have counted as non-finite."""
+        self.out_of_memory = None
+        if not self.alone:
+            self.nonfinite_steps -= steps
+            self.consecutive_nonfinite_steps -= steps
+            if (scaler := self.precision.scaler) is not None:
+                scaler.update(scaler.get_scale() / scaler.get_backoff_factor() ** steps)
+
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        parts = self.shard.world_size * self.options.accumulate
+        parts = self.shard.world_size * self.micro_batches
+        self.encodes_once = True
         encoded, leaves = self.encode(batch)
-        for micro in range(self.options.accumulate):
-            part = self.shard.rank * self.options.accumulate + micro
+        self.encodes_once = bool(encoded)
+        for micro in range(self.micro_batches):
+            part = self.shard.rank * self.micro_batches + micro
             ids = batch.micro_batch(part, parts)
             if len(ids):
                 self.seed(batch, part)
@@ -169,6 +221,33 @@ class OptimizerStep:
         if limit is not None:
             norm = norm if kind == 2 else gradient_norm(parameters, kind)
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+
+    def try_update(self, finite: Tensor) -> None:
+        """:meth:`update`, repeated once if memory runs out before anything has changed.
+
+        Gradients are final here, so a process repeats it without the others.
+        """
+        if self.out_of_memory is not None:  # skipped on all processes
+            if self.precision.scaler is not None:
+                self.precision.scaler.update()
+            return
+        before = self.optimizer.progress
+        try:
+            self.update(finite)
+            return
+        except (MemoryError, RuntimeError) as error:
+            if not self.retreats or not is_out_of_memory(error):
+                raise
+            reason = first_line(error)
+        if self.optimizer.progress != before:
+            raise OutOfMemoryError(
+                f"memory ran out while the optimizer changed the weights ({reason}); they are not "
+                "saved. Use a smaller model, or free memory; hasten resume goes on from the last "
+                "checkpoint"
+            )
+        self.optimizer.drop_incomplete_state()
+        release_memory(self.device)
+        self.update(finite)
 
     def update(self, finite: Tensor) -> None:
         """Step the optimizer unless the gradients are non-finite.

@@ -32,6 +32,7 @@ from hasten.training.epoch_report import EpochReport
 from hasten.training.memory import describe_memory, release_memory
 from hasten.training.nonfinite import NonFiniteGuard
 from hasten.training.precision import Precision, resolve_precision
+from hasten.training.retreat import Retreat
 from hasten.training.schedule import Schedule
 from hasten.training.signals import StopNow, StopSignals
 from hasten.training.state import TrainingState
@@ -81,6 +82,7 @@ class Trainer:
             average,
         )
         self.control = RunControl(config, signals, processes)
+        self.retreat = Retreat(model, self.steppers, self.state, journal, processes)
         self.guard = NonFiniteGuard(model, self.steppers, options.bad_steps, journal, processes)
         #: a model without phases is fitted, not trained: one round of evaluation and saving
         self.epochs = options.epochs if self.phases else 1
@@ -166,23 +168,24 @@ class Trainer:
                 self.control.raise_stopped_here(position.step, self.folder.path)
             for name, value in values.items():
                 losses[name] = losses[name] + value if name in losses else value
-            state.totals.examples += phase.examples(batch)
-            position.index += 1
-            position.step += 1
-            position.step_of_epoch += 1
-            if state.average is not None and state.average.due(position.step):
-                stepper.optimizer.flush()
-                state.average.update()
+            state.advance(phase, batch)
+            sync = position.step % self.sync_interval == 0
+            # processes agree on what to repeat before weights are averaged or saved
+            agree = sync or position.index == phase.steps() or state.average_due or self.is_save_due
+            if self.retreat.repeats(stepper, batch, agree):
+                continue
+            state.average_weights(stepper)
             if self.cleanup_every and position.step % self.cleanup_every == 0:
                 release_memory(self.device)
-            shown, sync = None, position.step % self.sync_interval == 0
+            shown = None
             if sync:
                 self.record_losses(phase, losses)
                 self.guard.check(stepper, batch, position.step)
-                shown = sum(self.mean_losses().values())
+                shown = sum(state.mean_losses().values())
             self.progress.advance(shown)
-            out_of_time, save_due = self.apply_flags(stepper, sync)
-            if out_of_time or save_due or self.control.stop is not None:
+            due = self.control.after_step(stepper.summed_control_flags, sync)
+            out_of_time = due.time_out > 0
+            if out_of_time or due.save > 0 or self.is_save_due or self.control.stop is not None:
                 self.record_losses(phase, losses)
                 self.save()
                 self.raise_if_stopped()
@@ -208,22 +211,11 @@ class Trainer:
         totals.train_seconds += now - self.clock
         self.clock = now
 
-    def mean_losses(self) -> dict[str, float]:
-        """The mean loss terms of the current epoch so far."""
-        return self.state.totals.mean_losses(prefixed=len(self.phases) > 1)
-
-    def apply_flags(self, stepper: OptimizerStep, sync: bool) -> tuple[bool, bool]:
-        """Return (time limit reached, save now); identical on all ranks."""
-        # without a process group: own flags, now; with one: the sum, at sync steps only
-        flags_in_effect: Sequence[float] = ControlFlags()
-        if stepper.summed_control_flags is None:
-            flags_in_effect = self.control.collect()
-        elif sync:  # reading them synchronizes with the device
-            flags_in_effect = stepper.summed_control_flags.tolist()
-        flags = self.control.apply(flags_in_effect)
+    @property
+    def is_save_due(self) -> bool:
+        """Whether ``checkpoint.every_steps`` asks for a checkpoint after this step."""
         every = self.config.checkpoint.every_steps
-        save_due = every is not None and self.state.position.step % every == 0
-        return flags.time_out > 0, flags.save > 0 or save_due
+        return every is not None and self.state.position.step % every == 0
 
     def finish_epoch(self) -> None:
         """Log the epoch; when due, evaluate, update the best checkpoint and save."""
@@ -231,7 +223,7 @@ class Trainer:
         early_stopping, finished = state.early_stopping, position.epoch + 1
         require_same_checksums(self.processes, self.model, f"after epoch {finished}")
         self.save_if_stopped()
-        losses = self.mean_losses()
+        losses = state.mean_losses()
         is_last, is_best = finished >= self.epochs, False
         evaluation: Evaluation | None = None
         if self.evaluate is not None and (is_last or finished % self.config.evaluation.every == 0):
@@ -300,3 +292,4 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
         self.state.load(checkpoint)
+        self.retreat.restore()

@@ -49,8 +49,22 @@ class PhaseAdam(torch.optim.Adam):
         """The rows that a batch reads, as a leaf; None if the phase encodes them itself."""
         return None
 
+    def skip_rows(self, batch: Batch) -> None:
+        """Give :attr:`parameters` the shapes of this batch without memory, for a skipped step."""
+
     def flush(self) -> None:
         """Apply all deferred updates."""
+
+    @property
+    def progress(self) -> int:
+        """A number that :meth:`step` changes before it changes any weight or moment."""
+        step = self.state[self.parameters[0]].get("step")
+        return 0 if step is None else int(step._version)
+
+    def drop_incomplete_state(self) -> None:
+        """Forget the moments of parameters for which not all could be allocated."""
+        for parameter in [p for p, held in self.state.items() if "exp_avg_sq" not in held]:
+            del self.state[parameter]
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
         """The state by parameter number and field (``0.exp_avg``), and weights to save.

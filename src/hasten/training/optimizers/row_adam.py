@@ -77,6 +77,11 @@ class RowAdam(PhaseAdam):
         self._ids, self.parameters[self._number] = ids, leaf
         return leaf
 
+    def skip_rows(self, batch: Batch) -> None:
+        self._restore_table()
+        shape = (len(self.table.read(batch)), self.weight.shape[1])
+        self.parameters[self._number] = self.weight.detach().new_zeros(()).expand(shape)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._restore_table()
         super().zero_grad(set_to_none)
@@ -85,7 +90,7 @@ class RowAdam(PhaseAdam):
         """Put the table back among the parameters; the state of the rows that were read."""
         leaf = self.parameters[self._number]
         self.parameters[self._number] = self.weight
-        return {} if leaf is self.weight else self.state.pop(leaf)
+        return {} if leaf is self.weight else self.state.pop(leaf, {})
 
     @torch.no_grad()
     def _write_back(self, _arguments: Any, _named: Any) -> None:

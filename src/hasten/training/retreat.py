@@ -1,0 +1,163 @@
+"""When memory runs out: repeat the step, or the part of an evaluation, with less memory.
+
+A step that fails in the forward or backward pass is left out and repeated: first with activation
+checkpointing where the model supports it, then with twice as many micro-batches, down to one
+example in each. All processes repeat it with the same settings. An update of the optimizer is
+repeated after cached memory was freed, unless it has changed something. An evaluation goes on with
+half as many queries at a time, in blocks of half as many candidates.
+
+Settings that were reduced stay so, also when the run resumes. Results are the same up to rounding;
+with dropout, micro-batches draw other masks, as with ``training.accumulate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from hasten.distributed.processes import Processes
+from hasten.errors import OutOfMemoryError
+from hasten.evaluation.query_tiles import QueryChunks
+from hasten.evaluation.ranker import Evaluation
+from hasten.models.interface import Model
+from hasten.models.supports import Supports
+from hasten.objectives.base import Batch
+from hasten.training.memory import release_memory
+from hasten.training.step import OptimizerStep
+
+if TYPE_CHECKING:
+    from hasten.distributed.rank_log import RankLog
+    from hasten.runs.journal import Journal
+    from hasten.training.state import TrainingState
+
+
+class Retreat:
+    """Reduces the memory that steps and evaluations need, and records what it did in the state."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        steppers: Sequence[OptimizerStep],
+        state: TrainingState,
+        journal: Journal | RankLog,
+        processes: Processes,
+    ) -> None:
+        self.model, self.steppers, self.state = model, steppers, state
+        self.journal, self.processes = journal, processes
+        self.chunks = QueryChunks(self.release)
+        for stepper in steppers:
+            stepper.retreats = True
+
+    def disable(self) -> None:
+        """Raise the errors of steps, to measure what the settings need as they are."""
+        for stepper in self.steppers:
+            stepper.retreats = False
+
+    def release(self) -> None:
+        """Free the gradients of the last step and cached memory."""
+        for stepper in self.steppers:
+            stepper.zero_grad()
+        release_memory(self.processes.device)
+
+    def repeats(self, stepper: OptimizerStep, batch: Batch, agree: bool) -> bool:
+        """Whether to repeat the step of this batch because memory ran out; reduces the settings.
+
+        agree: read what the other processes say, which synchronizes with the device. All have
+        skipped the step that failed and those since then, which are repeated too. Raises
+        OutOfMemoryError if no settings need less memory.
+        """
+        if stepper.alone:
+            failed = stepper.out_of_memory is not None
+        else:
+            assert stepper.summed_failures is not None
+            failed = agree and float(stepper.summed_failures) > 0
+        if not failed:
+            return False
+        told = self.processes.gather(stepper.out_of_memory, "memory that ran out")
+        index, reason, rank = min(
+            (*failure, rank) for rank, failure in enumerate(told) if failure is not None
+        )
+        position, before = self.state.position, self.state.position.step
+        while position.index > index:
+            batch = stepper.phase.plan(batch.seed, batch.epoch, position.index - 1)
+            self.state.advance(stepper.phase, batch, -1)
+        stepper.forget_skipped(before - position.step)
+        self.release()
+        where = f" on rank {rank}" if self.processes.world > 1 else ""
+        self.reduce(stepper, batch, f"memory ran out{where} ({reason})")
+        return True
+
+    def reduce(self, stepper: OptimizerStep, batch: Batch, problem: str) -> None:
+        """Choose settings that need less memory for this batch."""
+        count, model = stepper.micro_batches, self.model
+        at = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
+        if isinstance(model, Model) and Supports.of(type(model)).recompute and not model.recompute:
+            model.recompute = True
+            self.record(f"{at}: {problem}; repeated with activation checkpointing")
+            return
+        most = -(-batch.most_parts // self.processes.world)
+        if count >= most:
+            error = OutOfMemoryError(
+                f"{at}: {problem}, with {count} micro-batches. {_indivisible(stepper, batch)}. "
+                "Free memory and continue from the last checkpoint with hasten resume, or train "
+                "with a smaller --batch-size or model.width; hasten plan shows what needs memory"
+            )
+            error.agreed = True
+            raise error
+        count = min(2 * count, most)
+        for each in self.steppers:
+            each.micro_batches = count
+        self.record(f"{at}: {problem}; repeated with {count} micro-batches per process")
+
+    def record(self, text: str) -> None:
+        """Record the settings that are in effect now. text: what happened, for the log."""
+        position, model = self.state.position, self.model
+        self.state.retreats.append(
+            {
+                "step": position.step,
+                "accumulate": self.steppers[0].micro_batches if self.steppers else None,
+                "recompute": isinstance(model, Model) and model.recompute,
+                "evaluation_queries": self.chunks.rows,
+            }
+        )
+        self.journal.warn(text)
+        event = {"event": "out_of_memory", "what": text}
+        self.journal.record("event", position.epoch, position.step, event)
+
+    def restore(self) -> None:
+        """Apply the settings that were recorded last."""
+        if not self.state.retreats:
+            return
+        last = self.state.retreats[-1]
+        if isinstance(self.model, Model):
+            self.model.recompute |= last["recompute"]
+        for stepper in self.steppers:
+            stepper.micro_batches = last["accumulate"]
+        self.chunks.rows = last["evaluation_queries"]
+
+    def evaluate(self, run: Callable[[QueryChunks], Evaluation]) -> Evaluation:
+        """The result of an evaluation. Records it if fewer queries are ranked at a time now."""
+        before = self.chunks.rows
+        found = run(self.chunks)
+        if self.chunks.rows < before:
+            self.record(
+                f"evaluation: memory ran out; repeated with {self.chunks.rows} queries at a time"
+            )
+        return found
+
+
+def _indivisible(stepper: OptimizerStep, batch: Batch) -> str:
+    """Why a step of this batch cannot be divided further."""
+    if stepper.encodes_once:
+        return (
+            f"Phase {stepper.phase.name} encodes the graph once for all examples of a step, which "
+            "micro-batches do not divide"
+        )
+    if batch.group > 1:
+        return (
+            f"Groups of {batch.group} examples share BatchNorm statistics and are not divided "
+            "(model.group)"
+        )
+    return "Each has one example"
