@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bench import guide_conve, large_graph
+from bench import guide_conve, large_graph, precision_memory
 
 
 def test_rows_of_a_lower_precision_only_where_it_is_fast(monkeypatch):
@@ -42,6 +42,22 @@ def test_the_table_is_written(monkeypatch, tmp_path):
     assert "no fast lower precision" in text
     assert "Provisional" in text
     assert "| fp32 + recompute | 512 | 8.5 (8-9) | 300 |" in text
+
+
+def test_the_table_of_precision_and_memory_is_written(monkeypatch, tmp_path):
+    def run_once(model, extra, threads):
+        share = 0.5 if "training.precision=bf16" in extra else 1.0
+        return {
+            "peak_bytes": 300.0 * 2**20,
+            "activation_bytes": share * 2**20,
+            "epoch_seconds": 2.0,
+        }
+
+    monkeypatch.setattr(precision_memory, "run_once", run_once)
+    arguments = ["--models", "conve", "hgt", "--rounds", "2", "--provisional"]
+    assert precision_memory.main(arguments, tmp_path) == 0
+    (page,) = tmp_path.glob("*-precision-memory.md")
+    assert "| hgt, redda-k | both | 300 | 0.5 | 0.50 | 2 |" in page.read_text()
 
 
 def test_the_large_graph_holds_every_entity(tmp_path):

@@ -50,7 +50,7 @@ class _TranslationLoss(torch.autograd.Function):
         columns = zip(torch.split(x, parts), _of(low, kinds), torch.split(y, parts), strict=True)
         for part, matrix, out in columns:
             torch.mm(part, matrix, out=out)
-        ctx.save_for_backward(index, relation, low, x, y)
+        ctx.save_for_backward(index, relation, weights, x, y)
         y, relation, near, far = _differences(y, relation)
         margin = near.square().sum(1) - far.square().sum(1)
         norms = (y.square().sum() + relation.square().sum()) / 2
@@ -59,7 +59,8 @@ class _TranslationLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, grad_norms: Tensor) -> tuple[Tensor | None, ...]:
-        index, relation, low, x, y = ctx.saved_tensors
+        index, relation, weights, x, y = ctx.saved_tensors
+        low = weights.to(x.dtype)
         y, relation, near, far = _differences(y, relation)
         margin = near.square().sum(1) - far.square().sum(1)
         rises = (margin.sigmoid() * (2 * grad_loss))[:, None]

@@ -30,6 +30,8 @@ from hasten.ops.losses.half_residuals import residual_product, residual_scale
 CHUNK_BYTES_CPU = 16 << 20
 CHUNK_BYTES_DEVICE = 512 << 20
 _FEWEST_ROWS = 64
+#: elements of a table that are converted to a lower precision, and multiplied, at once
+_CONVERTED = 1 << 20
 
 
 def catalogue_cross_entropy(
@@ -161,7 +163,6 @@ def _by_rows(
 ) -> tuple[Tensor, list[Tensor]]:
     """A chunk of rows against the whole catalogue at a time: three products."""
     starts = _offsets(blocks)
-    tables = [block.to(dtype) for block in blocks]
     low, scale = x.to(dtype), targets.residual_scale(dtype)
     # fp16 gradients are cast after the backward pass has scaled them
     kind = accumulation_dtype(x)
@@ -170,6 +171,19 @@ def _by_rows(
     grad_bias = x.new_zeros(starts[-1], dtype=kind)
     loss = x.new_zeros((), dtype=kind)
     rows = max(1, min(rows, len(x)))
+    step = starts[-1] if dtype == kind else max(1, _CONVERTED // max(1, x.shape[1]))
+    parts = [
+        (index, slice(begin, begin + step), slice(starts[index] + begin, starts[index] + end))
+        for index, block in enumerate(blocks)
+        for begin in range(0, len(block), max(1, step))
+        for end in (min(begin + step, len(block)),)
+    ]
+
+    def table_of(index: int, span: slice) -> Tensor:
+        return blocks[index][span].to(dtype)
+
+    # converted once for several chunks, else part by part
+    tables = [table_of(*part[:2]) for part in parts] if rows < len(x) else None
     logits = x.new_empty(rows, starts[-1], dtype=dtype)
     # logits in a lower precision become residuals a few rows at a time, in a buffer of the sums'
     piece = rows if dtype == kind else -(-rows // 8)
@@ -177,8 +191,9 @@ def _by_rows(
     for start in range(0, len(x), rows):
         chunk = low[start : start + rows]
         scores = logits[: len(chunk)]
-        for table, begin, end in zip(tables, starts, starts[1:], strict=False):
-            product_into(scores[:, begin:end], chunk, table.T)
+        for number, (index, span, columns) in enumerate(parts):
+            table = tables[number] if tables else table_of(index, span)
+            product_into(scores[:, columns], chunk, table.T)
         for first, part in enumerate(torch.split(scores, piece)):
             first = start + first * piece  # noqa: PLW2901
             residual = part if dtype == kind else wide[: len(part)].copy_(part)
@@ -197,10 +212,11 @@ def _by_rows(
                 residual *= scale
             if dtype != kind:
                 part.copy_(residual)
-        for index, (table, begin, end) in enumerate(zip(tables, starts, starts[1:], strict=False)):
-            part = scores[:, begin:end]
-            _accumulate(grads[index], part.T, chunk, scale)
-            if index == 0 and scale == 1:
+        for number, (index, span, columns) in enumerate(parts):
+            table = tables[number] if tables else table_of(index, span)
+            part = scores[:, columns]
+            _accumulate(grads[index][span], part.T, chunk, scale)
+            if number == 0 and scale == 1:
                 grad_x[start : start + rows] = product(part, table)
             else:
                 grad_x[start : start + rows] += residual_product(part, table, scale)
