@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from hasten.testing import fingerprint
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES
+from tests.distributed.test_processes import ROOT
 
 ERRORS = (
     torch.OutOfMemoryError("injected"),
@@ -239,3 +243,24 @@ def test_errors_of_allocators_are_known(error):
     assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
     assert not is_out_of_memory(ValueError("out of memory"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
+def test_a_limit_of_the_address_space(tmp_path):
+    """A real failure of the allocator: the run ends without the retreat, and goes on with it."""
+    # large blocks go back to the system when they are freed, so that the limit leaves known room
+    allocator = {"HASTEN_ALLOCATOR": "off", "MALLOC_MMAP_THRESHOLD_": str(2**17)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **allocator}
+    command = [sys.executable, "-m", "tests.training.memory_limit_driver"]
+    ended = [
+        subprocess.run(
+            [*command, str(tmp_path / how), how],
+            env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+        )
+        for how in ("raise", "retreat")
+    ]  # fmt: skip
+    assert ended[0].returncode == 1
+    assert "allocate memory" in ended[0].stderr
+    assert ended[1].returncode == 0, ended[1].stderr
+    assert retreats(tmp_path / "retreat")

@@ -12,9 +12,11 @@ with dropout, micro-batches draw other masks, as with ``training.accumulate``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
+import torch
 from torch import nn
 
 from hasten.distributed.processes import Processes
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from hasten.runs.journal import Journal
     from hasten.training.state import TrainingState
 
+#: memory of the host that the first use of activation checkpointing may need
+_IMPORT_BYTES = 192 * 2**20
+
 
 class Retreat:
     """Reduces the memory that steps and evaluations need, and records what it did in the state."""
@@ -47,6 +52,8 @@ class Retreat:
         self.model, self.steppers, self.state = model, steppers, state
         self.journal, self.processes = journal, processes
         self.chunks = QueryChunks(self.release)
+        #: whether activation checkpointing needs too much memory itself
+        self.refused = False
         for stepper in steppers:
             stepper.retreats = True
 
@@ -93,7 +100,7 @@ class Retreat:
         """Choose settings that need less memory for this batch."""
         count, model = stepper.micro_batches, self.model
         at = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
-        if isinstance(model, Model) and Supports.of(type(model)).recompute and not model.recompute:
+        if self.can_recompute(model):
             model.recompute = True
             self.record(f"{at}: {problem}; repeated with activation checkpointing")
             return
@@ -110,6 +117,24 @@ class Retreat:
         for each in self.steppers:
             each.micro_batches = count
         self.record(f"{at}: {problem}; repeated with {count} micro-batches per process")
+
+    def can_recompute(self, model: nn.Module) -> TypeGuard[Model]:
+        """Whether activation checkpointing can be turned on, on all processes.
+
+        Its first call imports ``torch._dynamo``: without room for that, it would do harm.
+        """
+        if self.refused or not isinstance(model, Model) or model.recompute:
+            return False
+        if not Supports.of(type(model)).recompute:
+            return False
+        room = True
+        if "torch._dynamo" not in sys.modules:
+            try:
+                torch.empty(_IMPORT_BYTES, dtype=torch.uint8)
+            except (MemoryError, RuntimeError):
+                room = False
+        self.refused = not all(self.processes.gather(room, "activation checkpointing"))
+        return not self.refused
 
     def record(self, text: str) -> None:
         """Record the settings that are in effect now. text: what happened, for the log."""
