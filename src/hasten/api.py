@@ -138,17 +138,24 @@ def plan(
     *,
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    runs: str | Path | None = "runs",
     **flags: Any,
 ) -> Plan:
     """Predict memory, time and disk of ``train`` with the same arguments, before it runs.
 
-    Takes a few real steps in a process of its own. data: a path or a registered name.
+    Takes a few real steps in a process of its own. data: a path or a registered name. runs: the
+    folder whose finished runs with the same settings correct the plan; None: no correction.
     Raises hasten.HastenError.
     """
+    if data is not None and not isinstance(data, str | Path):
+        raise UsageError(
+            "plan with a table in memory: the run is planned in a process of its own, which reads "
+            "files; save the table (to Parquet, say) and give its path"
+        )
     path = None if data is None else str(data)
     given = {**(settings or {}), **flags}
     built = build_config(model, path, None if config is None else Path(config), (), given)
-    return plan_run(with_sample(built))
+    return plan_run(with_sample(built), None if runs is None else Path(runs))
 
 
 def load(run: str | Path, checkpoint: str = "best", device: str = "auto") -> LoadedRun:

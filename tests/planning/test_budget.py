@@ -115,3 +115,21 @@ def test_a_run_that_is_resumed_keeps_its_settings(costs, tmp_path):
     config = CONFIG.model_copy(update={"out": tmp_path})
     assert fit_run(config, MB, resume=True) == (config, None)
     assert not probed
+
+
+def test_where_every_setting_runs_out_of_memory_no_smallest_budget_is_invented(costs):
+    costs(out_of_memory_above=1)
+    found = plan_budget(CONFIG, 500 * MB)
+    assert found.smallest is None
+    assert found.to_json()["smallest_budget_bytes"] is None
+    with pytest.raises(BudgetError, match="no settings fit the memory of this machine: no more"):
+        fit_run(CONFIG, 500 * MB)
+
+
+def test_a_run_that_is_resumed_has_the_settings_that_were_chosen(costs, tmp_path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "plan.json").write_text('{"chosen": {"accumulate": 4}}')
+    config = CONFIG.model_copy(update={"out": tmp_path})
+    again, plan = fit_run(config, MB, resume=True)
+    assert plan is None
+    assert again.training.accumulate == 4

@@ -14,8 +14,9 @@ from hasten import api
 from hasten.build import with_sample
 from hasten.cli.main import main
 from hasten.config_loading.build import build_config
-from hasten.errors import HastenError
-from hasten.planning.plan import plan_run
+from hasten.errors import HastenError, UsageError
+from hasten.planning.finished_runs import measured_before
+from hasten.planning.plan import OutOfMemoryError, _found, plan_run
 from hasten.planning.probe import probe
 from hasten.testing import assert_close
 
@@ -128,3 +129,42 @@ def test_a_run_keeps_its_plan_beside_what_was_measured(tmp_path, capsys):
     assert plan["budget_bytes"] == 20 << 30
     assert plan["measured"]["epoch_seconds"] > 0
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["predicted"]
+
+
+def test_finished_runs_correct_the_plan_and_their_median_is_named(tmp_path):
+    first = configured("sasrec", **{"training.epochs": 1, "model.width": 8})
+    probe(first, tmp_path / "runs" / "a")
+    probe(
+        configured("sasrec", **{"training.epochs": 1, "model.width": 16}), tmp_path / "runs" / "b"
+    )
+    result = {
+        "effective": {"device": "cpu"}, "epochs": 2, "seconds": {"train": 6.0},
+        "peak_memory_bytes": 123 << 20, "best_epoch": 1,
+    }  # fmt: skip
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name / "metrics.json").write_text(json.dumps(result))
+    found = measured_before(tmp_path / "runs" / "a", tmp_path / "runs", "cpu")
+    assert found is not None
+    assert found.runs == [str(tmp_path / "runs" / "a")]  # the other has another width
+    assert (found.peak_memory_bytes, found.epoch_seconds, found.best_epoch) == (123 << 20, 3.0, 1)
+    assert measured_before(tmp_path / "runs" / "a", tmp_path / "runs", "cuda:0") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "kind"),
+    [
+        (1, 'File "hasten/planning/memory_parts.py", line 1', HastenError),
+        (-9, "", OutOfMemoryError),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", OutOfMemoryError),
+    ],
+)
+def test_a_crash_is_no_lack_of_memory(code, stderr, kind):
+    ended = subprocess.CompletedProcess([], code, "", stderr)
+    with pytest.raises(HastenError) as raised:
+        _found(ended)
+    assert type(raised.value) is kind
+
+
+def test_a_table_in_memory_cannot_be_planned():
+    with pytest.raises(UsageError, match="table in memory"):
+        api.plan("sasrec", {"user_id": [1], "item_id": [2]})

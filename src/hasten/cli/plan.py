@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.cli import options, output
@@ -20,12 +21,18 @@ _WITHOUT = ("context", "out", "resume", "refit", "quiet", "memory_budget")
     train,
     _WITHOUT,
     budget=option("SIZE", "Also find the fastest settings that fit this memory, such as 10GB."),
+    runs=option(
+        "DIR",
+        "Correct the plan by the finished runs with these settings in DIR (default: runs); off: "
+        "do not.",
+    ),
 )
 def plan(**given: Any) -> None:
     """Predict the memory, time and disk of a run before it starts.
 
     Takes the options of hasten train. Starts the run in a process of its own, takes a few steps and
-    a part of an evaluation, and measures them. Nothing is kept.
+    a part of an evaluation, and measures them. Nothing is kept. Finished runs with the same
+    settings correct the predicted peak memory and seconds of an epoch, and the output says so.
 
     Example: hasten plan sasrec events.csv --batch-size 512
     """
@@ -43,7 +50,8 @@ def plan(**given: Any) -> None:
     )
     config = with_sample(config)
     if budget is None:
-        found = plan_run(config)
+        runs = given["runs"] or "runs"
+        found = plan_run(config, None if runs == "off" else Path(runs))
         if given["json"]:
             output.write_json(found.to_json())
         else:
@@ -86,6 +94,13 @@ def _show(found: Plan) -> None:
         f"{_time(found.seconds['epoch'])} for each epoch of {found.steps['epoch']:,} steps "
         f"({found.steps['measured']:,} measured), run folder {_bytes(found.disk_bytes)}"
     )
+    if (before := found.corrected) is not None:
+        console.print(
+            f"corrected by {len(before['runs'])} finished runs with these settings (best epoch "
+            f"{before['best_epoch']}): {', '.join(before['runs'][:3])}; the probe alone predicted "
+            f"{_bytes(before['peak_memory_bytes'])}, {_time(before['epoch_seconds'])} (--runs off)",
+            markup=False,
+        )
 
 
 def _show_search(search: BudgetPlan) -> None:
@@ -103,10 +118,7 @@ def _show_search(search: BudgetPlan) -> None:
     console.print(table)
     console.print()
     if chosen is None or chosen.plan is None:
-        console.print(
-            f"nothing fits {_bytes(search.budget)}; the smallest budget is "
-            f"{_bytes(search.smallest)}"
-        )
+        console.print(f"nothing fits: {search.refusal}", markup=False)
     else:
         console.print(f"fastest that fits: {chosen.text}")
         _show(chosen.plan)

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from hasten.errors import HastenError
+from hasten.errors import HastenError, is_out_of_memory
 from hasten.runs.allocator import tune_process
 
 
@@ -20,6 +20,10 @@ def main(config: str, folder: str) -> int:
         found = probe(load_config(Path(config)), Path(folder))
     except HastenError as error:
         found = {"error": {"code": error.code, "message": str(error), "exit": error.exit_code}}
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        found = {"error": {"code": "memory", "message": f"out of memory: {error}", "exit": 1}}
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 

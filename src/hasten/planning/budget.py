@@ -17,6 +17,7 @@ from hasten.errors import HastenError
 from hasten.models.supports import Supports
 from hasten.planning.plan import OutOfMemoryError, Plan, plan_run
 from hasten.registry import load_model
+from hasten.runs.planned import read_plan
 from hasten.runs.run_folder import RunFolder
 from hasten.training.precision import slow_precision
 
@@ -76,9 +77,20 @@ class BudgetPlan:
         return min(fitting, key=lambda each: each.seconds, default=None)
 
     @property
-    def smallest(self) -> int:
-        """The smallest budget that some of the settings fit."""
-        return int(min(each.peak for each in self.tried if each.exact) / SHARE) + 1
+    def smallest(self) -> int | None:
+        """The smallest budget that some of the settings fit; None if all ran out of memory."""
+        peaks = [each.plan.peak_memory_bytes for each in self.tried if each.plan and each.exact]
+        return int(min(peaks) / SHARE) + 1 if peaks else None
+
+    @property
+    def refusal(self) -> str:
+        """Why no settings were chosen."""
+        if self.smallest is None:
+            return f"no settings fit the memory of this machine: {self.tried[0].costs}"
+        return (
+            f"{mebibytes(self.budget)} are too few; the smallest budget for this model and batch "
+            f"size is {mebibytes(self.smallest)}"
+        )
 
     @property
     def reason(self) -> str:
@@ -142,19 +154,19 @@ def fit_run(
 ) -> tuple[RunConfig, dict[str, Any] | None]:
     """The configuration of a run within a memory budget, and what its folder keeps of the plan.
 
-    resume: a run in ``config.out`` goes on as it was planned. Raises BudgetError if no settings
-    fit, with the smallest budget that some do.
+    resume: a run in ``config.out`` goes on with the settings that were chosen at its start. Raises
+    BudgetError if no settings fit, with the smallest budget that some do.
     """
     if resume and config.out is not None and RunFolder.holds_run(config.out):
-        return config, None
+        before = read_plan(RunFolder(config.out, None))
+        return (config if before is None else with_changes(config, before["chosen"])), None
     config = with_sample(config)
     found = plan_budget(config, budget)
     chosen = found.chosen
     if chosen is None or chosen.plan is None:
         raise BudgetError(
-            f"--memory-budget: {mebibytes(budget)} are too few; the smallest budget for this model "
-            f"and batch size is {mebibytes(found.smallest)}; hasten plan --budget shows what each "
-            "setting needs, and a smaller model or batch needs less"
+            f"--memory-budget: {found.refusal}; hasten plan --budget shows what each setting "
+            "needs, and a smaller model or batch needs less"
         )
     predicted = {
         "peak_memory_bytes": chosen.plan.peak_memory_bytes,
@@ -191,7 +203,7 @@ def _families(config: RunConfig) -> Iterator[Iterator[dict[str, Any]]]:
 
 
 def _micro_batches(config: RunConfig, more: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    size = config.training.batch_size
+    size = config.training.batch_size_per_device or config.training.batch_size
     count = 2 * config.training.accumulate
     while count <= min(size, _MOST_MICRO_BATCHES):
         yield {**more, "accumulate": count}
@@ -201,8 +213,8 @@ def _micro_batches(config: RunConfig, more: dict[str, Any]) -> Iterator[dict[str
 def _probed(config: RunConfig, changes: dict[str, Any], first: Plan | None) -> Candidate:
     try:
         plan = plan_run(with_changes(config, changes))
-    except OutOfMemoryError:
-        return Candidate(changes, None, "out of memory")
+    except OutOfMemoryError as error:
+        return Candidate(changes, None, str(error))
     if not changes:
         return Candidate(changes, plan, "")
     costs = [_COSTS[name] for name in changes]
@@ -213,7 +225,7 @@ def _probed(config: RunConfig, changes: dict[str, Any], first: Plan | None) -> C
 
 
 _COSTS = {
-    "accumulate": "smaller matrix products; same results up to rounding",
+    "accumulate": "smaller matrix products; same results up to rounding and other dropout masks",
     "precision": "other results: compare the metrics",
     "recompute": "activations are computed twice; same results",
 }

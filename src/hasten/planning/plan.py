@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hasten.config import RunConfig
 from hasten.distributed.launch import launched
-from hasten.errors import HastenError, UsageError
+from hasten.errors import HastenError, Interrupted, UsageError
+from hasten.planning.finished_runs import measured_before
 from hasten.runs.config_text import config_text
+from hasten.training.signals import StopNow, StopSignals
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class Plan:
     evaluation, end), of the device on CUDA and of the process elsewhere; ``peak_memory_bytes`` is
     the largest. seconds: of the start, an epoch of training, an evaluation on the validation set, a
     checkpoint, and in total up to the last epoch. steps: of an epoch, and those that were measured.
-    disk_bytes: of the run folder at the end.
+    disk_bytes: of the run folder at the end. corrected: None, or ``{"runs": [path], "best_epoch",
+    "peak_memory_bytes", "epoch_seconds"}``: the finished runs whose peak memory and seconds of an
+    epoch replace what the probe predicted, which is kept here.
     """
 
     model: str
@@ -40,14 +45,35 @@ class Plan:
     epochs: int
     steps: dict[str, int]
     disk_bytes: int
+    corrected: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def corrected_by(self, probed: Path, runs: Path) -> Plan:
+        """This plan with what finished runs of the same settings measured.
 
-def plan_run(config: RunConfig) -> Plan:
+        probed: the run folder of the probe. runs: the folder of run folders.
+        """
+        found = measured_before(probed, runs, self.device)
+        if found is None:
+            return self
+        epoch = self.seconds["epoch"]
+        seconds = {**self.seconds, "epoch": found.epoch_seconds}
+        seconds["total"] += self.epochs * (found.epoch_seconds - epoch)
+        before = {"peak_memory_bytes": self.peak_memory_bytes, "epoch_seconds": epoch}
+        return replace(
+            self,
+            peak_memory_bytes=found.peak_memory_bytes or self.peak_memory_bytes,
+            seconds=seconds,
+            corrected={"runs": found.runs, "best_epoch": found.best_epoch, **before},
+        )
+
+
+def plan_run(config: RunConfig, runs: Path | None = None) -> Plan:
     """Probe the run in a new process: a few real steps and a part of an evaluation.
 
+    runs: a folder of run folders; finished runs of the same settings correct the plan.
     Raises UsageError for several processes, and what the run itself would raise at its start.
     """
     if config.devices > 1 or launched() is not None:
@@ -55,12 +81,21 @@ def plan_run(config: RunConfig) -> Plan:
             "a plan, and a memory budget, is for a run in one process: leave --devices and the "
             "launcher out"
         )
-    with tempfile.TemporaryDirectory(prefix="hasten-plan-") as scratch:
-        file = Path(scratch) / "config.yaml"
-        file.write_text(config_text(config), encoding="utf-8")
-        command = [sys.executable, "-m", "hasten.planning", str(file), f"{scratch}/run"]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    return Plan(**_found(ended))
+    signals = StopSignals()
+    try:
+        with signals, tempfile.TemporaryDirectory(prefix="hasten-plan-") as scratch:
+            file, folder = Path(scratch) / "config.yaml", Path(scratch) / "run"
+            file.write_text(config_text(config), encoding="utf-8")
+            command = [sys.executable, "-m", "hasten.planning", str(file), str(folder)]
+            with signals.immediate():  # a signal kills the probe
+                ended = subprocess.run(  # noqa: S603 - this program itself
+                    command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+                )
+            plan = Plan(**_found(ended))
+            return plan if runs is None else plan.corrected_by(folder, runs)
+    except StopNow:
+        assert signals.received is not None
+        raise Interrupted("interrupted: nothing was planned", signals.received) from None
 
 
 class OutOfMemoryError(HastenError):
@@ -79,7 +114,7 @@ def _found(ended: subprocess.CompletedProcess[str]) -> Mapping[str, Any]:
         error = kind(problem["message"])
         error.code, error.exit_code = problem["code"], problem["exit"]
         raise error
-    if ended.returncode == -9 or "memory" in ended.stderr.lower()[-2000:]:
+    if ended.returncode == -signal.SIGKILL or "std::bad_alloc" in ended.stderr:
         raise OutOfMemoryError(
             "the probe ran out of memory; use --accumulate, --recompute or a smaller model"
         )
