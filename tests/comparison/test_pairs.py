@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
 
+import hasten
 from hasten.cli.main import main
 from hasten.comparison import pairs as pairs_module
 from hasten.comparison import values as values_module
@@ -18,6 +21,7 @@ from hasten.comparison.verdict import Margin, Outcome
 from hasten.errors import RunFolderError, UsageError
 from hasten.evaluation.protocols import ranking_task
 from hasten.loaded_run import load_run
+from hasten.runs.run_folder import RunFolder
 
 ONE_PERCENT = Margin(0.01, True)
 
@@ -53,6 +57,15 @@ def test_the_values_of_users_are_read_again_from_the_folder(runs, tmp_path, monk
     assert np.array_equal(again.sums["ndcg@10"], first.sums["ndcg@10"])
     with pytest.raises(TypeError):  # of another part it would load the run
         unit_values(runs / "base-0", "test", ["ndcg@10"], tmp_path)
+
+
+def test_damaged_values_are_found_again(runs, tmp_path):
+    first = unit_values(runs / "base-0", "valid", ["ndcg@10"], tmp_path)
+    (file,) = tmp_path.iterdir()
+    for content in (b"", file.read_bytes()[:200]):
+        file.write_bytes(content)
+        again = unit_values(runs / "base-0", "valid", ["ndcg@10"], tmp_path)
+        assert np.array_equal(again.sums["ndcg@10"], first.sums["ndcg@10"])
 
 
 def test_runs_that_differ_only_in_their_seed_are_one_setting(runs):
@@ -113,7 +126,6 @@ def test_what_cannot_be_compared_is_refused(runs, names, message):
 
 def test_other_parts_of_the_same_data_are_refused(tmp_path):
     """The split depends on the seed, unless it has a seed of its own."""
-    import hasten
 
     def train(name, seed, **settings):
         settings |= {"epochs": 1, "threads": 1, "model.width": 4, "data.split": "ratio"}
@@ -134,6 +146,56 @@ def test_an_unfinished_run_is_refused(runs, tmp_path):
     (tmp_path / "config.yaml").write_text((runs / "base-0" / "config.yaml").read_text())
     with pytest.raises(RunFolderError, match="not finished yet: continue it with  hasten resume"):
         compare_runs([tmp_path, runs / "base-0"], margin=ONE_PERCENT)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "data.json"])
+def test_a_damaged_run_is_refused(runs, tmp_path, name):
+    shutil.copytree(runs / "base-0", tmp_path / "run")
+    (tmp_path / "run" / name).write_text("{}")
+    with pytest.raises(RunFolderError, match=rf"{name}: damaged"):
+        compare_runs([runs / "wide-0", tmp_path / "run"], margin=ONE_PERCENT)
+
+
+def test_a_run_that_goes_on_is_refused(runs, tmp_path):
+    shutil.copytree(runs / "base-0", tmp_path / "run")
+    with (
+        RunFolder.open(tmp_path / "run", lock=True),
+        pytest.raises(RunFolderError, match=r"run: in use by process \d+ .*when it has ended"),
+    ):
+        compare_runs([tmp_path / "run", runs / "wide-0"], margin=ONE_PERCENT)
+    compare_runs([tmp_path / "run", runs / "wide-0"], margin=ONE_PERCENT)
+
+
+def test_one_user_is_too_few(runs, monkeypatch):
+    def first(*given):
+        found = unit_values(*given)
+        sums, weights = ({k: v[:1] for k, v in of.items()} for of in (found.sums, found.weights))
+        return replace(found, units=found.units[:1], sums=sums, weights=weights)
+
+    monkeypatch.setattr(pairs_module, "unit_values", first)
+    with pytest.raises(UsageError, match="the valid part has fewer than two users"):
+        compare(runs, "base-0", "base-1", "wide-0", "wide-1")
+
+
+def test_a_speed_that_is_not_known_is_left_out(runs, tmp_path):
+    shutil.copytree(runs / "base-0", tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    (tmp_path / "run" / "metrics.json").write_text(
+        json.dumps({**told, "examples_per_second": None})
+    )
+    found = compare_runs([tmp_path / "run", runs / "wide-0"], margin=ONE_PERCENT)
+    assert found.alternatives[0].speed is None
+    assert found.alternatives[0].time is not None
+
+
+def test_files_of_the_user_are_not_replaced(runs, tmp_path):
+    (tmp_path / "index.html").write_text("mine")
+    names = [runs / "base-0", runs / "wide-0"]
+    with pytest.raises(RunFolderError, match=r"not empty and not a comparison .it holds index"):
+        hasten.compare(*names, out=tmp_path)
+    assert (tmp_path / "index.html").read_text() == "mine"
+    for _ in range(2):
+        hasten.compare(*names, out=tmp_path / "new")
 
 
 def test_a_margin_can_be_absolute(runs):

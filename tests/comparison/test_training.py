@@ -130,6 +130,26 @@ def test_what_was_set_beforehand_cannot_change(runs, tmp_path, copied):
         hasten.compare(runs / "base-0", runs / "wide-0", out=tmp_path)
 
 
+def test_a_comparison_that_has_trained_nothing_can_be_begun_otherwise(
+    runs, tmp_path, copied, monkeypatch
+):
+    def fail(*_, **__):
+        raise HastenError("no such file")
+
+    works = training.train_in_processes
+    monkeypatch.setattr(training, "train_in_processes", fail)
+    with pytest.raises(HastenError, match="no such file"):
+        compare(runs, tmp_path / "c", seeds=1, margin="2%")
+    monkeypatch.setattr(training, "train_in_processes", works)
+    compare(runs, tmp_path / "c", seeds=1)
+    for damaged in ("[", "[]"):
+        (tmp_path / "c" / "plan.json").write_text(damaged)
+        with pytest.raises(RunFolderError, match=r"plan\.json: damaged"):
+            compare(runs, tmp_path / "c", seeds=1)
+    with pytest.raises(UsageError, match="seeds 0: must be at least 1"):
+        compare(runs, tmp_path / "d", seeds=0)
+
+
 def test_a_seed_that_does_not_fit_into_the_budget_is_not_begun(runs, tmp_path, copied):
     found = compare(runs, tmp_path, budget="65s")  # 20 s a seed
     assert found.baseline.seeds == (0, 1, 2)
@@ -183,6 +203,10 @@ def test_the_command_trains_and_prints(runs, tmp_path, capsys, trained):
         (["pop", "--all-switches"], "has no speed switches"),
         (["bprmf", "--with", "precision=bf16"], "no matrix products"),
         (["sasrec", "--with", "lr=1", "--budget", "long"], "--budget long: expected seconds"),
+        (["sasrec", "--with", "seed=5"], "seed cannot be compared: --seeds N trains all"),
+        (["sasrec", "--with", "out=x"], "out cannot be compared: --out is the folder"),
+        (["sasrec", "--with", "data.k_core=7"], "data cannot be compared: all settings are"),
+        (["sasrec", "--with", "evaluation.candidates=uni100"], "cannot be compared: other proto"),
         (["RUN", "RUN", "--budget", "1h"], "budget has no effect on finished runs"),
     ],
 )

@@ -127,6 +127,8 @@ def test_two_processes_communicate(capfd):
     ("words", "told"),
     [
         (["sasrec", "--out", "x"], "--out has no effect with --step"),
+        (["sasrec", "--memory-budget", "1GB"], "--memory-budget has no effect with --step"),
+        (["sasrec", "--quiet"], "--quiet has no effect with --step"),
         (["sasrec", "--bach-size", "4"], "did you mean '--batch-size'?"),
         (["pop"], "fitted in one pass"),
         (["sasrex"], "sasrec"),

@@ -21,7 +21,7 @@ VARIABLES = (
 
 
 #: options of train that concern its run folder or its end
-_OF_RUNS = ("out", "resume", "refit", "max_time")
+_OF_RUNS = ("out", "resume", "refit", "max_time", "memory_budget", "quiet")
 
 
 class DoctorCommand(options.Command):

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from hasten.comparison.result import Comparison
 from hasten.comparison.run import compare_by_training, compare_finished
+from hasten.comparison.settings import Plan, configurations, plan_settings
 from hasten.comparison.switches import speed_switches
-from hasten.comparison.training import Plan, configurations, plan_settings
 from hasten.comparison.values import Part
 from hasten.comparison.verdict import Margin
 from hasten.config_loading.durations import parse_seconds
@@ -65,6 +65,8 @@ def compare(
             folder=folder,
             device=device or "auto",
         )
+    if seeds is not None and seeds < 1:
+        raise UsageError(f"seeds {seeds}: must be at least 1")
     if not 1 <= len(what) <= 2:
         raise UsageError("to train settings, name a model and one data set")
     if not trains:

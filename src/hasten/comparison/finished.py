@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hasten.config import RunConfig
+from hasten.config import EvaluationOptions, RunConfig
 from hasten.config_loading.build import load_config
 from hasten.errors import RunFolderError, UsageError
+from hasten.runs.lock import lock_holder
 from hasten.runs.resuming import all_options
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
@@ -24,6 +25,17 @@ _NOT_SETTINGS = (
 _SEED = re.compile(r"seed \d+")
 #: options that decide which users and items are ranked, and how
 _PROTOCOL = ("candidates", "mask_history", "users", "ties")
+
+
+def read_summary(folder: RunFolder) -> Summary:
+    """The result of a finished run. Raises RunFolderError if it is damaged."""
+    try:
+        summary = Summary.from_json(folder.read_json("metrics.json"))
+        float(summary.seconds["train"] + summary.seconds["total"])
+    except (LookupError, TypeError, AttributeError) as error:
+        file = folder.path / "metrics.json"
+        raise RunFolderError(f"{file}: damaged: it does not hold the result of a run") from error
+    return summary
 
 
 @dataclass(frozen=True)
@@ -44,11 +56,16 @@ class FinishedRun:
             raise RunFolderError(
                 f"{path}: not finished yet: continue it with  hasten resume {path}"
             )
+        if holder := lock_holder(path):
+            raise RunFolderError(f"{path}: in use by {holder}; compare it when it has ended")
+        data = folder.read_json("data.json")
+        if not {"fingerprint", "name", "counts"} <= data.keys():
+            raise RunFolderError(f"{path / 'data.json'}: damaged: it does not describe the data")
         return cls(
             path,
             load_config(path / "config.yaml"),
-            Summary.from_json(folder.read_json("metrics.json")),
-            folder.read_json("data.json"),
+            read_summary(folder),
+            data,
             folder.read_json("environment.json"),
         )
 
@@ -148,7 +165,11 @@ def _counts(data: dict[str, Any]) -> str:
 
 
 def _other_protocol(run: FinishedRun, first: FinishedRun) -> str | None:
-    mine, other = run.config.evaluation, first.config.evaluation
+    return other_protocol(run.config.evaluation, first.config.evaluation)
+
+
+def other_protocol(mine: EvaluationOptions, other: EvaluationOptions) -> str | None:
+    """How the options of two evaluations differ in the protocol; None if they do not."""
     for name in _PROTOCOL:
         values = getattr(mine, name), getattr(other, name)
         if values[0] != values[1]:

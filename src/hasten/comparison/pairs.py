@@ -70,6 +70,10 @@ def compare_settings(
     cache = None if folder is None else folder / "values"
     values = {run.path: unit_values(run.path, part, metrics, cache, device) for run in found}
     _refuse_other_protocols(values)
+    units = len(values[found[0].path].units)
+    unit = "triples" if _of_triples(config.model.name) else "users"
+    if units < 2:
+        raise UsageError(f"the {part} part has fewer than two {unit}: nothing can be compared")
     notes: list[str] = []
     baseline, *others = settings
     pairs = [_pairs(baseline, setting, notes) for setting in others]
@@ -102,7 +106,7 @@ def compare_settings(
         metric=metrics[0],
         margin=margin,
         protocol=values[found[0].path].protocol,
-        units="triples" if _of_triples(config.model.name) else "users",
+        units=unit,
         baseline=_setting_result(baseline, values, metrics),
         alternatives=tuple(
             Alternative(_setting_result(setting, values, metrics), of_metrics, verdict, *ratios)
@@ -178,7 +182,8 @@ def _ratios(
     first, second = zip(*((a.summary, b.summary) for a, b in pairs), strict=True)
 
     def of(a: Sequence[float], b: Sequence[float]) -> Ratio | None:
-        return ratio(a, b) if all(x > 0 for x in (*a, *b)) else None
+        known = all(x is not None and x > 0 for x in (*a, *b))  # None: not finite
+        return ratio(a, b) if known else None
 
     memory = of([s.peak_memory_bytes for s in first], [s.peak_memory_bytes for s in second])
     if any(a.machine != b.machine for a, b in pairs):

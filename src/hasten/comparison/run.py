@@ -9,7 +9,8 @@ from hasten.atomic_write import write_atomically
 from hasten.comparison.page import page
 from hasten.comparison.pairs import compare_runs, compare_settings, compared_metrics
 from hasten.comparison.result import Comparison
-from hasten.comparison.training import PLAN, Plan, open_comparison, train_settings
+from hasten.comparison.settings import Plan
+from hasten.comparison.training import PLAN, open_comparison, train_settings
 from hasten.comparison.values import Part, unit_values
 from hasten.comparison.verdict import Margin
 from hasten.errors import RunFolderError, os_errors_as
@@ -73,6 +74,12 @@ def compare_finished(
             raise RunFolderError(f"{folder}: holds {what}; choose another folder")
         with os_errors_as(RunFolderError, "no comparison can be made", folder):
             folder.mkdir(parents=True, exist_ok=True)
+            held = {entry.name for entry in folder.iterdir()} - {"values"}
+        if held and not {RESULT, PAGE} <= held:
+            raise RunFolderError(
+                f"{folder}: not empty and not a comparison (it holds {min(held)}); choose a new or "
+                "an empty folder"
+            )
     found = compare_runs(
         runs, margin=margin, metric=metric, part=part, folder=folder, device=device
     )

@@ -12,87 +12,28 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hasten.atomic_write import write_atomically
-from hasten.build import with_sample
-from hasten.comparison.finished import FinishedRun, Setting
-from hasten.comparison.values import Part
-from hasten.comparison.verdict import Margin
+from hasten.comparison.finished import FinishedRun, Setting, read_summary
+from hasten.comparison.settings import Plan
 from hasten.comparison.wording import duration
 from hasten.config import RunConfig
-from hasten.config_loading.build import EVERYDAY, build_config, load_config
-from hasten.errors import HastenError, RunFolderError, UsageError, os_errors_as
+from hasten.config_loading.build import load_config
+from hasten.errors import HastenError, RunFolderError, os_errors_as
 from hasten.models.supports import Supports
 from hasten.registry import load_model
 from hasten.run_in_processes import train_in_processes
 from hasten.runs.lock import RunLock
-from hasten.runs.resuming import all_options, flat_options
+from hasten.runs.resuming import flat_options
+from hasten.runs.run_folder import RunFolder
 
 PLAN = "plan.json"
 #: seeds without a budget, and at most with one
 SEEDS, MOST_SEEDS = 5, 100
 #: seconds that a run has at least, when the budget is almost used
 _LEAST = 1.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compared, fixed when the comparison begins.
-
-    settings: name -> configuration, the baseline first. metric: None: the first of the baseline's.
-    """
-
-    settings: dict[str, RunConfig]
-    margin: Margin
-    metric: str | None
-    part: Part
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it by name, in the form of the file."""
-        options = {name: all_options(config) for name, config in self.settings.items()}
-        found = {
-            "margin": self.margin.text(),
-            "metric": self.metric,
-            "part": self.part,
-            "settings": options,
-        }
-        return dict(json.loads(json.dumps(found)))
-
-
-def plan_settings(
-    build: Callable[[Mapping[str, Any]], RunConfig],
-    baseline: Mapping[str, Any],
-    alternatives: Sequence[Mapping[str, Any]],
-    part: Part,
-) -> dict[str, RunConfig]:
-    """The configurations by name.
-
-    build: the configuration with changed options. baseline: changes of all settings; alternatives:
-    further changes. The test part stays sealed unless it is compared; all seeds have one split.
-    """
-    changes = {"baseline": dict(baseline)}
-    for each in alternatives:
-        name = ", ".join(f"{key}={_shown(value)}" for key, value in each.items())
-        if name in changes:
-            raise UsageError(f"--with {name}: given twice; leave one out")
-        changes[name] = {**baseline, **each}
-    return {name: _prepared(build(given), part) for name, given in changes.items()}
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def _prepared(config: RunConfig, part: Part) -> RunConfig:
-    config = with_sample(config)
-    data = config.data
-    if data.split_seed is None:
-        data = data.model_copy(update={"split_seed": config.seed})
-    evaluation = config.evaluation.model_copy(update={"test": part == "test"})
-    return config.model_copy(update={"data": data, "evaluation": evaluation})
 
 
 @contextmanager
@@ -110,9 +51,10 @@ def open_comparison(folder: Path, plan: Plan) -> Iterator[None]:
             )
         lock = RunLock(folder)
         try:
-            if file.exists():
-                _refuse_other_plan(folder, json.loads(file.read_text("utf-8")), plan.to_json())
-            else:
+            if any((folder / "runs").glob("*/config.yaml")):
+                kept = RunFolder(folder, None).read_json(PLAN)
+                _refuse_other_plan(folder, kept, plan.to_json())
+            else:  # what nothing was trained for may change
                 write_atomically(file, (json.dumps(plan.to_json(), indent=1) + "\n").encode())
             yield
         finally:
@@ -275,23 +217,4 @@ def _max_time(config: RunConfig) -> float | None:
 
 
 def _seconds(run: Path) -> float:
-    return float(json.loads((run / "metrics.json").read_text("utf-8"))["seconds"]["total"])
-
-
-def merged_flags(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by full key, so that ``precision`` and ``training.precision`` are the same."""
-    return {EVERYDAY.get(name, name): value for name, value in changes.items()}
-
-
-def configurations(
-    model: str,
-    data: str | None,
-    config_file: Path | None,
-    sets: Sequence[str],
-    flags: Mapping[str, Any],
-) -> Callable[[Mapping[str, Any]], RunConfig]:
-    """A function that builds the configuration of a run with further changes."""
-    usual = merged_flags(flags)
-    return lambda changes: build_config(
-        model, data, config_file, sets, {**usual, **merged_flags(changes)}
-    )
+    return float(read_summary(RunFolder(run, None)).seconds["total"])

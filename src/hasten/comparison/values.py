@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ import torch
 from hasten.arrays import Int64
 from hasten.atomic_write import atomic_path
 from hasten.data.tables import PART_NAMES
-from hasten.errors import RunFolderError
+from hasten.errors import RunFolderError, os_errors_as
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64
 from hasten.evaluation.protocols import AnyTask, ranking_task
@@ -53,8 +55,8 @@ def unit_values(
     and metrics are the same. Raises RunFolderError if the part is empty.
     """
     file = None if cache is None else cache / f"{_key(run, part, metrics)}.npz"
-    if file is not None and file.is_file():
-        return _read(file, metrics)
+    if file is not None and (kept := _read(file, metrics)) is not None:
+        return kept
     loaded = load_run(run, device=device)
     task = ranking_task(
         loaded.dataset, PART_NAMES.index(part), loaded.config.evaluation, loaded.config.seed
@@ -99,16 +101,23 @@ def _by_unit(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> UnitVa
 def _write(file: Path, values: UnitValues) -> None:
     arrays: dict[str, Any] = {f"sums {name}": sums for name, sums in values.sums.items()}
     arrays |= {f"weights {name}": weights for name, weights in values.weights.items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(file) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, units=values.units, protocol=np.array(values.protocol), **arrays)
+    with os_errors_as(RunFolderError, "cannot be written", file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(file) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, units=values.units, protocol=np.array(values.protocol), **arrays)
 
 
-def _read(file: Path, metrics: Sequence[str]) -> UnitValues:
-    with np.load(file, allow_pickle=False) as found:
+def _read(file: Path, metrics: Sequence[str]) -> UnitValues | None:
+    """The values of an earlier call; None if there are none, or they are damaged."""
+    with (
+        suppress(OSError, EOFError, ValueError, LookupError, BadZipFile),
+        file.open("rb") as stream,
+        np.load(stream, allow_pickle=False) as found,
+    ):
         return UnitValues(
             str(found["protocol"]),
             found["units"],
             {name: found[f"sums {name}"] for name in metrics},
             {name: found[f"weights {name}"] for name in metrics},
         )
+    return None

@@ -75,6 +75,24 @@ def _write_holder(descriptor: int) -> None:
     os.pwrite(descriptor, json.dumps(holder).encode(), 0)
 
 
+def lock_holder(folder: Path) -> str | None:
+    """The process that has locked a run folder; None if there is none. Writes nothing."""
+    path = folder / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(path)
+    except OSError:  # the file system has no locks
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _holder(path: Path) -> str:
     try:
         holder = json.loads(path.read_bytes())

@@ -1,0 +1,110 @@
+"""What a comparison trains: the configurations of its settings, fixed when it begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hasten.build import with_sample
+from hasten.comparison.finished import other_protocol
+from hasten.comparison.values import Part
+from hasten.comparison.verdict import Margin
+from hasten.config import RunConfig
+from hasten.config_loading.build import EVERYDAY, build_config
+from hasten.errors import UsageError
+from hasten.runs.resuming import all_options
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, fixed when the comparison begins.
+
+    settings: name -> configuration, the baseline first. metric: None: the first of the baseline's.
+    """
+
+    settings: dict[str, RunConfig]
+    margin: Margin
+    metric: str | None
+    part: Part
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it by name, in the form of the file."""
+        options = {name: all_options(config) for name, config in self.settings.items()}
+        found = {
+            "margin": self.margin.text(),
+            "metric": self.metric,
+            "part": self.part,
+            "settings": options,
+        }
+        return dict(json.loads(json.dumps(found)))
+
+
+def plan_settings(
+    build: Callable[[Mapping[str, Any]], RunConfig],
+    baseline: Mapping[str, Any],
+    alternatives: Sequence[Mapping[str, Any]],
+    part: Part,
+) -> dict[str, RunConfig]:
+    """The configurations by name.
+
+    build: the configuration with changed options. baseline: changes of all settings; alternatives:
+    further changes. The test part stays sealed unless it is compared; all seeds have one split.
+    """
+    changes = {"baseline": dict(baseline)}
+    for each in alternatives:
+        name = ", ".join(f"{key}={_shown(value)}" for key, value in each.items())
+        if name in changes:
+            raise UsageError(f"--with {name}: given twice; leave one out")
+        changes[name] = {**baseline, **each}
+    found = {name: _prepared(build(given), part) for name, given in changes.items()}
+    for name, config in found.items():
+        _refuse_incomparable(name, config, found["baseline"])
+    return found
+
+
+def _refuse_incomparable(name: str, config: RunConfig, baseline: RunConfig) -> None:
+    """Refuse before training what could not be compared after it, or has no effect."""
+    for key, remedy in (
+        ("seed", "--seeds N trains all settings with the same N seeds"),
+        ("out", "--out is the folder of the whole comparison"),
+        ("data", "all settings are trained on the same data, as --set gives them"),
+    ):
+        if getattr(config, key) != getattr(baseline, key):
+            raise UsageError(f"--with {name}: {key} cannot be compared: {remedy}")
+    if difference := other_protocol(config.evaluation, baseline.evaluation):
+        raise UsageError(f"--with {name}: cannot be compared: {difference}")
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _prepared(config: RunConfig, part: Part) -> RunConfig:
+    config = with_sample(config)
+    data = config.data
+    if data.split_seed is None:
+        data = data.model_copy(update={"split_seed": config.seed})
+    evaluation = config.evaluation.model_copy(update={"test": part == "test"})
+    return config.model_copy(update={"data": data, "evaluation": evaluation})
+
+
+def merged_flags(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by full key, so that ``precision`` and ``training.precision`` are the same."""
+    return {EVERYDAY.get(name, name): value for name, value in changes.items()}
+
+
+def configurations(
+    model: str,
+    data: str | None,
+    config_file: Path | None,
+    sets: Sequence[str],
+    flags: Mapping[str, Any],
+) -> Callable[[Mapping[str, Any]], RunConfig]:
+    """A function that builds the configuration of a run with further changes."""
+    usual = merged_flags(flags)
+    return lambda changes: build_config(
+        model, data, config_file, sets, {**usual, **merged_flags(changes)}
+    )
