@@ -57,7 +57,11 @@ def probe(config: RunConfig, folder: Path) -> dict[str, Any]:
     begin = time.perf_counter()
     reset_peak_memory()
     libraries = peak_memory_bytes()
-    config = config.model_copy(update={"out": folder})
+    # neither stops nor saves amid the steps
+    training_options = config.training.model_copy(update={"max_time": None})
+    checkpoint = config.checkpoint.model_copy(update={"every_steps": None, "every_minutes": None})
+    update = {"out": folder, "training": training_options, "checkpoint": checkpoint}
+    config = config.model_copy(update=update)
     with Processes.join(config.device, config.distributed) as processes:
         resolved = resolve_config(config, processes)
         with (
@@ -199,12 +203,17 @@ def _take_epoch(trainer: Trainer, number: int, cost: PhaseCost) -> None:
 
 
 def _take(trainer: Trainer, number: int, count: int) -> list[float]:
-    """Take the last ``count`` steps of the phase's epoch; the seconds of each."""
+    """Take the last ``count`` steps of the phase's epoch; the seconds of each.
+
+    On a device that computes after the call returns, all get the mean.
+    """
     stepper = trainer.steppers[number]
     trainer.state.position.index = stepper.phase.steps() - count
     trainer.progress = clock = _StepTimes()
-    trainer.train_phase(stepper)
-    return clock.seconds()
+    begin = time.perf_counter()
+    trainer.train_phase(stepper)  # synchronizes at its end
+    elapsed = time.perf_counter() - begin
+    return clock.seconds() if trainer.device.type == "cpu" else [elapsed / count] * count
 
 
 def _how_many(seconds: float) -> int:
