@@ -81,7 +81,8 @@ class TrainingOptions(Section):
     ] = Field(2.0, description="order of the norm of clip_norm: 2, 1, ... or inf (largest element)")
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
         "fp32",
-        description="mixed precision (autocast); auto: bf16 where it is fast, else fp32",
+        description="mixed precision (autocast); auto: bf16 where it is fast, "
+        "with fp32 in modules that overflow or deviate; else fp32",
     )
     emulate_fp16: Annotated[bool, OnlyWith("precision", "fp16")] = Field(
         False,

@@ -24,6 +24,7 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
     recompute = options.recompute or bool(retreats and retreats[-1]["recompute"])
     training = {
         "precision": trainer.steppers[0].precision.name if trained else None,
+        "pinned": trainer.state.pins.found or None,
         "batch_size": options.batch_size,
         "batch_size_per_device": options.batch_size / processes.world,
         "lr": options.lr,

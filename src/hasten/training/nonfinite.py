@@ -13,6 +13,8 @@ from hasten.distributed.rank_log import RankLog
 from hasten.errors import NonFiniteError
 from hasten.objectives.base import Batch
 from hasten.runs.journal import Journal
+from hasten.training.mixed_precision.pins import PinnedModules, nonfinite_module
+from hasten.training.precision import Precision
 from hasten.training.step import OptimizerStep
 
 
@@ -26,12 +28,13 @@ class NonFiniteGuard:
         limit: int,
         journal: Journal | RankLog,
         processes: Processes,
+        pins: PinnedModules,
     ) -> None:
-        self.model, self.steppers, self.limit = model, steppers, limit
+        self.model, self.steppers, self.limit, self.pins = model, steppers, limit, pins
         self.journal, self.processes = journal, processes
 
     def check(self, stepper: OptimizerStep, batch: Batch, step: int) -> None:
-        """Lower the precision of all steps if need be; NonFiniteError if none is left.
+        """Pin a module or lower the precision if need be; NonFiniteError if none is left.
 
         step: the number of the step in the run. Synchronizes with the device.
         """
@@ -45,11 +48,25 @@ class NonFiniteGuard:
         lower = stepper.precision.lower()
         if lower is None:
             raise self._error(stepper, batch, count)
+        fault = nonfinite_module(stepper, batch, self.model)
+        told = self.processes.gather(None if fault is None else [fault.module, fault.to_json()])
+        found = [each for each in told if each is not None]
+        name, entry = found[0] if found else ("", {})
+        reason = f" ({entry['reason']})" if entry else ""
+        before = stepper.precision
+        if name and name not in self.pins.found:
+            self.pins.pin({name: entry})
+            lower = Precision(before.name, before.device)
+            what = f"{name} runs in fp32 from now on"
+        else:
+            what = f"precision {before.name} does not hold: going on in {lower.name}"
         self.journal.warn(
-            f"precision {stepper.precision.name} does not hold: going on in {lower.name}"
+            f"{what}{reason}; epoch {batch.epoch + 1}, phase {stepper.phase.name}, batch "
+            f"{batch.index}. The weights are those after step {step - count}, the last good one"
         )
         for each in self.steppers:
-            each.precision = lower
+            if each.precision.name == before.name:
+                each.precision = lower
             each.consecutive_nonfinite_steps.zero_()
 
     def check_weights(self) -> None:

@@ -14,6 +14,7 @@ from hasten.objectives.base import Batch, Phase
 from hasten.runs.checkpoint import Checkpoint
 from hasten.training.compile import CompileReport
 from hasten.training.early_stopping import EarlyStopping
+from hasten.training.mixed_precision.pins import PinnedModules
 from hasten.training.precision import Precision
 from hasten.training.schedule import Schedule
 from hasten.training.step import OptimizerStep
@@ -87,6 +88,8 @@ class TrainingState:
         self.compile_reports: list[CompileReport] = []
         #: what was done when memory ran out, see :mod:`hasten.training.retreat`
         self.retreats: list[dict[str, Any]] = []
+        #: modules that run in fp32 whatever the precision
+        self.pins = PinnedModules(model)
         self.started = time.monotonic()
 
     @property
@@ -160,6 +163,7 @@ class TrainingState:
             },
             "compiled": [report.to_json() for report in self.compile_reports],
             "retreats": self.retreats,
+            "pinned": self.pins.found,
         }
 
     def load(self, checkpoint: Checkpoint) -> None:
@@ -179,6 +183,7 @@ class TrainingState:
                 _load_stepper(stepper, checkpoint)
             self.compile_reports = [CompileReport(**report) for report in saved["compiled"]]
             self.retreats = list(saved.get("retreats", ()))
+            self.pins.pin(saved.get("pinned", {}))
         except RuntimeError as error:
             raise CheckpointError(
                 f"{checkpoint.path}: the weights do not fit the model: {error}"

@@ -30,6 +30,7 @@ from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.epoch_report import EpochReport
 from hasten.training.memory import describe_memory, release_memory
+from hasten.training.mixed_precision.pins import settle_precision
 from hasten.training.nonfinite import NonFiniteGuard
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.retreat import Retreat
@@ -83,7 +84,8 @@ class Trainer:
         )
         self.control = RunControl(config, signals, processes)
         self.retreat = Retreat(model, self.steppers, self.state, journal, processes)
-        self.guard = NonFiniteGuard(model, self.steppers, options.bad_steps, journal, processes)
+        limit, pins = options.bad_steps, self.state.pins
+        self.guard = NonFiniteGuard(model, self.steppers, limit, journal, processes, pins)
         #: a model without phases is fitted, not trained: one round of evaluation and saving
         self.epochs = options.epochs if self.phases else 1
         self.clock = time.perf_counter()
@@ -99,8 +101,11 @@ class Trainer:
         """
         self.control.start()
         self.state.started = self.control.started
-        self.compile()
         self.model.train()
+        if self.config.training.precision == "auto" and not self.state.position.step:
+            pins, seed = self.state.pins, self.config.seed
+            self.journal.log_train(settle_precision(self.steppers, pins, self.processes, seed))
+        self.compile()
         while self.state.position.epoch < min(self.epochs, until or self.epochs):
             if self.state.early_stopping.exhausted:
                 return f"no improvement for {self.config.training.patience}"

@@ -1,0 +1,183 @@
+"""Pin modules to fp32: find those whose result in a lower precision is not finite or deviates."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.distributed.processes import Processes
+from hasten.objectives.base import Batch
+from hasten.training.mixed_precision.recording import Recording, Sample, deviation
+from hasten.training.precision import Precision
+from hasten.training.step import OptimizerStep
+
+#: the largest relative deviation (2-norm) of outputs and of gradients that is accepted
+OUTPUT_TOLERANCE, GRADIENT_TOLERANCE = 0.2, 0.5
+#: batches of each phase that are compared, and the most modules that are pinned
+_BATCHES, _MOST = 2, 8
+_LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first result of a step that does not hold in a lower precision.
+
+    module: its name; "": code of the phase outside of all modules. deviation: relative, infinite
+    if the result is not finite.
+    """
+
+    module: str
+    what: str
+    deviation: float
+
+    def text(self) -> str:
+        """What was found, for a message."""
+        whose = f"the {self.what} of {self.module}" if self.module else f"the {self.what}"
+        if math.isinf(self.deviation):
+            return f"{whose} is not finite, and in fp32 it is"
+        return f"{whose} deviates by {self.deviation:.1%} from fp32"
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the run's record."""
+        size = None if math.isinf(self.deviation) else self.deviation
+        return {"precision": "fp32", "reason": self.text(), "deviation": size}
+
+
+def first_fault(
+    full: Recording, low: Recording, outputs: float = _LARGEST, gradients: float = _LARGEST
+) -> Fault | None:
+    """The first module that goes wrong although what enters it does not; inner before outer.
+
+    outputs, gradients: tolerances; left out, only results that are not finite count.
+    """
+    for a, b in zip(full.finished, low.finished, strict=False):
+        found = deviation(a.leaving, b.leaving)
+        if found > outputs >= deviation(a.entering, b.entering):
+            return Fault(a.name, "output", found)
+    if (found := deviation(full.losses, low.losses)) > outputs:
+        return Fault("", "loss", found)
+    # the gradients of a module can be almost zero: they count by their part in the whole step
+    whole = math.sqrt(
+        sum(float(s.values.square().sum()) for s in full.gradients.values() if s.finite)
+    )
+    for a, b in zip(reversed(full.begun), reversed(low.begun), strict=False):
+        own = [name for name in full.gradients if name.rpartition(".")[0] == a.name]
+        expected: dict[Any, Sample] = {name: full.gradients[name] for name in own}
+        found = deviation(expected, low.gradients, whole)
+        if math.isinf(deviation(a.entering_gradients, b.entering_gradients)):
+            found = math.inf
+        if found > gradients >= deviation(a.leaving_gradients, b.leaving_gradients):
+            return Fault(a.name, "gradient", found)
+    found = deviation(full.gradients, low.gradients)
+    return Fault("", "gradient", found) if found > gradients else None
+
+
+def nonfinite_module(stepper: OptimizerStep, batch: Batch, model: nn.Module) -> Fault | None:
+    """The fault of a step whose gradients are not finite, found by computing it again."""
+    low, high = stepper.precision, Precision("fp32", stepper.device)
+    return first_fault(
+        Recording(stepper, batch, model, high), Recording(stepper, batch, model, low)
+    )
+
+
+class PinnedModules:
+    """The modules that run in fp32 whatever the precision of the step; their record, by name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def pin(self, names: Mapping[str, dict[str, Any]]) -> None:
+        """Run these modules in fp32 from now on. names: with what is recorded about each."""
+        modules = dict(self.model.named_modules())
+        for name in names.keys() - self.found.keys():
+            if name in modules:
+                _run_in_fp32(modules[name])
+                if "torch._dynamo" in sys.modules:
+                    torch._dynamo.reset()  # compiled functions do not see the new one
+        self.found |= names
+
+
+def _run_in_fp32(module: nn.Module) -> None:
+    forward = module.forward
+
+    def in_fp32(*inputs: Any, **named: Any) -> Any:
+        kind = next((t.device.type for t in _all_tensors(inputs, named)), "cpu")
+        with torch.autocast(kind, enabled=False):
+            return forward(*_to_fp32(inputs), **_to_fp32(named))
+
+    module.forward = in_fp32
+
+
+def _all_tensors(inputs: Any, named: Mapping[str, Any]) -> Iterable[Tensor]:
+    return (value for value in (*inputs, *named.values()) if isinstance(value, Tensor))
+
+
+def _to_fp32(value: Any) -> Any:
+    """The value with its bf16 and fp16 tensors in fp32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+    if isinstance(value, dict):
+        return {key: _to_fp32(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_to_fp32, value))
+    return value
+
+
+def settle_precision(
+    steppers: Sequence[OptimizerStep], pins: PinnedModules, processes: Processes, seed: int
+) -> str:
+    """For ``precision: auto``: pin what does not hold, as rank 0 decides; a line for the log."""
+    low = next((stepper.precision.name for stepper in steppers), "fp32")
+    if low != "fp32":
+        processes.activity = what = "the comparison with fp32"
+
+        def compare() -> list[Any]:
+            return [find_pins(pins.model, steppers, pins, seed), pins.found]
+
+        phases, found = processes.run_on_rank0(compare, what)
+        pins.pin(found)
+        for stepper in steppers:
+            if stepper.phase.name in phases:
+                stepper.precision = Precision("fp32", stepper.device)
+    told = "; ".join(f"{name}: {each['reason']}" for name, each in pins.found.items())
+    return f"precision auto: {low}" + (f", in fp32: {told}" if told else "")
+
+
+def find_pins(
+    model: nn.Module, steppers: Sequence[OptimizerStep], pins: PinnedModules, seed: int
+) -> list[str]:
+    """Compare the first batches with fp32 and pin modules until every phase holds.
+
+    Returns the phases that have to run in fp32 as a whole. Weights, random numbers and the order of
+    the data stay as they are. Micro-batches are half as large, so that fp32 needs no more memory.
+    """
+    left: list[str] = []
+    for stepper in steppers:
+        phase, count, low = stepper.phase, stepper.micro_batches, stepper.precision
+        stepper.micro_batches = 2 * count
+        try:
+            for index in range(min(_BATCHES, phase.steps())):
+                batch = phase.plan(seed, 0, index)
+                full = Recording(stepper, batch, model, Precision("fp32", stepper.device))
+                tolerances = (OUTPUT_TOLERANCE, GRADIENT_TOLERANCE)
+                while fault := first_fault(
+                    full, Recording(stepper, batch, model, low), *tolerances
+                ):
+                    own = fault.module and fault.module not in pins.found
+                    if not own or len(pins.found) == _MOST:
+                        left.append(phase.name)
+                        pins.pin({f"phase {phase.name}": fault.to_json()})
+                        break
+                    pins.pin({fault.module: fault.to_json()})
+                if phase.name in left:
+                    break
+        finally:
+            stepper.micro_batches = count
+    return left
