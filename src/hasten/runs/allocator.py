@@ -18,22 +18,28 @@ from typing import Any
 #: spin through their time slice (no epoch in 25 s instead of one in 4.4 s)
 _SPIN_COUNT = "20000"
 
+#: matrix products that oneDNN keeps prepared. Its default is 1024; in bf16, where every number of
+#: rows is another product, they took 260 MiB of a run of KGAT and saved no time
+_PREPARED_PRODUCTS = "64"
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _applied: dict[str, Any] = {}
 
 
 def tune_process() -> None:
-    """Keep freed pages, enable huge pages, limit spinning. Idempotent.
+    """Keep freed pages, enable huge pages, limit spinning and prepared products. Idempotent.
 
     Call it before torch is imported, because torch reads the environment then.
-    ``HASTEN_ALLOCATOR=off`` skips the allocator settings; existing values of ``GOMP_SPINCOUNT`` and
-    ``OMP_WAIT_POLICY`` are kept.
+    ``HASTEN_ALLOCATOR=off`` skips the allocator settings; existing values of ``GOMP_SPINCOUNT``,
+    ``OMP_WAIT_POLICY`` and ``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` are kept.
     """
     if _applied:
         return
     _applied.update(keep_pages=False, huge_pages=False)
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    # read when oneDNN computes first
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _PREPARED_PRODUCTS)
     if os.environ.get("HASTEN_ALLOCATOR") == "off" or platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
