@@ -7,7 +7,8 @@ On a CPU with dropout one function computes all buckets, forward and backward: t
 kernel has no dropout, and its fallback takes 12 ns per element for the mask. Queries are processed
 in chunks that see only the keys up to their end, which saves nearly half the work of long
 sequences. Gradients are written in place, without the concatenations of autograd. The backward pass
-keeps the attention weights in the precision of the queries, and one bit of the mask per weight.
+keeps the attention weights in the precision of the queries, and in a lower precision one bit of the
+mask per weight.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 
 from hasten.ops.attention.head_chunks import HeadChunk, head_chunks
 from hasten.ops.buckets import Bucket
-from hasten.ops.dense.dropout import keep_bytes, masks_of
+from hasten.ops.dense.dropout import keep_bytes, mask_of, masks_of
 from hasten.ops.dtypes import accumulation_dtype
 
 
@@ -109,6 +110,8 @@ class _BucketedAttention(torch.autograd.Function):
         pieces = head_chunks(buckets, heads, width)
         cells, kind = [piece.cells for piece in pieces], accumulation_dtype(query)
         bits = keep_bytes(sum(map(math.prod, cells)), drop)
+        if kind == query.dtype:  # the mask itself: faster than to expand its bits once more
+            bits = mask_of(bits, torch.Size([sum(map(math.prod, cells))]), drop, kind)
         kept = []
         with torch.autocast("cpu", enabled=False):
             for piece, mask in zip(pieces, masks_of(bits, cells, drop, kind), strict=True):
@@ -119,7 +122,7 @@ class _BucketedAttention(torch.autograd.Function):
                     alpha=scale,
                 )
                 weights = torch.softmax(scores, dim=-1, dtype=kind)
-                _put(piece, out, mask.mul_(weights).to(value.dtype), piece.of_keys(value))
+                _put(piece, out, (weights * mask).to(value.dtype), piece.of_keys(value))
                 kept.append(weights.to(query.dtype))
         ctx.pieces, ctx.cells, ctx.scale, ctx.drop = pieces, cells, scale, drop
         ctx.save_for_backward(query, key, value, bits, *kept)
@@ -138,7 +141,7 @@ class _BucketedAttention(torch.autograd.Function):
             grad_scores = torch._softmax_backward_data(
                 grad_weights.to(kind).mul_(mask), weights, -1, kind
             ).to(query.dtype)
-            dropped = mask.mul_(weights).to(value.dtype)
+            dropped = (weights * mask).to(value.dtype)
             _put(piece, grad_query, grad_scores, piece.of_keys(key))
             _add(piece, grad_value, dropped, upper)
             _add(piece, grad_key, grad_scores, piece.of_queries(query))

@@ -29,13 +29,15 @@ _CPU = torch.device("cpu")
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     """Zero elements with the given probability and scale the rest by 1 / (1 - probability).
 
-    On a CPU the backward pass keeps one bit per element.
+    On a CPU in a lower precision, the backward pass keeps one bit per element. In float32 it keeps
+    the mask, because expanding the bits twice costs more than it saves (measured with SASRec).
     """
     if not training or probability == 0.0:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, probability)
-    if torch.compiler.is_compiling():  # the compiler decides what to keep
+    # the compiler decides what to keep
+    if x.dtype == torch.float32 or torch.compiler.is_compiling():
         return x * keep_mask(x.shape, probability).to(x.dtype)
     dropped: Tensor = _Dropout.apply(x, probability)  # type: ignore[no-untyped-call]
     return dropped
@@ -109,8 +111,13 @@ def _(seed: Tensor, count: int, probability: float) -> Tensor:  # noqa: ARG001 -
 def mask_of(
     kept: Tensor, shape: torch.Size, probability: float, dtype: torch.dtype, first: int = 0
 ) -> Tensor:
-    """The mask of 0 and 1/(1-p) from :func:`keep_bytes`. first: the element that it begins with."""
+    """The mask of 0 and 1/(1-p) from :func:`keep_bytes`. first: the element that it begins with.
+
+    kept: may also be a mask itself, which is then cut.
+    """
     stop = first + shape.numel()
+    if kept.dtype == dtype:
+        return kept[first:stop].view(shape)
     if kept.dtype == torch.bool:
         return kept[first:stop].view(shape).to(dtype) / (1 - probability)
     table = (_BITS * kept_scale(probability)).to(dtype)
