@@ -146,7 +146,7 @@ def test_what_cannot_be_is_refused(files, tmp_path):
         with pytest.raises(error, match=says):
             hasten.train("hgt", table(), settings=settings, out=tmp_path / "run", quiet=True)
         assert not (tmp_path / "run").exists()
-    for model, says in (("hgt", "model.inputs=features takes them"), ("distmult", "no effect")):
+    for model, says in (("hgt", "add --set model.inputs=features"), ("distmult", "no effect")):
         settings = {"data.features.gene": files["gene"], "data.ratios": [0.7, 0.15, 0.15]}
         with pytest.raises(ConfigurationError, match=says):
             hasten.train(model, table(), settings=settings, out=tmp_path / "run", quiet=True)
