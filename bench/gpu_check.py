@@ -2,7 +2,8 @@
 
 Operations against their references, the guard against bad gradients without a host
 synchronisation, MMGCN's losses in half precision, SASRec in every precision and compiled, repeated
-runs under ``deterministic``, the process group (nccl) with as many processes as there are devices.
+runs under ``deterministic``, the peak memory that plans predict, the process group (nccl) with as
+many processes as there are devices.
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -74,6 +75,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     from bench.gpu_distributed import collectives, group_of_one
     from bench.gpu_losses import losses
     from bench.gpu_operations import OPERATIONS
+    from bench.gpu_plan import plan_peaks
     from bench.gpu_training import Synthetic, repeated, training_runs
 
     begin = time.perf_counter()
@@ -93,6 +95,8 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
             say(f"{run['name']}: {verdict(run)}")
         again = attempt(partial(repeated, device, Path(scratch), 1))
         say(f"repeated: {verdict(again)}")
+        operations["plan_peaks"] = attempt(partial(plan_peaks, device, Path(scratch)))
+        say(f"plan peaks: {verdict(operations['plan_peaks'])}")
         operations["group_of_one"] = attempt(partial(group_of_one, device, Path(scratch)))
         say(f"group of one: {verdict(operations['group_of_one'])}")
         operations["collectives"] = attempt(partial(collectives, device))

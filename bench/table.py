@@ -13,6 +13,7 @@ from typing import Any
 from bench.entries import ENTRIES
 from bench.harness import HASTEN
 from bench.machine import ROOT
+from bench.plan_accuracy import accuracy_table
 from bench.results import (
     blocks,
     digits,
@@ -62,6 +63,15 @@ How to read the tables:
 The same run of hasten without a setting and with it.
 
 {studies}
+
+## What hasten plan predicts
+
+`python -m bench.plan_accuracy` plans each run and trains it right after in a fresh process. Peak
+memory is `VmHWM`. Seconds per epoch are the median over the epochs of the run. A case outside the
+limits is measured twice more, and the median of the three errors counts. No finished runs correct
+the predictions. `pop` and `degree` take no steps, so they have no seconds per epoch and no sizes.
+
+{plan}
 
 ## Earlier measurements
 
@@ -189,6 +199,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     page = PAGE.format(
         comparisons=comparison_table(results, "../bench/results"),
         studies=study_table(results, "../bench/results"),
+        plan=accuracy_table("../bench/results", root / "bench" / "results"),
         earlier=earlier_table(earlier_results(root / "bench" / "results"), "../bench/results"),
     )
     readme = root / "README.md"

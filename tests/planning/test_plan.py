@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +18,12 @@ import pytest
 from hasten import api
 from hasten.build import with_sample
 from hasten.cli.main import main
+from hasten.cli.plan import _show
 from hasten.config_loading.build import build_config
-from hasten.errors import HastenError, UsageError
-from hasten.planning.finished_runs import measured_before
-from hasten.planning.plan import OutOfMemoryError, _found, plan_run
+from hasten.errors import HastenError, Interrupted, UsageError
+from hasten.planning import plan
+from hasten.planning.finished_runs import Measured, measured_before
+from hasten.planning.plan import OutOfMemoryError, Plan, _found, plan_run
 from hasten.planning.probe import probe
 from hasten.testing import assert_close
 
@@ -58,6 +65,24 @@ def test_a_plan_of_the_command_line_is_one_json_object(capsys):
     assert found["epochs"] == 2
     assert found["peak_memory_bytes"] == max(found["stages"].values())
     assert sum(found["memory"].values()) >= found["stages"]["training"]
+
+
+PLAN = Plan(
+    "sasrec", "sample", "cpu", {}, {}, {}, 100 << 20,
+    {"start": 2.0, "epoch": 1.0, "total": 12.0}, 10,
+    {"epoch": 3, "measured": 3}, 0,
+)  # fmt: skip
+
+
+def test_only_finished_runs_predict_the_time_to_the_best_epoch(monkeypatch, tmp_path, capsys):
+    _show(PLAN)
+    assert "time to the best epoch: not predicted" in capsys.readouterr().out
+    before = Measured(["runs/a"], 120 << 20, 2.0, 5)
+    monkeypatch.setattr(plan, "measured_before", lambda *_: before)
+    _show(PLAN.corrected_by(tmp_path, tmp_path))
+    text = capsys.readouterr().out
+    assert "time to the best epoch (epoch 5 in finished runs): 12.00 s" in text
+    assert "corrected by 1 finished runs" in text
 
 
 def test_errors_of_the_run_are_those_of_its_plan():
@@ -163,6 +188,64 @@ def test_a_crash_is_no_lack_of_memory(code, stderr, kind):
     with pytest.raises(HastenError) as raised:
         _found(ended)
     assert type(raised.value) is kind
+
+
+def alive(process: int) -> bool:
+    """Whether a process exists that is no zombie."""
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_probe_and_leaves_nothing(number, tmp_path, monkeypatch):
+    program = tmp_path / "probe"
+    program.write_text(f"""#!{sys.executable}
+import os, signal, sys, time
+os.mkdir(sys.argv[4])
+open({str(tmp_path / "process")!r}, "w").write(str(os.getpid()))
+os.kill(os.getppid(), {int(number)})
+time.sleep(60)
+""")
+    program.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    with pytest.raises(Interrupted) as raised:
+        plan_run(configured("pop"))
+    assert raised.value.exit_code == 128 + number
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not alive(int((tmp_path / "process").read_text()))
+
+
+def test_a_signal_after_the_probe_ends_the_plan_too(monkeypatch):
+    def found(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return asdict(PLAN)
+
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    monkeypatch.setattr(plan, "_found", found)
+    with pytest.raises(Interrupted):
+        plan_run(configured("pop"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_plan_of_the_command_line_leaves_nothing(number, tmp_path):
+    command = [sys.executable, "-m", "hasten", "plan", "sasrec", "--device", "cpu", "--json"]
+    with subprocess.Popen(
+        command, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        while not list(tmp_path.glob("hasten-plan-*/run/data.json")):
+            assert running.poll() is None
+            time.sleep(0.05)
+        os.killpg(running.pid, number)  # as a terminal does: the probe gets it too
+        stdout, _ = running.communicate(timeout=30)
+    assert running.returncode == 128 + number
+    assert json.loads(stdout)["error"]["code"] == "interrupted"
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
 
 
 def test_a_table_in_memory_cannot_be_planned():

@@ -94,10 +94,20 @@ def _show(found: Plan) -> None:
         f"{_time(found.seconds['epoch'])} for each epoch of {found.steps['epoch']:,} steps "
         f"({found.steps['measured']:,} measured), run folder {_bytes(found.disk_bytes)}"
     )
-    if (before := found.corrected) is not None:
+    if (before := found.corrected) is None:
+        if found.steps["epoch"]:
+            console.print(
+                "time to the best epoch: not predicted; only finished runs with these settings "
+                "tell it (--runs)"
+            )
+    else:
         console.print(
-            f"corrected by {len(before['runs'])} finished runs with these settings (best epoch "
-            f"{before['best_epoch']}): {', '.join(before['runs'][:3])}; the probe alone predicted "
+            f"time to the best epoch (epoch {before['best_epoch']} in finished runs): "
+            f"{_time(before['best_epoch_seconds'])}"
+        )
+        console.print(
+            f"corrected by {len(before['runs'])} finished runs with these settings: "
+            f"{', '.join(before['runs'][:3])}; the probe alone predicted "
             f"{_bytes(before['peak_memory_bytes'])}, {_time(before['epoch_seconds'])} (--runs off)",
             markup=False,
         )

@@ -30,8 +30,9 @@ class Plan:
     the largest. seconds: of the start, an epoch of training, an evaluation on the validation set, a
     checkpoint, and in total up to the last epoch. steps: of an epoch, and those that were measured.
     disk_bytes: of the run folder at the end. corrected: None, or ``{"runs": [path], "best_epoch",
-    "peak_memory_bytes", "epoch_seconds"}``: the finished runs whose peak memory and seconds of an
-    epoch replace what the probe predicted, which is kept here.
+    "best_epoch_seconds", "peak_memory_bytes", "epoch_seconds"}``: the finished runs whose peak
+    memory and seconds of an epoch replace what the probe predicted, which is kept here; their best
+    epoch, which only they can predict, and the seconds until its end.
     """
 
     model: str
@@ -61,7 +62,12 @@ class Plan:
         epoch = self.seconds["epoch"]
         seconds = {**self.seconds, "epoch": found.epoch_seconds}
         seconds["total"] += self.epochs * (found.epoch_seconds - epoch)
-        before = {"peak_memory_bytes": self.peak_memory_bytes, "epoch_seconds": epoch}
+        each = (seconds["total"] - seconds["start"]) / self.epochs
+        before = {
+            "best_epoch_seconds": seconds["start"] + found.best_epoch * each,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "epoch_seconds": epoch,
+        }
         return replace(
             self,
             peak_memory_bytes=found.peak_memory_bytes or self.peak_memory_bytes,
@@ -92,10 +98,12 @@ def plan_run(config: RunConfig, runs: Path | None = None) -> Plan:
                     command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
                 )
             plan = Plan(**_found(ended))
-            return plan if runs is None else plan.corrected_by(folder, runs)
+            plan = plan if runs is None else plan.corrected_by(folder, runs)
     except StopNow:
-        assert signals.received is not None
-        raise Interrupted("interrupted: nothing was planned", signals.received) from None
+        pass
+    if signals.received is not None:
+        raise Interrupted("interrupted: nothing was planned", signals.received)
+    return plan
 
 
 class OutOfMemoryError(HastenError):

@@ -1,0 +1,42 @@
+"""The peak memory that a plan predicts against that of the run, on a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.plan_accuracy import run_hasten
+
+#: a predicted peak may be off by this share of the measured one
+PEAK = 0.15
+#: sizes whose activations are most of the memory
+SETTINGS = {
+    "sasrec": ("model.width=128", "training.batch_size=2048"),
+    "tisasrec": ("model.width=64", "training.batch_size=1024"),
+    "kgat": ("model.width=64", "training.batch_size=1024"),
+    "mmgcn": ("model.width=256", "training.batch_size=4096"),
+    "conve": ("model.width=200", "training.batch_size=4096"),
+    "hgt": ("model.width=128", "model.hidden=128", "training.batch_size=2048"),
+}
+
+
+def plan_peaks(device: torch.device, scratch: Path) -> dict[str, Any]:
+    """Runs with a budget that none needs: they are planned first and keep what was predicted."""
+    found = {}
+    for model, settings in SETTINGS.items():
+        arguments = ["train", model, *(f"--set={each}" for each in settings), "--epochs", "2"]
+        arguments += ["--device", str(device), "--memory-budget", "100TB", "--quiet", "--json"]
+        plan = run_hasten(1, *arguments, "--out", str(scratch / f"plan-{model}"))["plan"]
+        peaks = [plan[kind]["peak_memory_bytes"] for kind in ("predicted", "measured")]
+        found[model] = {
+            "predicted": peaks[0],
+            "measured": peaks[1],
+            "error": peaks[0] / peaks[1] - 1,
+        }
+    off = [model for model, each in found.items() if abs(each["error"]) > PEAK]
+    outcome = {"passed": not off, "models": found}
+    return (
+        {**outcome, "error": f"off by more than {PEAK:.0%}: {', '.join(off)}"} if off else outcome
+    )
