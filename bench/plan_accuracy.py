@@ -6,7 +6,8 @@
 Each case plans a run, without finished runs to correct it, and right after it trains the same run
 in a fresh process: peak memory (``VmHWM``) and seconds per epoch, the median over its epochs. A
 case outside the limits is measured twice more, and the median of the three errors counts. Ends with
-1 if a peak is off by more than 10 % or an epoch by more than 25 %.
+1 if a peak is off by more than 10 % or an epoch by more than 25 %. ``--clock cpu``: one thread, and
+CPU seconds on both sides, for a machine that is not quiet.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from statistics import median
 from typing import Any
 
 from bench.data import plain_file
-from bench.machine import load
+from bench.machine import ROOT, load
 from bench.results import RESULTS, circumstances, page, write_result
 
 PEAK, SECONDS, ATTEMPTS = 0.10, 0.25, 3
+CPU_CLOCK = ROOT / "bench" / "cpu_clock"
 NAME, REAL, SAMPLE = "plan-accuracy", "real", "built-in sample"
+#: seconds of training in a run, and its fewest and most epochs
+_TRAINED, _FEWEST, _MOST = 5.0, 3, 20
 #: settings of the sizes: their activations are a small, a middling and the largest part
 _WIDTHS, _CONVE_WIDTHS, _BATCHES = (32, 64, 128), (50, 100, 200), (128, 512, 2048)
 #: the data of each model, and the recipe for them
@@ -61,7 +65,7 @@ class Case:
     recipe: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def arguments(self, epochs: int, threads: int) -> list[str]:
+    def arguments(self, threads: int) -> list[str]:
         """Of ``hasten plan`` and ``hasten train``. Raises FileNotFoundError without the data."""
         found = [self.model]
         if self.data != SAMPLE:
@@ -74,7 +78,6 @@ class Case:
             found.append(str(path))
         found += ["--recipe", f"{self.data}/{self.recipe}"] if self.recipe else []
         found += [f"--set={key}={value}" for key, value in self.settings.items()]
-        found += [] if self.model in FITTED else ["--epochs", str(epochs)]
         return [*found, "--threads", str(threads), "--json"]
 
 
@@ -95,10 +98,10 @@ def cases(models: Sequence[str], sizes: Sequence[str]) -> Iterator[Case]:
                 yield Case(model, size)
 
 
-def measure(case: Case, epochs: int, threads: int) -> dict[str, Any]:
+def measure(case: Case, threads: int) -> dict[str, Any]:
     """Attempts of a case until one is within the limits, and the median errors over them."""
     attempts: list[dict[str, float]] = []
-    arguments = case.arguments(epochs, threads)
+    arguments = case.arguments(threads)
     while len(attempts) < ATTEMPTS:
         attempts.append(attempt(arguments, threads))
         if len(attempts) == 1 and passes(summarize(attempts)):
@@ -109,18 +112,22 @@ def measure(case: Case, epochs: int, threads: int) -> dict[str, Any]:
 
 
 def attempt(arguments: Sequence[str], threads: int) -> dict[str, float]:
-    """Plan a run, then train it."""
+    """Plan a run, then train it for some epochs."""
     planned = run_hasten(threads, "plan", *arguments, "--runs", "off")
+    predicted = planned["seconds"]["epoch"]
+    count = int(min(_MOST, max(_FEWEST, _TRAINED / predicted))) if predicted else 1
+    epochs = ["--epochs", str(count)] if predicted else []
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
-        trained = run_hasten(threads, "train", *arguments, "--quiet", "--out", str(run))
+        trained = run_hasten(threads, "train", *arguments, *epochs, "--quiet", "--out", str(run))
         records = [json.loads(line) for line in (run / "metrics.jsonl").open()]
-    epochs = [record["seconds"] for record in records if record["kind"] == "train"]
+    seconds = [record["seconds"] for record in records if record["kind"] == "train"]
     return {
         "predicted_peak": planned["peak_memory_bytes"],
         "measured_peak": trained["peak_memory_bytes"],
-        "predicted_seconds": planned["seconds"]["epoch"],
-        "measured_seconds": median(epochs),
+        "predicted_seconds": predicted,
+        "measured_seconds": median(seconds),
+        "epochs": count,
     }
 
 
@@ -212,15 +219,20 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=tuple(MODELS))
     parser.add_argument("--sizes", nargs="+", default=["1", "2", "3", REAL])
-    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
     parser.add_argument("--no-record", action="store_true", help="print the table only")
     options = parser.parse_args(arguments)
+    if options.clock == "cpu":
+        options.threads = 1
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (str(CPU_CLOCK), os.environ.get("PYTHONPATH")))
+        )
     before, found, skipped = load(), [], []
     for case in cases(options.models, options.sizes):
         try:
-            found.append(measure(case, options.epochs, options.threads))
+            found.append(measure(case, options.threads))
             print(row(found[-1]), file=sys.stderr, flush=True)
         except FileNotFoundError as error:
             skipped.append({"model": case.model, "size": case.size, "reason": str(error)})
@@ -228,12 +240,13 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     result = {
         "name": NAME,
         **circumstances(before, options.provisional),
-        "settings": {"threads": options.threads, "epochs": options.epochs},
+        "settings": {"threads": options.threads, "clock": options.clock},
         "cases": found,
         "skipped": skipped,
         "repeat": "python -m bench.plan_accuracy " + " ".join(sys.argv[1:]),
     }
-    about = f"CPU, {options.threads} thread(s), runs of {options.epochs} epochs."
+    how = f"{options.threads} thread(s), {options.clock} seconds"
+    about = f"CPU, {how}, runs of {_FEWEST} to {_MOST} epochs."
     left_out = [f"- {s['model']}, {s['size']}: skipped, {s['reason']}" for s in skipped]
     text = page(result, about, [*table(found), "", summary(found), *left_out])
     print(text)
