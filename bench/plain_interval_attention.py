@@ -64,6 +64,9 @@ def gathered(
     [B, L, ...] and back.
     """
     query = query / math.sqrt(query.shape[-1])
+    # products with 257 columns are up to 4 times slower than with a multiple of 8
+    rows = (0, 0, 0, -len(key_table) % 8)
+    key_table, value_table = F.pad(key_table, rows), F.pad(value_table, rows)
     of_times = (query @ key_table.T).gather(-1, apart)
     scores = real(padded(query) @ key.mT).add_(of_times).add_(future)
     weights = dropout(scores.softmax(dim=-1))

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hasten.ops.attention.head_chunks import HeadChunk, chunks, head_chunks
 from hasten.ops.buckets import Bucket
@@ -131,6 +132,11 @@ def interval_attention_reference(
     return torch.cat(parts)
 
 
+def _padded(table: Tensor) -> Tensor:
+    """With zero rows up to a multiple of 8: products with 257 columns are up to 4 times slower."""
+    return F.pad(table, (0, 0, 0, -len(table) % 8))
+
+
 def _pieces(intervals: Intervals, heads: int, width: int) -> list[tuple[HeadChunk, Tensor]]:
     """Every chunk of queries, with the intervals to the keys that it sees."""
     pairs = [each for of_bucket in intervals.pairs for _ in range(heads) for each in of_bucket]
@@ -162,7 +168,7 @@ class _IntervalAttention(torch.autograd.Function):
         width, dtype = query.shape[1], query.dtype
         ctx.scale = 1 / math.sqrt(width // heads)
         query = query * ctx.scale
-        tables = key_table.to(dtype), value_table.to(dtype)
+        tables = _padded(key_table.to(dtype)), _padded(value_table.to(dtype))
         out = torch.empty_like(query)
         pieces = _pieces(intervals, heads, width)
         cells = sum(pairs.numel() for _, pairs in pieces)
@@ -184,7 +190,7 @@ class _IntervalAttention(torch.autograd.Function):
                     kept += [weights.to(dtype), bins]
         ctx.pieces, ctx.drop = pieces, drop
         ctx.save_for_backward(query, key, value, *tables, bits, *kept)
-        ctx.dtypes = key_table.dtype, value_table.dtype
+        ctx.dtypes, ctx.rows = (key_table.dtype, value_table.dtype), len(key_table)
         return out
 
     @staticmethod
@@ -220,7 +226,10 @@ class _IntervalAttention(torch.autograd.Function):
                 else:
                     into.add_(new)
         grad_query.mul_(ctx.scale)
-        of_tables = grad_key_table.to(ctx.dtypes[0]), grad_value_table.to(ctx.dtypes[1])
+        of_tables = (
+            grad[: ctx.rows].to(kind)
+            for grad, kind in zip((grad_key_table, grad_value_table), ctx.dtypes, strict=True)
+        )
         return grad_query, grad_key, grad_value, *of_tables, None, None, None
 
 
@@ -246,7 +255,7 @@ def _bins(weights: Tensor, count: int, pairs: Tensor, dtype: torch.dtype) -> Ten
 
 def _outer(bins: Tensor, x: Tensor) -> Tensor:
     """Σ bins_i ⊗ x_i over all queries: [count, d]."""
-    return bins.flatten(0, 1).T @ x.flatten(0, 1)
+    return (x.flatten(0, 1).T @ bins.flatten(0, 1)).T
 
 
 def _hide_future(scores: Tensor) -> None:
