@@ -263,7 +263,10 @@ class HGT(Model):
                 targets = nodes[start : start + block]
                 hop = graph.hop(targets, everything=True)
                 own = x[start : start + block]
-                part = layer.attend(hop.edges.to(x.device), own, hop.own_sizes, keys, values)
+                queries = layer.query(own, hop.own_sizes)
+                part = layer.attend(
+                    hop.edges.to(x.device), own, hop.own_sizes, queries, keys, values
+                )
                 found.append(self._after(number, part, hop.own_sizes))
             x = torch.cat(found)
         return torch.cat([self._finish(x[s : s + block]) for s in range(0, graph.nodes, block)])

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from hasten.errors import ConfigurationError
 from hasten.ops.attention.edge_attention import Path, edge_attention
+from hasten.ops.dense.grouped_linear import grouped_linear
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.typed_edges import TypedEdges
 
@@ -32,9 +33,15 @@ class TypedLinear(nn.Module):
 
     def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """[N, K] of rows x [N, D] that are sorted by type; sizes: rows of each type [T]."""
-        parts = torch.split(x, list(sizes))
-        maps = zip(parts, self.weight, self.bias, strict=True)
-        return torch.cat([F.linear(part, weight.T, bias) for part, weight, bias in maps])
+        return grouped_linear(x, self.weight, self.bias, sizes)
+
+
+def joined(maps: Sequence[TypedLinear], x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """The results of several maps of the same rows, by one product for each type."""
+    weight = torch.cat([each.weight for each in maps], dim=2)
+    bias = torch.cat([each.bias for each in maps], dim=1)
+    widths = [each.weight.shape[2] for each in maps]
+    return grouped_linear(x, weight, bias, sizes).split(widths, dim=1)
 
 
 class HGTLayer(nn.Module):
@@ -78,25 +85,30 @@ class HGTLayer(nn.Module):
         """
         # once for the three maps, under autocast
         x = x.to(autocast_dtype(x))
-        mine = x if own is None else own.to(x.dtype)
-        counts = sizes if own_sizes is None else own_sizes
-        keys, values = self.key(x, sizes), self.value(x, sizes)
-        return self.attend(edges, mine, counts, keys, values, keep)
+        if own is None or own_sizes is None:
+            own, own_sizes = x, sizes
+            queries, keys, values = joined((self.query, self.key, self.value), x, sizes)
+        else:
+            own = own.to(x.dtype)
+            queries = self.query(own, own_sizes)
+            keys, values = joined((self.key, self.value), x, sizes)
+        return self.attend(edges, own, own_sizes, queries, keys, values, keep)
 
     def attend(
         self,
         edges: TypedEdges,
         own: Tensor,
         sizes: Sequence[int],
+        queries: Tensor,
         keys: Tensor,
         values: Tensor,
         keep: Tensor | None = None,
     ) -> Tensor:
-        """The same from keys and values of the sources."""
+        """The same from the queries of the destinations and keys and values of the sources."""
         scale = self.prior / math.sqrt(self.out // self.heads)
         found = edge_attention(
             edges,
-            self.query(own, sizes),
+            queries,
             keys,
             values,
             self.attention * scale[:, :, None, None],
