@@ -41,7 +41,7 @@ def joined(maps: Sequence[TypedLinear], x: Tensor, sizes: Sequence[int]) -> Sequ
     weight = torch.cat([each.weight for each in maps], dim=2)
     bias = torch.cat([each.bias for each in maps], dim=1)
     widths = [each.weight.shape[2] for each in maps]
-    return grouped_linear(x, weight, bias, sizes).split(widths, dim=1)
+    return torch.split(grouped_linear(x, weight, bias, sizes), widths, dim=1)
 
 
 class HGTLayer(nn.Module):
