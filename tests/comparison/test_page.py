@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -48,6 +49,7 @@ def made(*estimates: float, error: float = 0.002, margin: Margin | None = None) 
             for number, (difference, verdict) in enumerate(zip(differences, verdicts, strict=True))
         ),
         notes=("a note",),
+        trained_on=("A processor, 2 cores, torch 2.13.0",),
         seconds_per_seed=60,
     )
 
@@ -90,6 +92,21 @@ def test_names_are_escaped():
     assert "conve on &lt;umls&gt;" in text
     assert "lr=0 &amp; &lt;b&gt;" in text
     assert "<b>" not in text
+
+
+def test_the_page_names_the_machine_and_the_seeds():
+    assert "seeds 0; trained on A processor, 2 cores, torch 2.13.0" in page(made(0.0))
+
+
+def test_long_names_fit_into_the_figure():
+    found = made(0.0)
+    name = ", ".join(f"training.option_{number}={number}" for number in range(9))
+    setting = replace(found.alternatives[0].setting, name=name)
+    alternatives = (replace(found.alternatives[0], setting=setting),)
+    text = page(replace(found, alternatives=alternatives))
+    labels = re.findall(r'<text x="20"[^>]*>([^<]*)</text>', text)
+    assert labels == [f"{name[:43]}…"]
+    assert f">{name}</strong>" in text
 
 
 def test_the_figure_has_an_interval_for_each_alternative():

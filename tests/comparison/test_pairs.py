@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from typing import get_args
@@ -93,6 +94,11 @@ def test_the_same_settings_again_are_equivalent(runs):
     assert found.verdicts() == {"same settings again": "equivalent"}
     assert found.alternatives[0].differences["ndcg@10"].interval() == (0, 0)
     assert "one seed" in found.notes[0]
+
+
+def test_the_machine_and_the_versions_are_named(runs):
+    (where,) = compare(runs, "base-0", "wide-0").trained_on
+    assert re.search(r"\d cores, torch 2\.\d+.*, hasten \d", where)
 
 
 def test_runs_without_a_partner_are_named(runs):

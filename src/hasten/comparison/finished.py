@@ -82,6 +82,15 @@ class FinishedRun:
         devices = [each.get("name") for each in self.environment.get("devices") or []]
         return cpu.get("model"), cpu.get("usable"), tuple(devices)
 
+    @property
+    def trained_on(self) -> str:
+        """The machine and the versions, for a reader."""
+        cpu, cores, devices = self.machine
+        versions = self.environment.get("versions") or {}
+        parts = [cpu, cores and f"{cores} cores", *devices]
+        parts += [f"{name} {versions[name]}" for name in ("torch", "hasten") if name in versions]
+        return ", ".join(str(part) for part in parts if part)
+
 
 @dataclass
 class Setting:

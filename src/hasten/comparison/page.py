@@ -17,13 +17,15 @@ _STYLE = """
   --back: #16181c; --margin: #1d3325; --equivalent: #4cc26a; --better: #4cc26a; --worse: #ff7b72;
   --open: #9aa2ad; } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
-  max-width: 56rem; margin: 0 auto; padding: 1.5rem 1rem; }
+  max-width: 64rem; margin: 0 auto; padding: 1.5rem 1rem; }
 h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .soft { color: var(--soft); } .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line);
+table { border-collapse: collapse; font-variant-numeric: tabular-nums;
+  font-size: .9rem; }
+th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
-svg { width: 100%; height: auto; display: block; } svg text { fill: var(--text); font-size: 14px; }
+svg { width: 100%; max-width: 56rem; height: auto; display: block; }
+svg text { fill: var(--text); font-size: 14px; }
 svg .soft { fill: var(--soft); font-size: 12px; }
 @media (max-width: 40rem) { svg text { font-size: 24px; } svg .soft { font-size: 20px; } }
 .equivalent { color: var(--equivalent); stroke: var(--equivalent); }
@@ -110,7 +112,7 @@ def _figure(found: Comparison) -> str:
         low, high = difference.interval()
         y = _ROW * number + 38
         parts.append(
-            f'<text x="{_LEFT}" y="{y - 16}">{escape(each.setting.name)}</text>'
+            f'<text x="{_LEFT}" y="{y - 16}">{escape(_shortened(each.setting.name))}</text>'
             f'<g class="{_class(each.verdict.outcome)}" stroke-width="3">'
             f'<line x1="{x(low)}" x2="{x(high)}" y1="{y}" y2="{y}"/>'
             f'<circle cx="{x(difference.estimate)}" cy="{y}" r="5" fill="currentColor"/></g>'
@@ -123,6 +125,11 @@ def _figure(found: Comparison) -> str:
     label = escape(f"Intervals of the differences in {found.metric}")
     inner = "\n".join(parts)
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">\n{inner}\n</svg>'
+
+
+def _shortened(name: str) -> str:
+    """A name that fits into the figure on a phone; the list above it has the whole name."""
+    return name if len(name) <= 44 else f"{name[:43]}…"
 
 
 def _ticks(reach: float) -> Sequence[float]:

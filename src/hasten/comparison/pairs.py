@@ -115,6 +115,7 @@ def compare_settings(
             )
         ),
         notes=tuple(notes),
+        trained_on=tuple(dict.fromkeys(run.trained_on for run in found)),
         path=folder,
         seconds_per_seed=seconds_per_seed,
     )

@@ -51,6 +51,8 @@ class Comparison:
     baseline: SettingResult
     alternatives: tuple[Alternative, ...]
     notes: tuple[str, ...]
+    #: the machines and versions with which the runs were trained
+    trained_on: tuple[str, ...] = ()
     #: the folder with the page and the cached values, if there is one
     path: Path | None = None
     #: mean wall seconds to train one seed of all settings, if they were trained for this
@@ -74,6 +76,7 @@ class Comparison:
             "baseline": _setting_json(self.baseline),
             "alternatives": [_alternative_json(each) for each in self.alternatives],
             "notes": list(self.notes),
+            "trained_on": list(self.trained_on),
             "seconds_per_seed": self.seconds_per_seed,
         }
 

@@ -72,10 +72,13 @@ def about(found: Comparison) -> list[str]:
     count = found.alternatives[0].differences[found.metric].users
     several = len(found.alternatives)
     corrected = f", corrected for {several} alternatives (Holm)" if several > 1 else ""
+    seeds = ", ".join(map(str, found.baseline.seeds))
+    machines = f"; trained on {' and '.join(found.trained_on)}" if any(found.trained_on) else ""
     return [
         f"{found.part} part, {count:,} {found.units}; margin {found.margin.text()}, set "
         f"beforehand; level 5 %{corrected}",
         f"protocol: {found.protocol}",
+        f"seeds {seeds}{machines}",
     ]
 
 
