@@ -121,6 +121,16 @@ def test_missing_files_and_exchanged_weights_are_named(copied):
     assert changed == ["data/items.parquet is missing", "best/weights.safetensors was replaced"]
 
 
+def test_a_damaged_checkpoint_of_the_last_repeated_epoch_is_named(copied, capsys):
+    path = copied / "checkpoints" / "epoch-0002" / "weights.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert main(["verify", str(copied), "--epochs", "2"]) == 1
+    assert "epoch-0002/weights.safetensors: damaged" in capsys.readouterr().err
+    assert verify.verify(copied, epochs=1)["same"]
+
+
 def test_another_result_is_not_the_same(finished, monkeypatch, capsys):
     """Training that has changed: losses, metrics and weights differ."""
     real = SASRec.next_item_loss

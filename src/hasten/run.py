@@ -91,7 +91,14 @@ def train(
                 changes = requested_changes(config.model_copy(update={"out": existing}))
                 given = (config, table) if resume_auto and not processes.restarts else None
                 first = _resume_joined(processes, existing, None, changes, quiet, begin, given)
-        if not refit or first.stopped_by == "max_time":
+        if not refit:
+            return first
+        if first.stopped_by == "max_time":
+            if processes.is_rank0:
+                write_stderr(
+                    "the time limit ended the run before the refit: to go on and refit, repeat "
+                    f"the command with  --resume auto --out {first.run}"
+                )
             return first
         return _refit(processes, resolved, table, quiet, first)
 

@@ -7,7 +7,6 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +60,12 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
     if epochs is not None and not 1 <= epochs <= record["epochs"]:
         raise UsageError(f"--epochs {epochs}: the run has 1 to {record['epochs']} complete epochs")
     until = epochs or record["epochs"]
+    # checkpoints of epochs are not kept for ever
+    at = folder.checkpoints / checkpoint_name(until, 0)
+    try:
+        kept = recorded_hash(at, WEIGHTS, verify=True) if at.exists() else None
+    except CheckpointError as error:
+        return found | {"changed": [str(error)]}
     with tempfile.TemporaryDirectory(prefix="hasten-verify-") as scratch:
         again = Path(scratch) / "run"
         _prepare(folder, again, record)
@@ -68,7 +73,7 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
             resume(again, quiet=quiet, until=until)
         except Interrupted as error:
             raise Interrupted("interrupted: nothing was compared", error.signal_number) from error
-        return found | _compare(folder, record, RunFolder.open(again, lock=False), until)
+        return found | _compare(folder, record, RunFolder.open(again, lock=False), until, kept)
 
 
 def _prepare(folder: RunFolder, again: Path, record: Mapping[str, Any]) -> None:
@@ -101,8 +106,9 @@ def _repeatable(config: RunConfig, effective: Mapping[str, Any]) -> RunConfig:
 
 
 def _compare(
-    folder: RunFolder, record: Mapping[str, Any], again: RunFolder, until: int
+    folder: RunFolder, record: Mapping[str, Any], again: RunFolder, until: int, kept: str | None
 ) -> dict[str, Any]:
+    """kept: the hash of the weights after the last repeated epoch, if there is a checkpoint."""
     repeated, _ = read_record(again)
     recorded_lines, repeated_lines = _lines(folder.path), _lines(again.path)
     best = record["metrics"]["epoch"]
@@ -117,9 +123,7 @@ def _compare(
         for part in ("valid", "test"):
             metrics += _pairs(f"{part} of the best", record["metrics"][part], best, repeated)
     weights = {}
-    with suppress(CheckpointError):  # checkpoints of epochs are not kept for ever
-        at = folder.checkpoints / checkpoint_name(until, 0)
-        before = record["weights"]["final"] if whole else recorded_hash(at, WEIGHTS, verify=True)
+    if before := record["weights"]["final"] if whole else kept:
         weights[f"epoch {until}"] = before == repeated["weights"]["final"]
     if selected or whole:
         weights["best"] = record["weights"].get("best") == repeated["weights"]["best"]

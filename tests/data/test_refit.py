@@ -114,6 +114,22 @@ def test_an_interrupted_selection_is_continued_by_the_same_command(tmp_path, mon
     assert found.selected is not None
 
 
+def test_a_time_limit_before_the_refit_is_told_with_the_command_that_goes_on(tmp_path, capsys):
+    out = tmp_path / "run"
+    given = {**SMALL, "out": str(out)}
+    limited = build_config("sasrec", flags={**given, "training.max_time": 1e-9})
+    first = run.train(limited, table=sequences(), quiet=True, refit=True)
+    assert first.stopped_by == "max_time"
+    assert (
+        f"before the refit: to go on and refit, repeat the command with  --resume auto --out {out}"
+        in (capsys.readouterr().err)
+    )
+    config = build_config("sasrec", flags={**given, "training.max_time": 3600.0})
+    found = run.train(config, table=sequences(), quiet=True, resume_auto=True, refit=True)
+    assert found.run == out / "refit"
+    assert "refit" not in capsys.readouterr().err
+
+
 def test_a_restart_within_the_refit_keeps_the_selection(tmp_path, monkeypatch):
     given = {"settings": SMALL, "out": str(tmp_path / "run"), "quiet": True, "refit": True}
     selected = api.train("sasrec", sequences(), **given).summary.selected
