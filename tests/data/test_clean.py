@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hasten.arrays import distinct
 from hasten.config import InteractionOptions
 from hasten.data.columns import times
-from hasten.data.columns.raw import TimeColumn
+from hasten.data.columns.times import TimeColumn
 from hasten.data.interactions import clean
 from hasten.data.interactions.clean import Columns
 from hasten.data.interactions.load import load_table

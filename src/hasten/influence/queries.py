@@ -12,7 +12,7 @@ import numpy as np
 
 from hasten.arrays import Int64
 from hasten.config import DataOptions
-from hasten.data.graph.vocabularies import unite_roles
+from hasten.data.columns.ids import vocabulary
 from hasten.data.readers.triples import read_triples
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, KnowledgeGraph, Triples
 from hasten.errors import DataError, UsageError
@@ -56,7 +56,7 @@ def read_test_triples(path: Path, data: DataOptions) -> list[tuple[str, str, str
     options = data.model_copy(update={"ids": "labels"})
     read = read_triples(path, options)
     united = [
-        unite_roles(name, (name,), [read], options.ids) for name in TRIPLE
+        vocabulary(name, (name,), [read], options.ids) for name in TRIPLE
     ]  # refuses bad rows with their line
     columns = [ids.labels.take(ids.codes[0]).to_pylist() for ids in united]
     return [(str(h), str(r), str(t)) for h, r, t in zip(*columns, strict=True)]

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.data.columns.ids import BadIds, Ids, unite
-from hasten.data.columns.raw import IdColumn
+from hasten.data.columns.ids import BadIds, IdColumn, Ids, unite
 
 
 def column(*values) -> IdColumn:

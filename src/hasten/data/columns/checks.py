@@ -187,8 +187,8 @@ def printable(text: str, limit: int = 80) -> str:
 class Rows(Protocol):
     """A file or table that can be read row by row, to report rows that cannot be used.
 
-    source: its name in messages; expected: the form of a good row, in words; header: texts of the
-    header's id cells; rules: those that do not depend on the ids.
+    source: its name in messages; expected: the form of a good row, in words; rules: those that do
+    not depend on the ids.
     """
 
     @property
@@ -196,9 +196,6 @@ class Rows(Protocol):
 
     @property
     def expected(self) -> str: ...
-
-    @property
-    def header(self) -> frozenset[str]: ...
 
     @property
     def rules(self) -> Rules: ...
@@ -223,6 +220,11 @@ def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str 
     """
     problems = chain.from_iterable(source.problems(rules) for source in sources)
     return _refusal(sources, problems, cause, remedy)
+
+
+def refused(rows: Rows, cause: str) -> DataError:
+    """The error for the rows of one file that break its own rules. cause: as above."""
+    return broken_rules([rows], rows.rules, cause)
 
 
 def bad_rows(

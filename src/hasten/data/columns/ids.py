@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,45 @@ from hasten.data.columns.checks import (
     Rules,
     broken_rules,
 )
-from hasten.data.columns.raw import IdColumn
 
 Mode = Literal["auto", "numbers", "labels"]
 _ZEROS = r"^0[0-9]+$"
 #: if more than this share of the ids are numbers, the others are taken as damaged
 _NEARLY_ALL = 0.99
 _REMEDY = "if they are labels, not numbers: --set data.ids=labels"
+
+
+@dataclass(frozen=True, eq=False)
+class IdColumn:
+    """A dictionary-encoded column of ids.
+
+    codes: int32 [n], positions in values; values: string or int64 Arrow array [distinct].
+    """
+
+    codes: NDArray[np.int32]
+    values: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> IdColumn:
+        """Encode an Arrow column; one that is encoded already is not copied to plain text."""
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        unified = column.unify_dictionaries()
+        codes = np.concatenate([np.asarray(chunk.indices) for chunk in unified.chunks])
+        return cls(codes.astype(np.int32, copy=False), unified.chunk(0).dictionary)
+
+    def texts(self) -> list[str]:
+        """The distinct values as Python strings."""
+        texts: list[str] = self.values.cast(pa.string()).to_pylist()
+        return texts
+
+    def marked(self, values: list[bool]) -> NDArray[np.bool_]:
+        """Bool [n]: the rows whose distinct value is marked."""
+        rows: NDArray[np.bool_] = np.array(values, bool)[self.codes]
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,17 +82,17 @@ class BadIds(ValueError):
         self.rule, self.cause = rule, cause
 
 
-def vocabulary(
-    kind: str, roles: Sequence[str], columns: Sequence[IdColumn], rows: Sequence[Rows], mode: Mode
-) -> Ids:
+def vocabulary(kind: str, roles: Sequence[str], files: Sequence[Any], mode: Mode = "auto") -> Ids:
     """The ids of some roles over all files as one sorted vocabulary (see :func:`unite`).
 
-    kind: what the ids name, for messages; columns: one a file and role; rows: of the files.
+    kind: what the ids name, for messages; files: their columns, as attributes named by role.
 
     Raises:
         DataError: ids that cannot be used, with their lines.
     """
-    header = frozenset().union(*(source.header for source in rows))
+    columns = [getattr(file, role) for file in files for role in roles]
+    rows: list[Rows] = [file.rows for file in files]
+    header = frozenset().union(*(source.rules.header for source in rows))
     try:
         return unite(kind, columns, mode, header)
     except BadIds as error:

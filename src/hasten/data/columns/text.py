@@ -6,7 +6,6 @@ refused with their offset. A byte order mark and CRLF are accepted.
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import hashlib
 import os
@@ -154,75 +153,61 @@ def scan(path: Path) -> TextScan:
     Raises:
         DataError: not UTF-8, a control character or a lone carriage return, with offset and line.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
     digest = hashlib.sha256()
     offset = newlines = 0
-    last = b"\n"
     last_quote = -1
     hexadecimal = False
-    try:
-        with open_bytes(path) as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-                if not block.isascii() or decoder.getstate()[0]:
-                    decoder.decode(block)
-                if block.translate(None, _NOT_CONTROLS) or _lone_return(last, block):
-                    raise _bad_byte(path)
-                if (quote := block.rfind(b'"')) >= 0:
-                    last_quote = offset + quote
-                hexadecimal = hexadecimal or b"0x" in block or b"0X" in block
-                newlines += block.count(b"\n")
-                offset += len(block)
-                last = block[-1:]
-            decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _bad_byte(path) from error
-    if last == b"\r":
-        raise DataError(f"{path}: a carriage return ends the file without a line feed")
+    ended = True
+    with open_bytes(path) as file:
+        while lines := file.read(_BLOCK) + file.readline():
+            if not _is_clean(lines):
+                raise DataError(f"{path}: {_first_problem(lines, offset, newlines + 1)}")
+            digest.update(lines)
+            if (quote := lines.rfind(b'"')) >= 0:
+                last_quote = offset + quote
+            hexadecimal = hexadecimal or b"0x" in lines or b"0X" in lines
+            newlines += lines.count(b"\n")
+            offset += len(lines)
+            ended = lines.endswith(b"\n")
     source = {"name": path.name, "sha256": digest.hexdigest(), "bytes": offset}
     source = file_digest(path) if is_gzip(path) else source
-    return TextScan(source, newlines + (last != b"\n"), last_quote, hexadecimal)
+    return TextScan(source, newlines + (not ended), last_quote, hexadecimal)
 
 
-def _lone_return(last: bytes, block: bytes) -> bool:
-    """Whether a carriage return is not followed by a line feed; one that ends the block may be."""
-    if last == b"\r" and block[:1] != b"\n":
-        return True
-    return block.count(b"\r") - block.endswith(b"\r") != block.count(b"\r\n")
-
-
-def _bad_byte(path: Path) -> DataError:
-    """The error for the first byte that text must not hold, found line by line."""
-    offset = 0
-    with open_bytes(path) as file:
-        for number, line in enumerate(file, 1):
-            body = line[:-2] if line.endswith(b"\r\n") else line.rstrip(b"\n")
-            if message := _byte_problem(path, body, offset, number):
-                return DataError(message)
-            offset += len(line)
-    raise AssertionError("every byte is one of text")
-
-
-def _byte_problem(path: Path, line: bytes, offset: int, number: int) -> str | None:
-    """The message about the first bad byte of a line that begins at the offset, or None."""
+def _is_clean(lines: bytes) -> bool:
+    """Whether whole lines are UTF-8 without control characters and lone carriage returns."""
+    if lines.translate(None, _NOT_CONTROLS) or lines.count(b"\r") != lines.count(b"\r\n"):
+        return False
     try:
-        line.decode()
-    except UnicodeDecodeError as error:
-        hint = " (UTF-16?)" if offset == 0 and line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        return (
-            f"{path}: not UTF-8{hint}: byte 0x{line[error.start]:02x} "
-            f"at offset {offset + error.start}, line {number}; "
-            "convert it, e.g. iconv -f latin1 -t utf-8"
-        )
-    if bad := line.translate(None, _NOT_CONTROLS):
-        what = "a NUL byte" if bad[0] == 0 else f"the control character 0x{bad[0]:02x}"
-        return f"{path}: {what} at offset {offset + line.index(bad[0])}, line {number}"
-    if (index := line.find(b"\r")) >= 0:
-        return (
-            f"{path}: a carriage return inside line {number} (offset {offset + index}); "
-            "lines end in LF or CRLF"
-        )
-    return None
+        return lines.isascii() or bool(lines.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _first_problem(lines: bytes, offset: int, number: int) -> str:
+    """The first byte of whole lines that text must not hold. offset, number: of the first line."""
+    for line in lines.split(b"\n"):
+        body = line.removesuffix(b"\r")
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            hint = " (UTF-16?)" if offset == 0 and body[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+            return (
+                f"not UTF-8{hint}: byte 0x{body[error.start]:02x} "
+                f"at offset {offset + error.start}, line {number}; "
+                "convert it, e.g. iconv -f latin1 -t utf-8"
+            )
+        if bad := body.translate(None, _NOT_CONTROLS):
+            what = "a NUL byte" if bad[0] == 0 else f"the control character 0x{bad[0]:02x}"
+            return f"{what} at offset {offset + body.index(bad[0])}, line {number}"
+        if (index := body.find(b"\r")) >= 0:
+            return (
+                f"a carriage return inside line {number} (offset {offset + index}); "
+                "lines end in LF or CRLF"
+            )
+        offset += len(line) + 1
+        number += 1
+    return "a carriage return ends the file without a line feed"
 
 
 def checked_lines(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:

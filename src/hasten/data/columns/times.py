@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.data.columns.raw import TimeColumn, TimeUnit
 from hasten.errors import DataError
 
+TimeUnit = Literal["s", "ms", "us", "ns"]
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_FINER: dict[TimeUnit, TimeUnit] = {"s": "ms", "ms": "us", "us": "ns"}
 #: later than any real time in seconds (the year 5138), earlier than 1973 in milliseconds
 _ABSURD = 1e11
 _YEAR = 365.25 * 86400
+
+
+@dataclass(frozen=True, eq=False)
+class TimeColumn:
+    """Times since 1970, int64 or float64 [n]. unit None: as ``data.time_unit`` says."""
+
+    values: NDArray[np.int64] | NDArray[np.float64]
+    unit: TimeUnit | None = None
 
 
 def joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:

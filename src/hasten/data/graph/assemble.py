@@ -15,10 +15,11 @@ from hasten.data.columns.parts import given_parts
 from hasten.data.graph import policies, statistics
 from hasten.data.graph.dictionaries import Dictionary
 from hasten.data.graph.splits import random_parts
-from hasten.data.graph.typed_links import link_parts, stored_links
+from hasten.data.graph.typed_links import chosen_edges, link_parts, stored_links
 from hasten.data.graph.vocabularies import compact, index_triples
 from hasten.data.readers.interface import TripleColumns, parts_of_files
 from hasten.data.readers.names import with_names
+from hasten.data.readers.node_table import NodeTable
 from hasten.data.tables import KnowledgeGraph, Source, Triples
 from hasten.errors import DataError
 
@@ -33,7 +34,7 @@ class GraphRead:
     """What was read, in order (train, valid, test).
 
     triples: those of each file, with its part (None: not named). names, relation_names: label ->
-    name. typed: entities are ``type::id``. keep: which triples of all files to use; None: all.
+    name. typed: entities are ``type::id``. nodes: the table of a typed graph's nodes.
     """
 
     name: str
@@ -47,7 +48,7 @@ class GraphRead:
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     typed: bool = False
-    keep: NDArray[np.bool_] | None = None
+    nodes: NodeTable | None = None
 
 
 def assemble_graph(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
@@ -65,12 +66,17 @@ def assemble_graph(read: GraphRead, options: TripleOptions, seed: int) -> Knowle
 
 def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
     sources = [columns for columns, _ in read.triples]
-    notes = [*read.notes, *chain.from_iterable(columns.notes for columns in sources)]
+    found: list[str] = []
     triples, entities, relations, outside = index_triples(
-        sources, options.ids, (read.entities, read.relations), notes
+        sources, options.ids, (read.entities, read.relations), found
     )
-    row = np.arange(len(triples)) if read.keep is None else np.flatnonzero(read.keep)
-    triples, outside = triples.take(row), outside[row]
+    row, notes = np.arange(len(triples)), [*read.notes]
+    if read.typed:
+        sizes = {columns.source: len(columns) for columns in sources}
+        where = read.path or read.name
+        row = chosen_edges(triples, entities, relations, sizes, read.nodes, options, where, notes)
+        triples, outside = triples.take(row), outside[row]
+    notes += [*chain.from_iterable(columns.notes for columns in sources), *found]
     counts: dict[str, Any] = {"read": len(row)}
     if read.typed:
         triples, relations, kept = stored_links(

@@ -13,10 +13,10 @@ from hasten.data.columns.text import file_digest
 from hasten.data.graph.assemble import GraphRead, assemble_graph
 from hasten.data.graph.dictionaries import Dictionary, read_dictionary, read_relation_names
 from hasten.data.graph.files import located
-from hasten.data.graph.load_typed import filtered_table, holds_typed, read_typed
+from hasten.data.graph.load_typed import holds_typed, read_typed
 from hasten.data.readers import triples, typed
+from hasten.data.readers.arrow import as_arrow, open_memory
 from hasten.data.readers.columns import TRIPLE_ROLES
-from hasten.data.readers.memory import as_arrow, open_memory
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
@@ -79,7 +79,9 @@ def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
     """Triples, or typed edges with the columns of PrimeKG."""
     arrow = as_arrow(table, name)
     if typed.is_typed_table(arrow.column_names):
-        return filtered_table(typed.read_edge_table(arrow, name), options, name)
+        refuse_options("a table in memory", options, ("nodes", "edges"))
+        edges, names = typed.read_edge_table(arrow, name)
+        return GraphRead(name, None, "table", [(edges, None)], names=names, typed=True)
     columns = open_memory(table, options, name, TRIPLE_ROLES).triples()
     return GraphRead(name, None, "table", [(columns, None)])
 

@@ -1,12 +1,8 @@
-"""Load the typed edges of a graph, restricted to the configured nodes and relations."""
+"""Load the typed edges of a graph, and the table of its nodes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest, sample
@@ -21,12 +17,11 @@ from hasten.data.sources.files import (
     data_files,
     located_parts,
     part_files,
-    refuse_options,
     resolve,
     set_name,
 )
 from hasten.data.tables import TYPE_MARK
-from hasten.errors import DataError, UsageError, did_you_mean
+from hasten.errors import DataError, UsageError
 
 _NODE_TABLES = ("nodes.tsv", "nodes.csv")
 _OF_TYPED = ("nodes", "edges", "node_types", "edge_types", "symmetric")
@@ -65,7 +60,7 @@ def _first_claims(options: TripleOptions) -> bool:
 
 
 def read_typed(options: TripleOptions) -> GraphRead:
-    """Read the edges of the files, filtered by type and relation.
+    """Read the edges of the files.
 
     Raises:
         DataError: with file, line and text.
@@ -88,8 +83,7 @@ def read_typed(options: TripleOptions) -> GraphRead:
     digests = () if nodes is None else (file_digest(nodes.path),)
     forms = "+".join(dict.fromkeys(file.form for file in files))
     name, path = set_name(where), str(where)
-    graph = GraphRead(name, path, forms, read, names=names, files=digests, typed=True)
-    return _filtered(graph, nodes, options)
+    return GraphRead(name, path, forms, read, names=names, files=digests, typed=True, nodes=nodes)
 
 
 def typed_files(options: TripleOptions) -> list[EdgeFile]:
@@ -98,14 +92,6 @@ def typed_files(options: TripleOptions) -> list[EdgeFile]:
     form = str(options.format) if named else ""
     default = "" if options.nodes is None else METAEDGES
     return [typed.open_edge_file(*found, form, default) for found in _files(options)]
-
-
-def filtered_table(edges: typed.TypedEdges, options: TripleOptions, name: str) -> GraphRead:
-    """The edges of a table in memory, filtered by type and relation."""
-    refuse_options("a table in memory", options, ("nodes", "edges"))
-    columns, names = edges
-    read = GraphRead(name, None, "table", [(columns, None)], names=names, typed=True)
-    return _filtered(read, None, options)
 
 
 def _files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
@@ -141,75 +127,3 @@ def _nodes(options: TripleOptions, first: EdgeFile) -> NodeTable | None:
     beside = [first.path.with_name(name) for name in _NODE_TABLES] if not options.edges else []
     found = [path for path in beside if path.is_file()]
     return read_nodes(found[0]) if found and first.form == METAEDGES else None
-
-
-def _filtered(read: GraphRead, nodes: NodeTable | None, options: TripleOptions) -> GraphRead:
-    """What was read, with ``keep``: the edges that have the chosen types and relations."""
-    sources, where, notes = [columns for columns, _ in read.triples], read.path or read.name, []
-    kinds = {kind for source in sources for kind in _kinds(source)}
-    relations = {r for source in sources for r in source.relation.texts()}
-    listed = kinds if nodes is None else {*nodes.types, *kinds}
-    _check_known("data.node_types", options.node_types, listed, "node type", where)
-    _check_known("data.edge_types", options.edge_types, relations, "relation", where)
-    keep = [_matching(source, options) for source in sources]
-    if left := sum(int((~rows).sum()) for rows in keep):
-        notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")
-    used = {
-        text for source, rows in zip(sources, keep, strict=True) for text in _ends(source, rows)
-    }
-    wanted = listed if options.node_types is None else set(options.node_types)
-    bare = sorted(wanted - {text.split(TYPE_MARK)[0] for text in used})
-    if options.edge_types is None and bare:
-        table = where if nodes is None else str(nodes.path)
-        raise DataError(
-            f"{table}: nodes of type {', '.join(map(repr, bare))} have no edges in {where}: "
-            "leave the type out with data.node_types, or add its edges"
-        )
-    if nodes is not None:
-        chosen = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in wanted]
-        if isolated := len(chosen) - len(used.intersection(chosen)):
-            notes.append(f"{isolated:,} of {len(chosen):,} nodes have no edge and were left out")
-    read.keep = np.concatenate(keep) if left else None
-    read.notes = tuple(notes)
-    return read
-
-
-def _matching(source: TripleColumns, options: TripleOptions) -> NDArray[np.bool_]:
-    """[n] the edges of one file between the chosen types, under the chosen relations."""
-    keep = np.ones(len(source), bool)
-    if options.node_types is not None:
-        for end in (source.head, source.tail):
-            keep &= end.marked([t.split(TYPE_MARK)[0] in options.node_types for t in end.texts()])
-    if options.edge_types is not None:
-        keep &= source.relation.marked([r in options.edge_types for r in source.relation.texts()])
-    if not keep.any():
-        raise DataError(f"{source.source}: no edge is left by data.node_types and data.edge_types")
-    return keep
-
-
-def _kinds(source: TripleColumns) -> set[str]:
-    texts = (*source.head.texts(), *source.tail.texts())
-    return {text.split(TYPE_MARK)[0] for text in texts}
-
-
-def _ends(source: TripleColumns, rows: NDArray[np.bool_]) -> set[str]:
-    """The labels of the nodes that the marked edges join."""
-    found: set[str] = set()
-    for end in (source.head, source.tail):
-        used = np.zeros(len(end.values), bool)
-        used[end.codes[rows]] = True
-        found.update(end.values.filter(pa.array(used)).to_pylist())
-    return found
-
-
-def _check_known(
-    key: str, chosen: tuple[str, ...] | None, known: set[str], what: str, where: str
-) -> None:
-    for name in chosen or ():
-        if name not in known:
-            raise DataError(
-                f"{where}: {key}: unknown {what} {name!r}{did_you_mean(name, known)} "
-                f"(there are {', '.join(sorted(known))})"
-            )
-    if chosen is not None and not chosen:
-        raise DataError(f"{key} names nothing: leave it out for all")

@@ -8,16 +8,84 @@ directions are stored, always in the same part.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
 from hasten.arrays import Int64
+from hasten.config import TripleOptions
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
 from hasten.data.graph.node_types import symmetric_relations, type_codes
 from hasten.data.graph.splits import held_out
-from hasten.data.tables import Triples, Vocabulary
-from hasten.errors import DataError
+from hasten.data.readers.node_table import NodeTable
+from hasten.data.tables import TYPE_MARK, Triples, Vocabulary
+from hasten.errors import DataError, did_you_mean
+
+
+def chosen_edges(
+    triples: Triples,
+    entities: Vocabulary,
+    relations: Vocabulary,
+    files: Mapping[str, int],
+    nodes: NodeTable | None,
+    options: TripleOptions,
+    where: str,
+    notes: list[str],
+) -> Int64:
+    """The rows of the edges with the types and relations that the options choose.
+
+    files: name -> edges of each, in the order of the triples; where: the data, for messages.
+
+    Raises:
+        DataError: a type or relation that does not exist, or nothing left of a file or a type.
+    """
+    names, code = type_codes(entities.labels)
+    texts = relations.labels.cast(pa.string()).to_pylist()
+    kinds = {*names, *(() if nodes is None else nodes.types)}
+    _check_known("data.node_types", options.node_types, kinds, "node type", where)
+    _check_known("data.edge_types", options.edge_types, {*texts}, "relation", where)
+    keep = np.ones(len(triples), bool)
+    if options.node_types is not None:
+        chosen = np.isin(names, options.node_types)[code]
+        keep &= chosen[triples.head] & chosen[triples.tail]
+    if options.edge_types is not None:
+        keep &= np.isin(texts, options.edge_types)[triples.relation]
+    for source, rows in zip(files, np.split(keep, np.cumsum([*files.values()])), strict=False):
+        if not rows.any():
+            raise DataError(f"{source}: no edge is left by data.node_types and data.edge_types")
+    if left := int((~keep).sum()):
+        notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")
+    used = np.zeros(len(entities), bool)
+    used[triples.head[keep]] = used[triples.tail[keep]] = True
+    wanted = kinds if options.node_types is None else set(options.node_types)
+    bare = sorted(wanted - {names[i] for i in np.unique(code[used])})
+    if options.edge_types is None and bare:
+        table = where if nodes is None else str(nodes.path)
+        raise DataError(
+            f"{table}: nodes of type {', '.join(map(repr, bare))} have no edges in {where}: "
+            "leave the type out with data.node_types, or add its edges"
+        )
+    if nodes is not None:
+        listed = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in wanted]
+        joined = set(entities.labels.filter(pa.array(used)).to_pylist())
+        if isolated := len(listed) - len(joined.intersection(listed)):
+            notes.append(f"{isolated:,} of {len(listed):,} nodes have no edge and were left out")
+    return np.flatnonzero(keep)
+
+
+def _check_known(
+    key: str, chosen: tuple[str, ...] | None, known: set[str], what: str, where: str
+) -> None:
+    for name in chosen or ():
+        if name not in known:
+            raise DataError(
+                f"{where}: {key}: unknown {what} {name!r}{did_you_mean(name, known)} "
+                f"(there are {', '.join(sorted(known))})"
+            )
+    if chosen is not None and not chosen:
+        raise DataError(f"{key} names nothing: leave it out for all")
 
 
 def stored_links(

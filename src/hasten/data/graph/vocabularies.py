@@ -13,18 +13,6 @@ from hasten.data.readers.interface import TripleColumns
 from hasten.data.tables import Triples, Vocabulary
 
 
-def unite_roles(
-    kind: str, roles: tuple[str, ...], sources: list[TripleColumns], mode: ids.Mode = "auto"
-) -> ids.Ids:
-    """One vocabulary over the columns of these roles.
-
-    Raises:
-        DataError: ids that cannot be used, with their lines.
-    """
-    columns = [getattr(source, role) for source in sources for role in roles]
-    return ids.vocabulary(kind, roles, columns, [source.rows for source in sources], mode)
-
-
 def index_triples(
     sources: list[TripleColumns],
     mode: ids.Mode,
@@ -39,8 +27,8 @@ def index_triples(
     Raises:
         DataError: ids that cannot be used, with their lines.
     """
-    found = unite_roles("entity", ("head", "tail"), sources, mode)
-    kinds = unite_roles("relation", ("relation",), sources, mode)
+    found = ids.vocabulary("entity", ("head", "tail"), sources, mode)
+    kinds = ids.vocabulary("relation", ("relation",), sources, mode)
     notes += [*found.notes, *kinds.notes]
     head, tail, relation = (
         np.concatenate(codes) for codes in (found.codes[::2], found.codes[1::2], kinds.codes)

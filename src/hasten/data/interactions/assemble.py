@@ -109,9 +109,8 @@ def _join(
                 f"{', '.join(holding)} with a {what} column, but not the other files: "
                 "give all of them the same columns"
             )
-    rows, mode = [events.rows for events in sources], options.ids
-    users = ids.vocabulary("user", ("user",), [events.user for events in sources], rows, mode)
-    items = ids.vocabulary("item", ("item",), [events.item for events in sources], rows, mode)
+    users = ids.vocabulary("user", ("user",), sources, options.ids)
+    items = ids.vocabulary("item", ("item",), sources, options.ids)
     notes += [*users.notes, *items.notes]
     rating, time, key = None, None, None
     if timed := [events.time for events in sources if events.time is not None]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from hasten.arrays import Int64, distinct
 from hasten.data.columns.checks import counted
-from hasten.data.graph.vocabularies import unite_roles
+from hasten.data.columns.ids import vocabulary
 from hasten.data.interactions.id_lists import NumberedList
 from hasten.data.readers.interface import TripleColumns
 from hasten.data.tables import Dataset, Facts, Triples, Vocabulary
@@ -33,8 +33,8 @@ def attach_knowledge(
     Raises:
         DataError: an id that its list lacks, or no triple about any item.
     """
-    entities = unite_roles("entity", ("head", "tail"), [columns])
-    relations = unite_roles("relation", ("relation",), [columns])
+    entities = vocabulary("entity", ("head", "tail"), [columns])
+    relations = vocabulary("relation", ("relation",), [columns])
     notes = list(columns.notes)
     for role, found in (("entity", entities), ("relation", relations)):
         if role in lists:

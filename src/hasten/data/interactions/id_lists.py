@@ -130,7 +130,7 @@ def read_links(path: Path) -> dict[str, str]:
     """
     lines = text.checked_lines(path)
     first = lines[0][1]
-    separator = next((s for s in _SEPARATORS if len(cells.split_or_empty(first, s)) > 1), None)
+    separator = cells.fitting(first, _SEPARATORS)
     if separator is None:
         raise DataError(f"{path}: line {lines[0][0]}: one cell only: {first!r}\n{_LINK}")
     typed = atomic_header(first, separator)

@@ -8,8 +8,8 @@ from typing import Any
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.assemble import Read, assemble
-from hasten.data.readers import read_file
-from hasten.data.readers.memory import open_memory
+from hasten.data.readers import recognize
+from hasten.data.readers.arrow import open_memory
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
@@ -56,9 +56,9 @@ def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-
         options = options.model_copy(update={"times": str(files.times)})
     formats, events = set(), []
     for path, part in files.parts:
-        form, found = read_file(path, options)
-        formats.add(form)
-        events.append((found, part))
+        reader, beginning, claim = recognize(path, options)
+        formats.add(reader.name)
+        events.append((reader.read(beginning, claim), part))
     if files.times is not None and formats != {"sequences"}:
         raise UsageError(f"data.times goes with sequences, not with {'+'.join(sorted(formats))}")
     read = Read(files.name, files.path, "+".join(sorted(formats)), events, notes=notes)

@@ -12,8 +12,8 @@ from hasten.data.interactions.attach_knowledge import attach_knowledge
 from hasten.data.interactions.id_lists import add_id_lists, read_links, read_list
 from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
 from hasten.data.interactions.load import load_unordered
+from hasten.data.readers.arrow import open_memory
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
-from hasten.data.readers.memory import open_memory
 from hasten.data.readers.recbole import atomic_header
 from hasten.data.readers.triples import read_triples
 from hasten.data.sources import catalogue

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample, sample
-from hasten.data.readers.columnar import PARQUET
+from hasten.data.readers.arrow import PARQUET
 from hasten.data.readers.delimited import DELIMITED
 from hasten.data.readers.interface import Claim, Events, Reader
 from hasten.data.readers.lines import LINES
@@ -19,7 +19,7 @@ from hasten.errors import ConfigurationError, DataError, did_you_mean
 
 READERS = {reader.name: reader for reader in (DELIMITED, PARQUET, LINES, SEQUENCES, RECBOLE)}
 
-__all__ = ["READERS", "Claim", "Events", "Reader", "read_file", "recognize"]
+__all__ = ["READERS", "Claim", "Events", "Reader", "recognize"]
 
 
 def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, Claim]:
@@ -53,9 +53,3 @@ def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, 
         reasons = [f"  {name}: {reason}" for name, reason in claims.items()]
         head = f"{path}: no format is recognized; choose with --format. What each says:"
     raise DataError("\n".join([head, *reasons]))
-
-
-def read_file(path: Path, options: InteractionOptions) -> tuple[str, Events]:
-    """The name of the file's format, and its interactions."""
-    reader, beginning, claim = recognize(path, options)
-    return reader.name, reader.read(beginning, claim)

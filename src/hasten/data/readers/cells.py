@@ -86,6 +86,11 @@ def split_or_empty(line: str, separator: str) -> list[str]:
         return []
 
 
+def fitting(line: str, separators: Iterable[str], least: int = 2) -> str | None:
+    """The first separator that divides a line into so many cells, or None."""
+    return next((s for s in separators if len(split_or_empty(line, s)) >= least), None)
+
+
 def rows_of(lines: Iterable[str], separator: str) -> list[list[str]]:
     """The cells of those lines that can be split."""
     return [row for line in lines if (row := split_or_empty(line, separator))]

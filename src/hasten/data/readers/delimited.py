@@ -6,9 +6,8 @@ from hasten.config import InteractionOptions
 from hasten.data.columns.checks import looks_numeric, part_of
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.claims import header_claim
 from hasten.data.readers.columns import check_distinct, find_roles
-from hasten.data.readers.interface import Claim, Reader
+from hasten.data.readers.interface import Claim, Reader, header_claim
 
 _SEPARATORS = (",", "\t", ";", "|", "::", cells.BLANKS)
 

@@ -116,9 +116,7 @@ def _npy(path: Path) -> FeatureFile:
     return FeatureFile(path, _matrix(path, values), None)
 
 
-def _matrix(path: Path, values: Any) -> NDArray[Any]:
-    if not isinstance(values, np.ndarray):
-        raise DataError(f"{path}: an archive of arrays; {_AS_NUMBERS}")
+def _matrix(path: Path, values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind not in "fiu":
         raise DataError(f"{path}: values of type {values.dtype}, not numbers; {_AS_NUMBERS}")
     if values.ndim != 2 or not values.size:

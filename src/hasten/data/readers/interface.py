@@ -6,7 +6,7 @@ cells only need ``claim``: :func:`.separated.read` reads them from the layout th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from hasten.config import InteractionOptions
 from hasten.data.columns.checks import LocatedRows, Rows
-from hasten.data.columns.raw import IdColumn, TimeColumn
+from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample
+from hasten.data.columns.times import TimeColumn
+from hasten.data.readers.cells import Layout
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,6 +90,57 @@ class Claim:
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     layout: Any = None
+
+
+def unused_note(names: Sequence[str], roles: Mapping[str, int]) -> tuple[str, ...]:
+    """The note about the columns that have no role, if there are any."""
+    unused = [name for i, name in enumerate(names) if i not in roles.values()]
+    return (f"columns not used: {', '.join(unused)}",) if unused else ()
+
+
+def header_claim(
+    reason: str | None,
+    names: Sequence[str],
+    roles: dict[str, int],
+    text: tuple[str, Sequence[str], int] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Claim:
+    """A claim by the names of the columns. reason: None to list the columns.
+
+    text: of separated text, the separator, the cells of the header and the number of its line.
+    """
+    layout = None
+    if text is not None:
+        separator, cells, line = text
+        layout = Layout(separator, len(cells), roles, tuple(cells), line)
+    columns = {role: names[i] for role, i in roles.items()}
+    details = {"columns": columns, "header": list(names)}
+    return Claim(
+        reason=reason or f"a header with the columns {', '.join(columns.values())}",
+        details=details if layout is None else {"separator": layout.separator, **details},
+        notes=(*notes, *unused_note(names, roles)),
+        layout=layout,
+    )
+
+
+def position_claim(
+    separator: str, width: int, roles: dict[str, int], notes: tuple[str, ...] = ()
+) -> Claim:
+    """A claim for lines without a header."""
+    return Claim(
+        reason=f"{width} cells a line and no header",
+        details={
+            "separator": separator,
+            "columns": {role: str(position + 1) for role, position in roles.items()},
+        },
+        notes=notes,
+        layout=Layout(separator, width, roles),
+    )
+
+
+def order_note(roles: Mapping[str, int]) -> str:
+    """The note about the order that the columns are assumed to have."""
+    return f"no header: columns taken as {' '.join(sorted(roles, key=lambda role: roles[role]))}"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from hasten.config import InteractionOptions
 from hasten.data.columns.checks import looks_numeric, time_rule
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.claims import order_note, position_claim
 from hasten.data.readers.columns import SYNONYMS, plain, positional_roles
-from hasten.data.readers.interface import Claim, Reader
+from hasten.data.readers.interface import Claim, Reader, order_note, position_claim
 from hasten.errors import DataError
 
 _SEPARATORS = ("::", "\t", ",", ";", "|", cells.BLANKS)
@@ -20,11 +19,10 @@ _MOSTLY = 0.9
 
 
 def _claim(sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
-    usual = cells.separators(options.separator, _SEPARATORS)
-    fitting = [s for s in usual if len(cells.split_or_empty(sample.texts[0], s)) > 1]
-    if not fitting:
+    separator = cells.fitting(sample.texts[0], cells.separators(options.separator, _SEPARATORS))
+    if separator is None:
         return "the first line has one cell only"
-    rows = cells.rows_of(sample.texts, fitting[0])
+    rows = cells.rows_of(sample.texts, separator)
     width, frequency = Counter(len(row) for row in rows).most_common(1)[0]
     if not named:
         if any(not position.strip().isdecimal() for position in options.columns.values()):
@@ -45,7 +43,7 @@ def _claim(sample: Sample, options: InteractionOptions, named: bool) -> Claim | 
     if width > 2 and len(rows) > 1 and len({row[0] for row in rows}) == len(rows):
         notes = (*notes, "every line has another user; if each is a user with its items, in "
                  "order: --format sequences")  # fmt: skip
-    return position_claim(fitting[0], width, roles, (order_note(roles), *notes))
+    return position_claim(separator, width, roles, (order_note(roles), *notes))
 
 
 def _decline(  # noqa: PLR0911 - one return a reason

@@ -87,12 +87,11 @@ def _layout(path: Path, first: str) -> tuple[str, int, int, int]:
         if found is None:
             raise DataError(f"{path}: no column of names among {', '.join(names)}")
         return "\t", *found, 1
-    for separator in _SEPARATORS:
-        row = cells.split_or_empty(first, separator)
-        if len(row) > 1:
-            header = _header(row)
-            return (separator, *header, 1) if header else (separator, 0, 1, 0)
-    raise DataError(f"{path}: line 1 has no separator: {first!r}\n{_EXPECTED}")
+    separator = cells.fitting(first, _SEPARATORS)
+    if separator is None:
+        raise DataError(f"{path}: line 1 has no separator: {first!r}\n{_EXPECTED}")
+    header = _header(cells.split_or_empty(first, separator))
+    return (separator, *header, 1) if header else (separator, 0, 1, 0)
 
 
 def _header(row: list[str]) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hasten.data.columns.checks import NAME_ROLES, Rules, bad_rows, broken_rules, printable
-from hasten.data.columns.raw import IdColumn
+from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.table import Table

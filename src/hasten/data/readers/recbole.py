@@ -7,9 +7,8 @@ import re
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.claims import header_claim
 from hasten.data.readers.columns import find_roles
-from hasten.data.readers.interface import Claim, Reader
+from hasten.data.readers.interface import Claim, Reader, header_claim
 from hasten.errors import DataError
 
 _CELL = re.compile(r"\s*([^:\s][^:]*):(token|float|token_seq|float_seq)\s*")

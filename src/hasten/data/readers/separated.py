@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from hasten.data.columns import text
-from hasten.data.columns.checks import first_rule
+from hasten.data.columns.checks import first_rule, refused
 from hasten.data.columns.text import Sample
 from hasten.data.readers.cells import BLANKS, Layout, rows_of
 from hasten.data.readers.interface import Claim, Events
@@ -67,7 +67,7 @@ def _read(rows: TextRows, times: _Times) -> pa.Table:
                 return _arrow(rows.path, rows.layout, kind, join_blanks)
             except pa.ArrowInvalid as error:
                 cause = cause or str(error)
-    raise rows.error(cause)
+    raise refused(rows, cause)
 
 
 def _arrow(path: Path, layout: Layout, times: _Times, join_blanks: bool) -> pa.Table:

@@ -21,13 +21,14 @@ from hasten.data.columns.checks import (
     MAX_TIME,
     Problem,
     Rules,
-    broken_rules,
     counted,
     looks_numeric,
+    refused,
     time_problem,
 )
-from hasten.data.columns.raw import IdColumn, TimeColumn
+from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample
+from hasten.data.columns.times import TimeColumn
 from hasten.data.readers import cells
 from hasten.data.readers.interface import Claim, Events, Reader
 from hasten.errors import DataError
@@ -71,7 +72,6 @@ class _Files:
     path: Path
     times: Path | None
     separator: str
-    header: frozenset[str] = frozenset()
     rules: Rules = field(default_factory=Rules)
 
     @property
@@ -136,9 +136,6 @@ class _Files:
                 row = trimmed.split(self.separator) if plain else cells.split(line, self.separator)
                 yield number, line, row
 
-    def error(self, cause: str) -> DataError:
-        return broken_rules([self], self.rules, cause)
-
 
 #: lines of different lengths: their first cells, the others, and how many others each has
 _Ragged = tuple[pa.ChunkedArray, pa.ChunkedArray, NDArray[np.int64]]
@@ -150,15 +147,15 @@ def _read(_: Sample, claim: Claim) -> Events:
     first, rest, counts = _ragged(files, files.path, encode=True)
     users = IdColumn.of(first)
     if len(np.unique(users.codes)) < len(users.codes):
-        raise files.error("a user has two lines")
+        raise refused(files, "a user has two lines")
     time = None
     if files.times is not None:
         scans.append(text.scan(text.require_file(files.times)))
         time = _times(files, files.times, counts, users)
     if any(found.last_quote >= 0 for found in scans):
-        raise files.error("double quotes")
+        raise refused(files, "double quotes")
     if any(found.hexadecimal for found in scans) and next(files.problems(files.rules), None):
-        raise files.error("")
+        raise refused(files, "")
     if not len(rest):
         raise DataError(f"{files.path}: 0 interactions, no user has an item")
     empty = int(np.count_nonzero(counts == 0))
@@ -178,7 +175,7 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
     same = len(keys) == len(users) and np.array_equal(counts, lengths)
     mine, theirs = (column.values.take(pa.array(column.codes)) for column in (users, keys))
     if not same or not mine.equals(theirs):
-        raise files.error("the lines of the two files differ")
+        raise refused(files, "the lines of the two files differ")
     for kind in (pa.int64(), pa.float64()):
         try:
             values = rest.cast(kind).to_numpy()
@@ -186,7 +183,7 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
             continue
         if np.all(np.abs(values) <= MAX_TIME):
             return TimeColumn(values)
-    raise files.error("a time that is not a number")
+    raise refused(files, "a time that is not a number")
 
 
 def _ragged(files: _Files, path: Path, encode: bool) -> _Ragged:

@@ -11,14 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from hasten.data.columns.checks import (
-    MAX_RATING,
-    MAX_TIME,
-    LocatedRows,
-    broken_rules,
-    part_of,
-)
-from hasten.data.columns.raw import IdColumn, TimeColumn
+from hasten.data.columns.checks import MAX_RATING, MAX_TIME, LocatedRows, part_of, refused
+from hasten.data.columns.ids import IdColumn
+from hasten.data.columns.times import TimeColumn
 from hasten.data.readers.interface import Events, TripleColumns
 from hasten.errors import DataError
 
@@ -63,7 +58,7 @@ class Table:
 
     def refuse(self, cause: str) -> NoReturn:
         """Raise the error that names the bad rows."""
-        raise broken_rules([self.rows], self.rows.rules, cause)
+        raise refused(self.rows, cause)
 
     def ids(self, role: str) -> IdColumn:
         """A column of ids, dictionary-encoded: text or whole numbers."""

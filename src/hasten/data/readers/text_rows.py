@@ -11,9 +11,8 @@ from pathlib import Path
 
 from hasten.arrays import Int64
 from hasten.data.columns import text
-from hasten.data.columns.checks import ID_ROLES, Problem, Rules, TimeRule, broken_rules
+from hasten.data.columns.checks import ID_ROLES, Problem, Rules, TimeRule, refused
 from hasten.data.readers.cells import BLANKS, Layout, split
-from hasten.errors import DataError
 
 _QUOTE = "a double quote that does not enclose a whole cell"
 
@@ -35,15 +34,10 @@ class TextRows:
         return self.layout.expected()
 
     @property
-    def header(self) -> frozenset[str]:
-        if not self.layout.header:
-            return frozenset()
-        positions = [p for role, p in self.layout.columns.items() if role in ID_ROLES]
-        return frozenset(self.layout.header[position] for position in positions)
-
-    @property
     def rules(self) -> Rules:
-        return Rules(time=self.time, header=self.header)
+        header, columns = self.layout.header, self.layout.columns
+        ids = frozenset(header[i] for role, i in columns.items() if header and role in ID_ROLES)
+        return Rules(time=self.time, header=ids)
 
     def skips(self, line: str) -> bool:
         """Whether a line counts as blank."""
@@ -84,10 +78,6 @@ class TextRows:
             if row in wanted:
                 yield f"line {number}", line
 
-    def error(self, cause: str) -> DataError:
-        """The error that names the lines that break the rules; without any, the cause."""
-        return broken_rules([self], self.rules, cause)
-
     def check_lines(self, found: text.TextScan, rows: int) -> None:
         """Check that the file has as many lines as rows were read, and what bulk reading accepts.
 
@@ -98,9 +88,9 @@ class TextRows:
         if found.lines - header_rows != rows:
             blank = sum(1 for _, line in text.lines_of(self.path) if self.skips(line))
             if found.lines - header_rows - blank != rows:
-                raise self.error("the number of rows differs from the number of lines")
+                raise refused(self, "the number of rows differs from the number of lines")
         if found.hexadecimal and next(self.problems(self.rules), None) is not None:
-            raise self.error("")
+            raise refused(self, "")
 
     def check_quotes(self, last_quote: int) -> None:
         """Check that every double quote encloses a cell of one line. last_quote: its offset.
@@ -109,9 +99,9 @@ class TextRows:
             DataError: with the lines.
         """
         if self.layout.quoted and not self.quotes_pair_up(last_quote + 1):
-            raise self.error(_QUOTE)
+            raise refused(self, _QUOTE)
         if last_quote >= 0 and not self.layout.quoted:
-            raise self.error("a double quote in a file whose cells are not quoted")
+            raise refused(self, "a double quote in a file whose cells are not quoted")
 
     def quotes_pair_up(self, stop: int) -> bool:
         """Whether every double quote before the offset ``stop`` encloses a cell of one line."""

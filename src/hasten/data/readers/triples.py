@@ -11,8 +11,7 @@ from hasten.config import DataOptions
 from hasten.data.columns.checks import looks_numeric, time_rule
 from hasten.data.columns.text import Sample, sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.claims import header_claim, order_note, position_claim
-from hasten.data.readers.columnar import MAGIC, claim_parquet, open_parquet
+from hasten.data.readers.arrow import MAGIC, claim_parquet, open_parquet
 from hasten.data.readers.columns import (
     SYNONYMS,
     TRIPLE_ROLES,
@@ -21,7 +20,13 @@ from hasten.data.readers.columns import (
     plain,
     positional_roles,
 )
-from hasten.data.readers.interface import Claim, TripleColumns
+from hasten.data.readers.interface import (
+    Claim,
+    TripleColumns,
+    header_claim,
+    order_note,
+    position_claim,
+)
 from hasten.errors import DataError
 
 NAME = "triples"
@@ -42,13 +47,18 @@ def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
         return claim_parquet(beginning.path, options.columns, TRIPLE_ROLES)
     if not beginning.lines:
         return "not text"
-    separator = _separator(beginning, options)
+    first = beginning.texts[0]
+    separator = cells.fitting(first, cells.separators(options.separator, _SEPARATORS), _WIDTH)
     if separator is None:
         return "the first line has fewer than three cells"
-    header = cells.stripped(beginning.texts[0], separator)
-    if _header_like(header, options):
-        return _claim_header(beginning, separator, header, options)
-    return _claim_lines(beginning, separator, options, named)
+    header = cells.stripped(first, separator)
+    if not _header_like(header, options):
+        return _claim_lines(beginning, separator, options, named)
+    check_distinct(str(beginning.path), header)
+    roles = find_roles(str(beginning.path), header, options.columns, TRIPLE_ROLES)
+    if isinstance(roles, str):
+        return roles
+    return header_claim(None, header, roles, (separator, header, beginning.lines[0][0]))
 
 
 def recognize(path: Path, options: DataOptions) -> tuple[Sample, Claim]:
@@ -72,13 +82,6 @@ def read_triples(path: Path, options: DataOptions) -> TripleColumns:
     return separated.open_table(beginning, claimed.layout, claimed.notes).triples()
 
 
-def _separator(beginning: Sample, options: DataOptions) -> str | None:
-    """The first separator that gives the first line three cells or more."""
-    usual = cells.separators(options.separator, _SEPARATORS)
-    first = beginning.texts[0]
-    return next((s for s in usual if len(cells.split_or_empty(first, s)) >= _WIDTH), None)
-
-
 def _header_like(row: list[str], options: DataOptions) -> bool:
     """Whether a first line names the columns of triples."""
     if any(not name.strip().isdecimal() for name in options.columns.values()):
@@ -86,16 +89,6 @@ def _header_like(row: list[str], options: DataOptions) -> bool:
     if options.columns:
         return False
     return all(any(plain(cell) in SYNONYMS[role] for cell in row) for role in _ORDER)
-
-
-def _claim_header(
-    beginning: Sample, separator: str, header: list[str], options: DataOptions
-) -> Claim | str:
-    check_distinct(str(beginning.path), header)
-    roles = find_roles(str(beginning.path), header, options.columns, TRIPLE_ROLES)
-    if isinstance(roles, str):
-        return roles
-    return header_claim(None, header, roles, (separator, header, beginning.lines[0][0]))
 
 
 def _claim_lines(

@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from hasten.data.columns.checks import LocatedRows, bad_rows, printable
-from hasten.data.columns.raw import IdColumn
+from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample, sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.claims import header_claim
-from hasten.data.readers.columnar import open_arrow
-from hasten.data.readers.interface import Claim, TripleColumns
+from hasten.data.readers.arrow import open_arrow
+from hasten.data.readers.interface import Claim, TripleColumns, header_claim
 from hasten.data.readers.node_table import NodeTable, label_of, labels_of, unified
 from hasten.data.readers.table import Table
 from hasten.data.tables import TYPE_MARK
