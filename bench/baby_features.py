@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.data import Int64, data_folder
-from hasten.data.modality import Modality
+from hasten.data.tables import Modality
 from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
 
 WIDTHS = {"baby": (4096, 384), "music4all": (1024, 384)}

@@ -88,7 +88,7 @@ def small_gallery() -> Dataset:
 
     from hasten.config import InteractionOptions
     from hasten.data.interactions.load import load_table
-    from hasten.data.modality import Modality
+    from hasten.data.tables import Modality
     from hasten.data.samples.features import make_gallery
 
     made = make_gallery(150, 300, 1500)

@@ -19,12 +19,10 @@ from hasten.config import (
     TripleOptions,
     TypedGraphOptions,
 )
-from hasten.data.graph.load import load_graph, load_graph_table
-from hasten.data.graph.node_features import with_node_features
+from hasten.data.graph.load import load_graph, load_graph_table, with_node_features
 from hasten.data.interactions.load import load_dataset, load_table
-from hasten.data.interactions.load_features import load_features
+from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
-from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.refit import refitted
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, VALID, AnyDataset

@@ -12,8 +12,7 @@ import pytest
 from hasten.config import AnyDataOptions, FeatureOptions, PairOptions
 from hasten.data.detect import load_any
 from hasten.data.interactions import store_features
-from hasten.data.interactions.load_features import load_features
-from hasten.data.interactions.load_pairs import load_pairs
+from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.text_features import write_text_features
 from hasten.data.overview import inspect
 from hasten.data.samples.features import make_gallery

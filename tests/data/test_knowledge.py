@@ -12,8 +12,8 @@ import pytest
 
 from hasten.config import AnyDataOptions, KnowledgeOptions, PairOptions
 from hasten.data.detect import load_any
+from hasten.data.interactions.load_features import load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
-from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.interactions.splits import carve_valid
 from hasten.data.overview import inspect
 from hasten.data.samples.knowledge import make_library

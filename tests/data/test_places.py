@@ -20,8 +20,8 @@ from hasten.config import (
 from hasten.data.detect import holds_triples, load_any, readings
 from hasten.data.graph.load import load_graph
 from hasten.data.interactions.load import load_dataset
+from hasten.data.interactions.load_features import load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
-from hasten.data.interactions.load_pairs import load_pairs
 from hasten.data.sources.files import locate, set_name
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, TRAIN, VALID

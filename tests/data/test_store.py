@@ -12,9 +12,8 @@ import pytest
 
 from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset, load_table
-from hasten.data.modality import Modality
 from hasten.data.store import DESCRIPTION, FILES, fingerprint, load_stored, save_dataset
-from hasten.data.tables import Dataset, Vocabulary
+from hasten.data.tables import Dataset, Modality, Vocabulary
 from hasten.errors import DataError, HastenError
 
 TABLES = {

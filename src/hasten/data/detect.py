@@ -15,14 +15,17 @@ from hasten.config import (
 )
 from hasten.data.columns.text import sample
 from hasten.data.graph.files import located
-from hasten.data.graph.load import load_graph
+from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.graph.load_typed import holds_typed
-from hasten.data.graph.node_features import with_node_features
-from hasten.data.interactions.feature_files import holds_features, locate_features
-from hasten.data.interactions.knowledge_files import holds_knowledge, locate_knowledge
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features
 from hasten.data.interactions.load_knowledge import load_knowledge
+from hasten.data.interactions.side_files import (
+    holds_features,
+    holds_knowledge,
+    locate_features,
+    locate_knowledge,
+)
 from hasten.data.readers import triples, typed
 from hasten.data.readers.interface import Claim
 from hasten.data.sources import catalogue

@@ -17,9 +17,8 @@ from hasten.data.detect import interactions_beside, load_any, readings
 from hasten.data.graph.files import located
 from hasten.data.graph.load_typed import holds_typed, typed_files
 from hasten.data.graph.node_types import NodeTypes
-from hasten.data.interactions.feature_files import locate_features
-from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
 from hasten.data.interactions.load_knowledge import typed_columns
+from hasten.data.interactions.side_files import locate_features, locate_knowledge, unpacked
 from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
 from hasten.data.sources.files import Files, locate

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path, write_atomically
 from hasten.data.interactions.store_features import copied_features, load_features, save_features
-from hasten.data.modality import Modality
 from hasten.data.tables import (
     AnyDataset,
     Dataset,
     Facts,
     Interactions,
     KnowledgeGraph,
+    Modality,
     Source,
     Triples,
     Vocabulary,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hasten import api
 from hasten.config import PairOptions, TrainingOptions
-from hasten.data.interactions.load_pairs import load_pairs
+from hasten.data.interactions.load_features import load_pairs
 from hasten.errors import CheckpointError
 from hasten.models.collaborative.bprmf import BPRMF, BPRMFOptions
 from hasten.models.interface import Sizes

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from hasten.config import PairOptions, TrainingOptions
 from hasten.config_loading.build import build_config
-from hasten.data.interactions.load_pairs import load_pairs
+from hasten.data.interactions.load_features import load_pairs
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions

@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.data.modality import Modality
-from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Interactions, Source, Vocabulary
+from hasten.data.tables import (
+    TEST,
+    TRAIN,
+    VALID,
+    Dataset,
+    Interactions,
+    Modality,
+    Source,
+    Vocabulary,
+)
 from hasten.models.multimodal.dragon import DRAGON
 from hasten.models.multimodal.mmgcn import MMGCN
 from hasten.scoring import RecommenderQueries

@@ -10,8 +10,7 @@ import torch
 
 import hasten
 from hasten.config import TrainingOptions, TripleOptions
-from hasten.data.graph.load import load_graph_table
-from hasten.data.graph.node_features import with_node_features
+from hasten.data.graph.load import load_graph_table, with_node_features
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.store import fingerprint
 from hasten.errors import ConfigurationError, DataError

@@ -1,28 +1,34 @@
-"""Load a knowledge graph: find the files, read, check and split them."""
+"""Load a knowledge graph: find the files, read, check and split them; add node features."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hasten.config import TripleOptions
+from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
 from hasten.data.graph.assemble import GraphRead, assemble_graph
-from hasten.data.graph.dictionaries import Dictionary, read_dictionary, read_relation_names
 from hasten.data.graph.files import located
 from hasten.data.graph.load_typed import holds_typed, read_typed
+from hasten.data.graph.node_types import NodeTypes, ids_of
+from hasten.data.graph.vocabularies import Dictionary, read_dictionary, read_relation_names
 from hasten.data.readers import triples, typed
 from hasten.data.readers.arrow import as_arrow, open_memory
 from hasten.data.readers.columns import TRIPLE_ROLES
+from hasten.data.readers.features import open_features
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import Files, refuse_options
-from hasten.data.tables import KnowledgeGraph
-from hasten.errors import DataError, UsageError
+from hasten.data.tables import KnowledgeGraph, Modality
+from hasten.errors import DataError, UsageError, did_you_mean
 
 _OF_FILES = ("format", "train", "valid", "test", "separator", "entities", "relations")
 
@@ -119,3 +125,50 @@ def _refuse_others(options: TripleOptions) -> None:
         raise DataError(
             "data.split=leave-last-two-out is for interactions; triples: ratio or given"
         )
+
+
+_SHOWN = 5
+
+
+def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> KnowledgeGraph:
+    """The graph with features. files: type -> ``.npy`` or Parquet file.
+
+    Row i of an ``.npy`` file is the node whose id is the number i; Parquet has a column ``id``. The
+    run folder keeps a copy, whatever the size.
+
+    Raises:
+        DataError: no such type, a node without a row, values that are not finite.
+    """
+    types = NodeTypes.of(graph)
+    labels = graph.entities.labels
+    texts = ids_of(labels) if graph.typed else labels.cast(pa.string())
+    found = []
+    for name, file in files.items():
+        if name not in types.names:
+            raise DataError(
+                f"data.features.{name}: no nodes of this type{did_you_mean(name, types.names)} "
+                f"(there are {', '.join(types.names)})"
+            )
+        number = types.names.index(name)
+        first, last = types.offsets[number : number + 2].tolist()
+        opened = open_features(Path(file))
+        mine = texts.slice(first, last - first)
+        rows = opened.rows_of(_numbers(mine) if opened.items is None else mine)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            listed = ", ".join(str(mine[i]) for i in missing[:_SHOWN].tolist())
+            more = ", ..." if len(missing) > _SHOWN else ""
+            raise DataError(
+                f"{file}: no row for {counted(len(missing), 'node')} of type {name!r}: "
+                f"{listed}{more}; give them rows (of zeros, say), or leave the type's file out"
+            )
+        found.append((number, Modality.of(f"type-{number}", opened.taken(rows))))
+    return replace(graph, features=tuple(sorted(found, key=lambda each: each[0])))
+
+
+def _numbers(ids: pa.Array) -> pa.Array:
+    """Ids as numbers if all of them are numbers."""
+    try:
+        return ids.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return ids

@@ -8,7 +8,7 @@ directions are stored, always in the same part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ def chosen_edges(
     triples: Triples,
     entities: Vocabulary,
     relations: Vocabulary,
-    files: Mapping[str, int],
+    files: Sequence[tuple[str, int]],
     nodes: NodeTable | None,
     options: TripleOptions,
     where: str,
@@ -36,7 +36,7 @@ def chosen_edges(
 ) -> Int64:
     """The rows of the edges with the types and relations that the options choose.
 
-    files: name -> edges of each, in the order of the triples; where: the data, for messages.
+    files: name and number of edges of each, in order; where: the data, for messages.
 
     Raises:
         DataError: a type or relation that does not exist, or nothing left of a file or a type.
@@ -52,8 +52,9 @@ def chosen_edges(
         keep &= chosen[triples.head] & chosen[triples.tail]
     if options.edge_types is not None:
         keep &= np.isin(texts, options.edge_types)[triples.relation]
-    for source, rows in zip(files, np.split(keep, np.cumsum([*files.values()])), strict=False):
-        if not rows.any():
+    ends = np.cumsum([count for _, count in files])
+    for (source, count), end in zip(files, ends.tolist(), strict=True):
+        if not keep[end - count : end].any():
             raise DataError(f"{source}: no edge is left by data.node_types and data.edge_types")
     if left := int((~keep).sum()):
         notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")

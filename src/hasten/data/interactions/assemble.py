@@ -14,12 +14,20 @@ from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import ids, times
 from hasten.data.columns.checks import counted
-from hasten.data.columns.parts import given_parts
+from hasten.data.columns.parts import given_parts, overlaps
 from hasten.data.interactions import clean, splits
-from hasten.data.interactions.statistics import count
 from hasten.data.readers import names
 from hasten.data.readers.interface import Events, parts_of_files
-from hasten.data.tables import VALID, Dataset, Interactions, Source, Vocabulary
+from hasten.data.tables import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    VALID,
+    Dataset,
+    Interactions,
+    Source,
+    Vocabulary,
+)
 from hasten.errors import DataError
 
 _REMEDY = (
@@ -93,7 +101,7 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
     dataset = Dataset(
         read.name, user_vocabulary, item_vocabulary, interactions, part, split, source
     )
-    counts |= count(dataset, notes, split.startswith("given"))
+    counts |= _count(dataset, notes, split.startswith("given"))
     return replace(dataset, source=source.plus(notes, **counts))
 
 
@@ -190,3 +198,45 @@ def _split(
         order = options.ratio_order if by_order else "random"
         return splits.ratio(user, users, options.ratios, order, seed, timed)
     return splits.leave_last_two_out(user, users, timed)
+
+
+def _count(dataset: Dataset, notes: list[str], was_given: bool) -> dict[str, Any]:
+    """The counts for ``data.json``; warnings are appended to ``notes``."""
+    user, item = dataset.interactions.user, dataset.interactions.item
+    events = np.bincount(user, minlength=len(dataset.users))
+    counts: dict[str, Any] = {
+        "users": len(dataset.users),
+        "items": len(dataset.items),
+        "interactions": len(dataset.interactions),
+    }
+    counts |= {name: int(np.sum(dataset.part == p)) for p, name in enumerate(PART_NAMES)}
+    short = {n: int(np.sum(events == n)) for n in (1, 2)}
+    counts |= {"users_with_1_event": short[1], "users_with_2_events": short[2]}
+    if sum(short.values()) and not was_given:
+        notes.append(
+            f"{counted(short[1], 'user')} with 1 event, {counted(short[2], 'user')} with 2: "
+            "in train only, never tested"
+        )
+    trained = np.zeros(len(dataset.items), bool)
+    trained[item[dataset.part == TRAIN]] = True
+    cold = int(np.sum(~trained))
+    counts["items_not_in_train"] = cold
+    if cold:
+        notes.append(f"{counted(cold, 'item')} only in valid or test: not trained on")
+    if was_given:
+        counts |= _overlaps(dataset, notes)
+    return counts
+
+
+def _overlaps(dataset: Dataset, notes: list[str]) -> dict[str, int]:
+    """The (user, item) pairs in two parts of a given split, and the users not in train."""
+    pair = dataset.interactions.user * len(dataset.items) + dataset.interactions.item
+    counts = overlaps(pair, dataset.part, "pair", " of user and item", notes)
+    users = [np.unique(dataset.interactions.user[dataset.part == p]) for p in (TRAIN, VALID, TEST)]
+    unseen = int(np.sum(~np.isin(np.union1d(users[VALID], users[TEST]), users[TRAIN])))
+    counts["users_not_in_train"] = unseen
+    if unseen:
+        notes.append(f"{counted(unseen, 'user')} only in valid or test")
+    empty = [PART_NAMES[p] for p in (VALID, TEST) if not len(users[p])]
+    notes += [f"the given split has no {name} part" for name in empty]
+    return counts

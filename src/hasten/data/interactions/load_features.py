@@ -1,4 +1,4 @@
-"""Load interactions with the features of their items."""
+"""Load interactions with the features of their items, or with the same items and no features."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from hasten.arrays import Int64
-from hasten.config import FeatureOptions
+from hasten.config import FeatureOptions, PairOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
-from hasten.data.interactions.feature_files import locate_features
+from hasten.data.interactions.id_lists import add_id_lists, read_list
 from hasten.data.interactions.load import load_unordered
-from hasten.data.modality import Modality
+from hasten.data.interactions.side_files import holds_features, locate_features, locate_knowledge
 from hasten.data.readers.features import FeatureFile, notes_on, open_features
 from hasten.data.sources import catalogue
+from hasten.data.sources.catalogue import RemoteFolder
+from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import set_name
-from hasten.data.tables import Dataset, Vocabulary
+from hasten.data.tables import Dataset, Modality, Vocabulary
 from hasten.errors import DataError
 
 _SHOWN = 5
@@ -139,3 +141,23 @@ def aligned(name: str, file: FeatureFile, labels: pa.Array) -> Modality:
     """The features of these items, read and checked now."""
     values = file.taken(file.rows_of(labels))
     return Modality.of(name, values, None if file.made else file.path.resolve())
+
+
+def load_pairs(options: PairOptions, seed: int, table: object | None = None) -> Dataset:
+    """Load interactions (or take a table of them), with all items of id lists or feature files.
+
+    Raises:
+        DataError: what is wrong, with file, line and text.
+    """
+    entry = None if table is not None else catalogue.registered(options.path)
+    if isinstance(entry, RemoteFolder):
+        return replace(load_pairs(fetched_options(entry, options), seed), name=entry.name)
+    if options.features or (table is None and holds_features(options)):
+        return load_with_feature_files(options, seed, table)[0]
+    if table is not None or entry is not None:
+        return load_unordered(options, seed, table)
+    files = locate_knowledge(options, options.path)
+    options = files.reading(options)
+    lists = {role: read_list(path) for role, path in files.lists.items()}
+    dataset = load_unordered(options, seed, None)
+    return add_id_lists(dataset, lists, options)

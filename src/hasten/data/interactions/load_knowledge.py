@@ -10,8 +10,8 @@ from hasten.data.columns import text
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.attach_knowledge import attach_knowledge
 from hasten.data.interactions.id_lists import add_id_lists, read_links, read_list
-from hasten.data.interactions.knowledge_files import locate_knowledge, unpacked
 from hasten.data.interactions.load import load_unordered
+from hasten.data.interactions.side_files import locate_knowledge, unpacked
 from hasten.data.readers.arrow import open_memory
 from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
 from hasten.data.readers.recbole import atomic_header

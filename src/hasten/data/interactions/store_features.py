@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from hasten.atomic_write import atomic_path
 from hasten.data.interactions.load_features import aligned
-from hasten.data.modality import Matrix, Modality
 from hasten.data.readers.features import open_features
+from hasten.data.tables import Matrix, Modality
 from hasten.errors import DataError
 
 #: bytes of all features together up to which a run folder holds a copy of them

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hasten.atomic_write import atomic_path
-from hasten.data.modality import Matrix
 from hasten.data.readers.names import read_names
+from hasten.data.tables import Matrix
 from hasten.errors import DataError, UsageError
 
 

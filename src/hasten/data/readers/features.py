@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64, repeats
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import require_file
-from hasten.data.modality import Matrix
 from hasten.data.readers.columns import SYNONYMS, plain
+from hasten.data.tables import Matrix
 from hasten.errors import DataError
 
 _SHOWN = 5

@@ -3,9 +3,16 @@
 ``sequences``: listeners with one or two preferred genres. Every genre is a ring of records; a
 listener mostly continues with one of the next three in the ring (so the last item predicts the
 next), sometimes jumps within the genre (to records near the start of the ring, which are popular)
-or changes to the other genre. ``sittings``: the next record depends on how long the listener paused
-(:mod:`hasten.data.samples.sessions`). Only the counter-based generator and exact arithmetic are
-used: the bytes do not depend on the version of numpy.
+or changes to the other genre.
+
+``sittings``: only the times tell which record is next. A listener goes around a ring of records.
+The pause before the last record determines the next one: within a session it is the next in the
+ring; after the first record of a day the one a third of the ring ahead; after a longer absence the
+one two thirds ahead. Every listener has a pace of their own: a pause that is short for one is long
+for another.
+
+Only the counter-based generator and exact arithmetic are used: the bytes do not depend on the
+version of numpy.
 """
 
 from __future__ import annotations
@@ -18,7 +25,6 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.columns import counter_random as counter
-from hasten.data.samples import sessions
 from hasten.data.samples.base import SampleSet, integers, permutation, uniform
 from hasten.errors import DataError
 
@@ -27,10 +33,7 @@ GENRES = (
     "Opera", "Punk", "Reggae", "Metal", "Country", "Ambient",
 )  # fmt: skip
 #: lengths, offsets, tastes, items, genres and seed to the items and times of all events
-Walk = Callable[
-    [Int64, Int64, Int64, int, int, int],
-    tuple[Int64, Int64],
-]
+Walk = Callable[[Int64, Int64, Int64, int, int, int], tuple[Int64, Int64]]
 _USERS, _ITEMS, _EVENTS = 1200, 400, 24_000
 _FOLLOW, _CHANGE = 0.75, 0.12
 _SECOND_TASTE = 0.5
@@ -38,6 +41,15 @@ _SECOND_TASTE = 0.5
 _LENGTHS = np.array([6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 30, 38, 46, 51])
 #: how many listeners the genres have, relative to each other
 _GENRE_WEIGHTS = 360_360 // np.arange(3, 3 + len(GENRES))
+_FIRST_SECOND = 1_672_617_600  # 2023-01-02
+#: seconds of the shortest pause in a session, for the three paces
+_PACES = np.array([60, 240, 960])
+#: shares of the three kinds of pauses, and the shortest of each in units of the pace; the longest
+#: is a quarter longer
+_SHARES = np.array([0.5, 0.8])
+_PAUSES = np.array([1, 12, 600])
+#: how often any record of the ring may follow
+_ANY = 0.1
 
 
 def make_sequences(
@@ -59,7 +71,7 @@ def make_sittings(
     Raises:
         DataError: sizes that do not go together.
     """
-    return _make(sessions.walks, users, items, events, seed)
+    return _make(_walks_in_sessions, users, items, events, seed)
 
 
 def _make(
@@ -140,7 +152,7 @@ def _walks(
     time = np.empty(offsets[-1], np.int64)
     taste = np.zeros(users, np.int64)
     place = np.zeros(users, np.int64)
-    clock = sessions.FIRST_SECOND + counter.integers(300 * 86400, bases[3], users)
+    clock = _FIRST_SECOND + counter.integers(300 * 86400, bases[3], users)
     for step, active in enumerate(going):
         draws = [counter.uniform(base, active, (step + 1) * users) for base in bases]
         rows = np.arange(active)
@@ -173,3 +185,39 @@ def _names(label: Int64, genres: int) -> dict[str, str]:
         for i, name in enumerate(label.tolist())
     }
     return dict(sorted(names.items(), key=lambda pair: int(pair[0])))
+
+
+def _walks_in_sessions(
+    lengths: Int64, offsets: Int64, tastes: Int64, items: int, genres: int, seed: int
+) -> tuple[Int64, Int64]:
+    """Items and times of all listeners' events in ``sittings``, listener by listener.
+
+    lengths, offsets: events of each; tastes: [U, 2], of which the first is theirs. Item i stands in
+    the ring of genre i % genres at place i // genres.
+    """
+    events = int(offsets[-1])
+    drawn = [uniform(events, part, seed) for part in range(10, 14)]
+    firsts = offsets[:-1]
+    user = np.repeat(np.arange(len(lengths)), lengths)
+    pace = _PACES[integers(3, len(lengths), 14, seed)]
+    kind = np.searchsorted(_SHARES, drawn[0], side="right")
+    pause = np.floor(pace[user] * _PAUSES[kind] * (1 + 0.25 * drawn[1])).astype(np.int64)
+    kind[firsts] = 2
+    start = integers(300 * 86400, len(firsts), 15, seed)
+    pause[firsts] = _FIRST_SECOND + start
+    genre = tastes[user, 0]
+    size = (items - genre + genres - 1) // genres
+    steps = np.empty(events, np.int64)
+    steps[1:] = (1 + kind[:-1] * (size[1:] // 3)) % size[1:]
+    anywhere = np.floor(size * drawn[3]).astype(np.int64)
+    steps = np.where(drawn[2] < _ANY, anywhere, steps)
+    steps[firsts] = anywhere[firsts]
+    place = _sums(steps, offsets) % size
+    return place * genres + genre, _sums(pause, offsets)
+
+
+def _sums(values: Int64, offsets: Int64) -> Int64:
+    """The running sum of each row."""
+    total = np.cumsum(values)
+    before = total[offsets[:-1]] - values[offsets[:-1]]
+    return total - np.repeat(before, np.diff(offsets))

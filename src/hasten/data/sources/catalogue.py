@@ -1,11 +1,10 @@
 """Data sets by name: built-in samples, and sets that ``hasten data fetch`` downloads.
 
-``datasets.toml`` lists the sets to download. Other files can be fetched by URL with ``--sha256``.
+``datasets.toml`` lists them. Other files can be fetched by URL with ``--sha256``.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import tomllib
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 
 from hasten.data.samples.base import SampleSet
 from hasten.data.samples.files import SAMPLES
-from hasten.errors import DataError
+from hasten.errors import DataError, did_you_mean
 
 #: prefix of a Git blob hash in place of a SHA-256
 GIT = "git:"
@@ -83,45 +82,16 @@ def git_name(path: Path) -> str:
     return GIT + digest.hexdigest()
 
 
-_REMOTE = tomllib.loads(files(__package__).joinpath("datasets.toml").read_text("utf-8"))
 #: the sets that ``hasten data fetch`` downloads
 Fetched = Remote | RemoteFolder
-
-Entry = Sample | Remote | RemoteFolder
-
-_ENTRIES: tuple[Entry, ...] = (
-    Sample(
-        "sequences",
-        "1,200 made listeners, 400 records, 24,000 events; the next record can be predicted",
-    ),
-    Sample(
-        "sittings",
-        "as sequences, but the pauses between records tell which one is next",
-    ),
-    Sample(
-        "families",
-        "a made knowledge graph: 360 entities, 10 relations that follow from each other",
-        kind="triples",
-    ),
-    Sample(
-        "library",
-        "600 made readers, 3,200 books, 6,000 events, and facts that tell what they read next",
-        kind="facts",
-    ),
-    Sample(
-        "gallery",
-        "600 made visitors, 2,400 pictures, 6,000 events, and features of image and text",
-        kind="features",
-    ),
-    Sample(
-        "medicine",
-        "a made typed graph: 1,180 genes, pathways, diseases and drugs around mechanisms",
-        kind="typed",
-    ),
-    *(Remote(name, **entry) for name, entry in _REMOTE["archives"].items()),
-    *(RemoteFolder(name, **entry) for name, entry in _REMOTE["folders"].items()),
-)
-CATALOGUE = {entry.name: entry for entry in _ENTRIES}
+Entry = Sample | Fetched
+_KINDS: dict[str, type[Entry]] = {"samples": Sample, "archives": Remote, "folders": RemoteFolder}
+_LISTED = tomllib.loads(files(__package__).joinpath("datasets.toml").read_text("utf-8"))
+CATALOGUE: dict[str, Entry] = {
+    name: kind(name=name, **entry)
+    for group, kind in _KINDS.items()
+    for name, entry in _LISTED[group].items()
+}
 
 
 def find(name: str) -> Entry:
@@ -132,11 +102,9 @@ def find(name: str) -> Entry:
     """
     if name in CATALOGUE:
         return CATALOGUE[name]
-    near = difflib.get_close_matches(name, CATALOGUE, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DataError(
-        f"{name}: no such file or folder, and no registered data set{hint} "
-        f"(registered: {', '.join(CATALOGUE)})"
+        f"{name}: no such file or folder, and no registered data set"
+        f"{did_you_mean(name, CATALOGUE)} (registered: {', '.join(CATALOGUE)})"
     )
 
 

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
-from hasten.data.modality import Modality
-from hasten.data.tables import TRAIN, Dataset
+from hasten.data.tables import TRAIN, Dataset, Modality
 from hasten.models.collaborative.base import PAIR_DEFAULTS, NodeVectorModel
 from hasten.models.multimodal.modal_data import Constants, features_of
 from hasten.objectives.base import Phase

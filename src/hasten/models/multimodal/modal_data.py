@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hasten.data.modality import Modality
-from hasten.data.tables import TRAIN, Dataset
+from hasten.data.tables import TRAIN, Dataset, Modality
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.ops.dense.product import onednn_is_faster

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hasten.arrays import Int64
-from hasten.data.modality import Modality
+from hasten.data.tables import Modality
 from hasten.models.multimodal.graph_cache import cached_arrays, content_hash
 from hasten.models.multimodal.modal_data import features_of
 from hasten.models.multimodal.nearest import companions, nearest
