@@ -36,6 +36,8 @@ GRAPH_FILES = ("entities.parquet", "relations.parquet", "triples.parquet")
 FACTS_FILES = ("entities.parquet", "relations.parquet", "facts.parquet")
 DESCRIPTION = "dataset.json"
 _TRIPLE = ("head", "relation", "tail")
+#: types of columns in the fingerprint; others are int64
+_DTYPES = {"rating": "<f4", "part": "<i1", "rank_last": "<i1"}
 
 
 def describe_data(dataset: AnyDataset) -> dict[str, Any]:
@@ -55,39 +57,45 @@ def describe_data(dataset: AnyDataset) -> dict[str, Any]:
 
 def fingerprint(dataset: AnyDataset) -> str:
     """sha256 over the content: vocabularies, interactions, triples, parts; not paths or notes."""
+    vocabularies, columns = list(_vocabularies(dataset)), list(_columns(dataset).items())
     if isinstance(dataset, KnowledgeGraph):
         kind = "typed graph" if dataset.typed else "knowledge graph"
-        vocabularies: tuple[Vocabulary, ...] = (dataset.entities, dataset.relations)
-        columns = _hashed_columns(dataset.triples)
-        columns += [(dataset.part, "<i1"), (dataset.rank_last, "<i1")]
-        features: list[tuple[Any, Modality]] = list(dataset.features)
+        features = [(str(number), modality) for number, modality in dataset.features]
     else:
-        kind, events = "dataset", dataset.interactions
-        vocabularies = (dataset.users, dataset.items)
-        columns = [
-            (events.user, "<i8"), (events.item, "<i8"), (events.rating, "<f4"),
-            (events.time, "<i8"), (dataset.part, "<i1"),
-        ]  # fmt: skip
-        if dataset.facts is not None:
-            vocabularies = (*vocabularies, dataset.facts.entities, dataset.facts.relations)
-            columns += _hashed_columns(dataset.facts.triples)
+        kind = "dataset"
         features = [(modality.name, modality) for modality in dataset.modalities]
+        if dataset.facts is not None:
+            vocabularies += [dataset.facts.entities, dataset.facts.relations]
+            columns += _triple_columns(dataset.facts.triples).items()
     digest = hashlib.sha256(f"hasten {kind} 1\n".encode())
     for name, modality in features:
         digest.update(f"features {name} {modality.digest}\n".encode())
     for vocabulary in vocabularies:
         _add_labels(digest, vocabulary)
-    for column, dtype in columns:
+    for name, column in columns:
         if column is None:
             digest.update(b"none\n")
             continue
+        dtype = _DTYPES.get(name, "<i8")
         digest.update(f"{dtype} {len(column)}\n".encode())
         digest.update(np.ascontiguousarray(column, dtype).data)
     return digest.hexdigest()
 
 
-def _hashed_columns(triples: Triples) -> list[tuple[NDArray[Any] | None, str]]:
-    return [(getattr(triples, name), "<i8") for name in _TRIPLE]
+def _vocabularies(dataset: AnyDataset) -> tuple[Vocabulary, Vocabulary]:
+    if isinstance(dataset, KnowledgeGraph):
+        return dataset.entities, dataset.relations
+    return dataset.users, dataset.items
+
+
+def _columns(dataset: AnyDataset) -> dict[str, NDArray[Any] | None]:
+    """The columns of the triples or interactions by name, in the order of storage."""
+    if isinstance(dataset, KnowledgeGraph):
+        parts = {"part": dataset.part, "rank_last": dataset.rank_last}
+        return {**_triple_columns(dataset.triples), **parts}
+    events = dataset.interactions
+    columns = {name: getattr(events, name) for name in ("user", "item", "rating", "time")}
+    return {**columns, "part": dataset.part}
 
 
 def _add_labels(digest: Any, vocabulary: Vocabulary) -> None:
@@ -162,21 +170,9 @@ def _modalities(dataset: AnyDataset) -> tuple[Modality, ...]:
 
 def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
     """File name -> table."""
-    columns: dict[str, Any]
-    if isinstance(dataset, KnowledgeGraph):
-        columns = _triple_columns(dataset.triples)
-        columns |= {"part": dataset.part, "rank_last": dataset.rank_last}
-        vocabularies, names = (dataset.entities, dataset.relations), GRAPH_FILES
-    else:
-        events = dataset.interactions
-        columns = {"user": events.user, "item": events.item}
-        if events.rating is not None:
-            columns["rating"] = events.rating
-        if events.time is not None:
-            columns["time"] = events.time
-        columns["part"] = dataset.part
-        vocabularies, names = (dataset.users, dataset.items), FILES
-    tables = (*map(_vocabulary_table, vocabularies), pa.table(columns))
+    columns = {name: column for name, column in _columns(dataset).items() if column is not None}
+    tables = (*map(_vocabulary_table, _vocabularies(dataset)), pa.table(columns))
+    names = GRAPH_FILES if isinstance(dataset, KnowledgeGraph) else FILES
     found = dict(zip(names, tables, strict=True))
     if isinstance(dataset, Dataset) and dataset.facts is not None:
         facts = dataset.facts

@@ -106,6 +106,21 @@ class Vocabulary:
         """Labels of the given indices."""
         return self.labels.take(pa.array(indices))
 
+    def compact(self, *columns: NDArray[Any], keep: int = 0) -> tuple[Vocabulary, list[Int64]]:
+        """The vocabulary without unused entries, and columns of indices numbered anew.
+
+        keep: so many first entries stay although unused.
+        """
+        used = np.zeros(len(self), bool)
+        used[:keep] = True
+        for column in columns:
+            used[column] = True
+        if used.all():
+            return self, [column.astype(np.int64, copy=False) for column in columns]
+        index, kept = np.cumsum(used) - 1, pa.array(np.flatnonzero(used))
+        names = None if self.names is None else self.names.take(kept)
+        return Vocabulary(self.labels.take(kept), names), [index[column] for column in columns]
+
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
@@ -189,6 +204,12 @@ class Triples:
         """The given rows (a mask or positions)."""
         return Triples(self.head[rows], self.relation[rows], self.tail[rows])
 
+    def used(self, entities: int, relations: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which of so many entities and relations occur."""
+        entity, relation = np.zeros(entities, bool), np.zeros(relations, bool)
+        entity[self.head] = entity[self.tail] = relation[self.relation] = True
+        return entity, relation
+
 
 @dataclass(frozen=True, eq=False)
 class Facts:
@@ -263,12 +284,7 @@ class KnowledgeGraph:
     @property
     def trained(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which entities and which relations occur in a training triple."""
-        train = self.of(TRAIN)
-        entities = np.zeros(len(self.entities), bool)
-        entities[train.head] = entities[train.tail] = True
-        relations = np.zeros(len(self.relations), bool)
-        relations[train.relation] = True
-        return entities, relations
+        return self.of(TRAIN).used(len(self.entities), len(self.relations))
 
 
 AnyDataset = Dataset | KnowledgeGraph

@@ -15,8 +15,8 @@ from hasten.data.columns.parts import given_parts, overlaps
 from hasten.data.graph import policies
 from hasten.data.graph.splits import random_parts
 from hasten.data.graph.typed_links import chosen_edges, link_parts, stored_links
-from hasten.data.graph.vocabularies import Dictionary, compact, index_triples
-from hasten.data.readers.interface import TripleColumns, parts_of_files
+from hasten.data.graph.vocabularies import Dictionary, index_triples
+from hasten.data.readers.interface import Read, TripleColumns
 from hasten.data.readers.names import with_names
 from hasten.data.readers.node_table import NodeTable
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples
@@ -32,23 +32,15 @@ _INVERSE = 0.8
 
 
 @dataclass(eq=False)
-class GraphRead:
-    """What was read, in order (train, valid, test).
+class GraphRead(Read[TripleColumns]):
+    """What was read of a graph. relation_names: label -> name.
 
-    triples: those of each file, with its part (None: not named). names, relation_names: label ->
-    name. typed: entities are ``type::id``. nodes: the table of a typed graph's nodes.
+    typed: entities are ``type::id``; nodes: the table of a typed graph's nodes.
     """
 
-    name: str
-    path: str | None
-    format: str
-    triples: list[tuple[TripleColumns, int | None]]
     entities: Dictionary | None = None
     relations: Dictionary | None = None
-    names: dict[str, str] = field(default_factory=dict)
     relation_names: dict[str, str] = field(default_factory=dict)
-    files: tuple[dict[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
     typed: bool = False
     nodes: NodeTable | None = None
 
@@ -59,24 +51,19 @@ def assemble_graph(read: GraphRead, options: TripleOptions, seed: int) -> Knowle
     Raises:
         DataError: ids, unknown entities, duplicates or the split cannot be used.
     """
-    try:
+    with read.errors():
         return _assemble(read, options, seed)
-    except DataError as error:
-        where = read.path or read.name
-        raise error if where in str(error) else DataError(f"{where}: {error}") from error
 
 
 def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
-    sources = [columns for columns, _ in read.triples]
+    sources = read.sources
     found: list[str] = []
     triples, entities, relations, outside = index_triples(
         sources, options.ids, (read.entities, read.relations), found
     )
     row, notes = np.arange(len(triples)), [*read.notes]
     if read.typed:
-        sizes = [(columns.source, len(columns)) for columns in sources]
-        where = read.path or read.name
-        row = chosen_edges(triples, entities, relations, sizes, read.nodes, options, where, notes)
+        row = chosen_edges(read, read.nodes, triples, entities, relations, options, notes)
         triples, outside = triples.take(row), outside[row]
     notes += [*chain.from_iterable(columns.notes for columns in sources), *found]
     counts: dict[str, Any] = {"read": len(row)}
@@ -95,8 +82,8 @@ def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGr
     triples = selected.triples
     if read.entities is None or options.unknown == "drop":
         listed = [0 if d is None else len(d.labels) for d in (read.entities, read.relations)]
-        entities, (head, tail) = compact(entities, [triples.head, triples.tail], listed[0])
-        relations, (relation,) = compact(relations, [triples.relation], listed[1])
+        entities, (head, tail) = entities.compact(triples.head, triples.tail, keep=listed[0])
+        relations, (relation,) = relations.compact(triples.relation, keep=listed[1])
         triples = Triples(head, relation, tail)
     if read.names:
         entities, more = with_names(entities, read.names, "entities")
@@ -118,7 +105,7 @@ def _parts(
     read: GraphRead, triples: Triples, row: Int64, options: TripleOptions, seed: int
 ) -> tuple[NDArray[np.int8], str]:
     """The part of every triple: as the files or a column name it, or at random."""
-    part = parts_of_files(read.triples)
+    part = read.parts()
     chosen = options.split
     if chosen == "auto":
         chosen = "ratio" if part is None else "given"

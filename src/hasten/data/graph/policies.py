@@ -88,10 +88,7 @@ def apply_unknown(
     Returns bool [n]: the triples that count as misses (``data.unknown=rank-last``).
     """
     triples, part = selected.triples, selected.part
-    train = part == TRAIN
-    entity, relation = np.zeros(len(entities), bool), np.zeros(len(relations), bool)
-    entity[triples.head[train]] = entity[triples.tail[train]] = True
-    relation[triples.relation[train]] = True
+    entity, relation = triples.take(part == TRAIN).used(len(entities), len(relations))
     unknown = ~(entity[triples.head] & entity[triples.tail] & relation[triples.relation])
     per_part = {name: int(np.sum(unknown & (part == p))) for p, name in enumerate(PART_NAMES) if p}
     selected.counts |= {f"unknown_in_{name}": count for name, count in per_part.items()}

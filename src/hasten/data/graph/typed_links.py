@@ -8,8 +8,6 @@ directions are stored, always in the same part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 
@@ -19,29 +17,29 @@ from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
 from hasten.data.graph.node_types import symmetric_relations, type_codes
 from hasten.data.graph.splits import held_out
+from hasten.data.readers.interface import Read, TripleColumns
 from hasten.data.readers.node_table import NodeTable
 from hasten.data.tables import TYPE_MARK, Triples, Vocabulary
 from hasten.errors import DataError, did_you_mean
 
 
 def chosen_edges(
+    read: Read[TripleColumns],
+    nodes: NodeTable | None,
     triples: Triples,
     entities: Vocabulary,
     relations: Vocabulary,
-    files: Sequence[tuple[str, int]],
-    nodes: NodeTable | None,
     options: TripleOptions,
-    where: str,
     notes: list[str],
 ) -> Int64:
     """The rows of the edges with the types and relations that the options choose.
 
-    files: name and number of edges of each, in order; where: the data, for messages.
+    triples: all that were read; nodes: the table of nodes, if there is one.
 
     Raises:
         DataError: a type or relation that does not exist, or nothing left of a file or a type.
     """
-    names, code = type_codes(entities.labels)
+    where, (names, code) = read.where, type_codes(entities.labels)
     texts = relations.labels.cast(pa.string()).to_pylist()
     kinds = {*names, *(() if nodes is None else nodes.types)}
     _check_known("data.node_types", options.node_types, kinds, "node type", where)
@@ -52,14 +50,16 @@ def chosen_edges(
         keep &= chosen[triples.head] & chosen[triples.tail]
     if options.edge_types is not None:
         keep &= np.isin(texts, options.edge_types)[triples.relation]
-    ends = np.cumsum([count for _, count in files])
-    for (source, count), end in zip(files, ends.tolist(), strict=True):
-        if not keep[end - count : end].any():
-            raise DataError(f"{source}: no edge is left by data.node_types and data.edge_types")
+    end = 0
+    for source in read.sources:
+        begin, end = end, end + len(source)
+        if not keep[begin:end].any():
+            raise DataError(
+                f"{source.source}: no edge is left by data.node_types and data.edge_types"
+            )
     if left := int((~keep).sum()):
         notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")
-    used = np.zeros(len(entities), bool)
-    used[triples.head[keep]] = used[triples.tail[keep]] = True
+    used, _ = triples.take(keep).used(len(entities), len(relations))
     wanted = kinds if options.node_types is None else set(options.node_types)
     bare = sorted(wanted - {names[i] for i in np.unique(code[used])})
     if options.edge_types is None and bare:

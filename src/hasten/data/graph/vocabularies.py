@@ -185,22 +185,3 @@ def _vocabulary(
     if dictionary is None:
         return Vocabulary(labels), np.arange(len(labels)), np.zeros(len(labels), bool)
     return dictionary.apply(labels)
-
-
-def compact(
-    vocabulary: Vocabulary, columns: list[Int64], keep: int
-) -> tuple[Vocabulary, list[Int64]]:
-    """The vocabulary without unused entries, and the columns numbered anew.
-
-    keep: so many first entries stay although unused.
-    """
-    used = np.zeros(len(vocabulary), bool)
-    used[:keep] = True
-    for column in columns:
-        used[column] = True
-    if used.all():
-        return vocabulary, columns
-    index, kept = np.cumsum(used) - 1, pa.array(np.flatnonzero(used))
-    names = None if vocabulary.names is None else vocabulary.names.take(kept)
-    labels = vocabulary.labels.take(kept)
-    return Vocabulary(labels, names), [index[column] for column in columns]

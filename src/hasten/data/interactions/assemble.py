@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -17,7 +17,7 @@ from hasten.data.columns.checks import counted
 from hasten.data.columns.parts import given_parts, overlaps
 from hasten.data.interactions import clean, splits
 from hasten.data.readers import names
-from hasten.data.readers.interface import Events, parts_of_files
+from hasten.data.readers.interface import Events, Read
 from hasten.data.tables import (
     PART_NAMES,
     TEST,
@@ -37,25 +37,8 @@ _REMEDY = (
 _OF_RATIO = {key: InteractionOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
 
 
-@dataclass(eq=False)
-class Read:
-    """What was read, in order (train, valid, test).
-
-    events: the interactions of each file, with its part (None: not given); freed as soon as they
-    are joined. names: item id text -> name; files: further files to record; format: for people.
-    """
-
-    name: str
-    path: str | None
-    format: str
-    events: list[tuple[Events, int | None]]
-    names: dict[str, str] = field(default_factory=dict)
-    files: tuple[dict[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def assemble(
-    read: Read, options: InteractionOptions, seed: int, needs_order: bool = True
+    read: Read[Events], options: InteractionOptions, seed: int, needs_order: bool = True
 ) -> Dataset:
     """The dataset of what was read.
 
@@ -64,17 +47,16 @@ def assemble(
     Raises:
         DataError: ids or times are wrong, or the split leaves a part empty.
     """
-    try:
+    with read.errors():
         return _assemble(read, options, seed, needs_order)
-    except DataError as error:
-        where = read.path or read.name
-        raise error if where in str(error) else DataError(f"{where}: {error}") from error
 
 
-def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: bool) -> Dataset:
-    counts: dict[str, Any] = {"read": sum(len(events) for events, _ in read.events)}
-    files = (*chain.from_iterable(events.files for events, _ in read.events), *read.files)
-    notes = [*read.notes, *chain.from_iterable(events.notes for events, _ in read.events)]
+def _assemble(
+    read: Read[Events], options: InteractionOptions, seed: int, needs_order: bool
+) -> Dataset:
+    counts: dict[str, Any] = {"read": sum(map(len, read.sources))}
+    files = (*chain.from_iterable(events.files for events in read.sources), *read.files)
+    notes = [*read.notes, *chain.from_iterable(events.notes for events in read.sources)]
     events, users, items = _join(read, options, notes)
     events = _cleaned(events, len(users), len(items), options, counts, notes)
     events, in_order = clean.ordered(events)
@@ -86,8 +68,8 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
             notes.append("no times: the order of the file is taken as the order in time")
         if options.time_unit != "s":
             notes.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
-    user, user_vocabulary = _vocabulary(events.user, users)
-    item, item_vocabulary = _vocabulary(events.item, items)
+    user_vocabulary, (user,) = Vocabulary(users).compact(events.user)
+    item_vocabulary, (item,) = Vocabulary(items).compact(events.item)
     split_by_order = needs_order or ordered
     part, split = _split(user, len(user_vocabulary), events, options, seed, split_by_order)
     changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
@@ -106,10 +88,10 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
 
 
 def _join(
-    read: Read, options: InteractionOptions, notes: list[str]
+    read: Read[Events], options: InteractionOptions, notes: list[str]
 ) -> tuple[clean.Columns, pa.Array, pa.Array]:
     """The interactions of all files as codes into the user and item labels; empties ``read``."""
-    sources = [events for events, _ in read.events]
+    sources = read.sources
     for what in ("rating", "time"):
         holding = [events.source for events in sources if getattr(events, what) is not None]
         if 0 < len(holding) < len(sources):
@@ -127,8 +109,8 @@ def _join(
     if rated := [events.rating for events in sources if events.rating is not None]:
         rating = times.joined(rated)
     codes = times.joined(users.codes), times.joined(items.codes)
-    events = clean.Columns(*codes, rating, time, key, parts_of_files(read.events))
-    read.events.clear()
+    events = clean.Columns(*codes, rating, time, key, read.parts())
+    read.columns.clear()
     return events, users.labels, items.labels
 
 
@@ -162,15 +144,6 @@ def _cleaned(
             f"{counted(before - len(events), 'event')} outside the {options.k_core}-core left out"
         )
     return events
-
-
-def _vocabulary(codes: NDArray[np.int32], labels: pa.Array) -> tuple[Int64, Vocabulary]:
-    """The vocabulary of the codes that still occur, and the renumbered codes."""
-    used = np.bincount(codes, minlength=len(labels)) > 0
-    if used.all():
-        return codes.astype(np.int64), Vocabulary(labels)
-    new = np.cumsum(used) - 1
-    return new[codes], Vocabulary(labels.take(np.flatnonzero(used)))
 
 
 def _split(

@@ -48,8 +48,7 @@ def attach_knowledge(
     triples = Triples(heads, kinds, tails)
     if again := len(key) - len(triples):
         notes.append(f"{counted(again, 'duplicate triple')} left out")
-    used = np.zeros(len(labels), bool)
-    used[triples.head] = used[triples.tail] = True
+    used, _ = triples.used(len(labels), len(relations.labels))
     known = int(used[: len(dataset.items)].sum())
     if not known:
         raise DataError(

@@ -7,9 +7,10 @@ from typing import Any
 
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import file_digest
-from hasten.data.interactions.assemble import Read, assemble
+from hasten.data.interactions.assemble import assemble
 from hasten.data.readers import recognize
 from hasten.data.readers.arrow import open_memory
+from hasten.data.readers.interface import Events, Read
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
@@ -32,7 +33,7 @@ def load_dataset(options: InteractionOptions, seed: int, needs_order: bool = Tru
     return assemble(_read(options), options, seed, needs_order)
 
 
-def _read(options: InteractionOptions) -> Read:
+def _read(options: InteractionOptions) -> Read[Events]:
     """Read the sample, the fetched set or the files that the options name."""
     entry = catalogue.registered(options.path)
     if entry is None:
@@ -47,7 +48,7 @@ def _read(options: InteractionOptions) -> Read:
     return read
 
 
-def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-8") -> Read:
+def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-8") -> Read[Events]:
     """Read the located files; encoding: that of the file of names."""
     notes = files.notes
     if options.path in catalogue.CATALOGUE:
@@ -68,7 +69,7 @@ def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-
     return read
 
 
-def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
+def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read[Events]:
     """A built-in sample: always the same data, whatever the seed of the run."""
     refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()

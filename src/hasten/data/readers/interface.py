@@ -6,9 +6,10 @@ cells only need ``claim``: :func:`.separated.read` reads them from the layout th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample
 from hasten.data.columns.times import TimeColumn
 from hasten.data.readers.cells import Layout
+from hasten.errors import DataError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,16 +68,53 @@ class TripleColumns(FileColumns):
         return len(self.head)
 
 
-def parts_of_files(
-    files: Sequence[tuple[Events | TripleColumns, int | None]],
-) -> NDArray[np.int8] | None:
-    """[n] the part of every row: that of its file or its column. None where none is given."""
-    found = [
-        columns.part if part is None else np.full(len(columns), part, np.int8)
-        for columns, part in files
-    ]
-    named = [part for part in found if part is not None]
-    return np.concatenate(named) if named else None
+Columns = TypeVar("Columns", Events, TripleColumns)
+
+
+@dataclass(eq=False)
+class Read(Generic[Columns]):
+    """What was read of a data set, in order (train, valid, test).
+
+    columns: those of each file, with its part (None: not named); format: for people. names: label
+    of an item or entity -> name; files: further files to record.
+    """
+
+    name: str
+    path: str | None
+    format: str
+    columns: list[tuple[Columns, int | None]]
+    names: dict[str, str] = field(default_factory=dict)
+    files: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The data, for messages."""
+        return self.path or self.name
+
+    @property
+    def sources(self) -> list[Columns]:
+        """The columns of every file."""
+        return [columns for columns, _ in self.columns]
+
+    def parts(self) -> NDArray[np.int8] | None:
+        """[n] the part of every row: that of its file or its column. None where none is given."""
+        found = [
+            columns.part if part is None else np.full(len(columns), part, np.int8)
+            for columns, part in self.columns
+        ]
+        named = [part for part in found if part is not None]
+        return np.concatenate(named) if named else None
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Put the data in front of errors that do not name them."""
+        try:
+            yield
+        except DataError as error:
+            raise (
+                error if self.where in str(error) else DataError(f"{self.where}: {error}")
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample, sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.arrow import open_arrow
+from hasten.data.readers.columns import check_distinct
 from hasten.data.readers.interface import Claim, TripleColumns, header_claim
 from hasten.data.readers.node_table import NodeTable, label_of, labels_of, unified
 from hasten.data.readers.table import Table
@@ -74,8 +75,7 @@ def claim(beginning: Sample) -> tuple[str, Claim] | None:
         plain = [cell.lower() for cell in header]
         for form, known in _FORMS.items():
             if all(name in plain for name in _required(known)):
-                if repeated := {n for n in plain if n in known and plain.count(n) > 1}:
-                    raise DataError(f"{beginning.path}: the header names {min(repeated)!r} twice")
+                check_distinct(str(beginning.path), [name for name in plain if name in known])
                 roles = {known[n]: i for i, n in enumerate(plain) if n in known}
                 text = separator, header, beginning.lines[0][0]
                 return form, header_claim(None, header, roles, text)

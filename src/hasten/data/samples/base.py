@@ -66,7 +66,9 @@ def first_pairs(user: Int64, item: Int64, events: int) -> tuple[Int64, Int64]:
 
 
 def catalogue_sizes(
-    given: tuple[int | None, int | None, int | None],
+    users: int | None,
+    items: int | None,
+    events: int | None,
     usual: tuple[int, int, int],
     least_items: int,
     most: tuple[int, str],
@@ -78,9 +80,9 @@ def catalogue_sizes(
     Raises:
         DataError: sizes that do not go together.
     """
-    users = usual[0] if given[0] is None else given[0]
-    items = usual[1] if given[1] is None else given[1]
-    events = users * (usual[2] // usual[0]) if given[2] is None else given[2]
+    users = usual[0] if users is None else users
+    items = usual[1] if items is None else items
+    events = users * (usual[2] // usual[0]) if events is None else events
     enough = users >= 1 and items >= least_items
     if not (enough and 5 * users <= events <= users * items // most[0]):
         raise DataError(

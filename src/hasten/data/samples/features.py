@@ -37,8 +37,7 @@ def make_gallery(
     Raises:
         DataError: sizes that do not go together.
     """
-    given = (users, items, events)
-    users, items, events = catalogue_sizes(given, _SIZES, 200, (10, "a tenth"))
+    users, items, events = catalogue_sizes(users, items, events, _SIZES, 200, (10, "a tenth"))
     style = integers(len(_STYLES), items, 40, seed)
     subject = integers(len(_SUBJECTS), items, 41, seed)
     user, item = _looked_at(users, events, style, subject, seed)

@@ -39,8 +39,7 @@ def make_library(
     Raises:
         DataError: sizes that do not go together.
     """
-    given = (users, items, events)
-    users, items, events = catalogue_sizes(given, _SIZES, 40, (4, "a quarter"))
+    users, items, events = catalogue_sizes(users, items, events, _SIZES, 40, (4, "a quarter"))
     authors = items // _AUTHORS_EACH
     author = np.minimum(np.arange(items) // _AUTHORS_EACH, authors - 1)
     genre_of_author = integers(len(_GENRES), authors, 30, seed)

@@ -17,7 +17,7 @@ version of numpy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,6 @@ GENRES = (
     "Jazz", "Blues", "Folk", "Soul", "Rock", "Techno",
     "Opera", "Punk", "Reggae", "Metal", "Country", "Ambient",
 )  # fmt: skip
-#: lengths, offsets, tastes, items, genres and seed to the items and times of all events
-Walk = Callable[[Int64, Int64, Int64, int, int, int], tuple[Int64, Int64]]
 _USERS, _ITEMS, _EVENTS = 1200, 400, 24_000
 _FOLLOW, _CHANGE = 0.75, 0.12
 _SECOND_TASTE = 0.5
@@ -53,30 +51,19 @@ _ANY = 0.1
 
 
 def make_sequences(
-    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
+    users: int | None = None,
+    items: int | None = None,
+    events: int | None = None,
+    seed: int = 0,
+    sessions: bool = False,
 ) -> SampleSet:
     """The sample ``sequences`` at any size; sizes left out follow from those given.
 
-    Raises:
-        DataError: sizes that do not go together.
-    """
-    return _make(_walks, users, items, events, seed)
-
-
-def make_sittings(
-    users: int | None = None, items: int | None = None, events: int | None = None, seed: int = 0
-) -> SampleSet:
-    """The sample ``sittings`` at any size; sizes left out follow from those given.
+    sessions: the sample ``sittings``.
 
     Raises:
         DataError: sizes that do not go together.
     """
-    return _make(_walks_in_sessions, users, items, events, seed)
-
-
-def _make(
-    walk: Walk, users: int | None, items: int | None, events: int | None, seed: int
-) -> SampleSet:
     if events is None:
         events = _EVENTS if users is None else users * (_EVENTS // _USERS)
     if users is None:
@@ -94,7 +81,8 @@ def _make(
     offsets = np.zeros(users + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     tastes = _tastes(users, genres, seed)
-    item, time = walk(lengths, offsets, tastes, items, genres, seed)
+    walks = _walks_in_sessions if sessions else _walks
+    item, time = walks(lengths, offsets, tastes, items, genres, seed)
     place = permutation(items, 9, seed)
     label = np.empty(items, np.int64)
     label[place] = np.arange(1, items + 1)
@@ -106,6 +94,10 @@ def _make(
         }
     )
     return SampleSet(table, _names(label, genres))
+
+
+#: the sample ``sittings``, as :func:`make_sequences` makes it
+make_sittings = partial(make_sequences, sessions=True)
 
 
 def _lengths(users: int, events: int, seed: int) -> Int64:
