@@ -11,8 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.data import Int64, data_folder
-from hasten.data.tables import Modality
-from hasten.data.tables import Dataset, Interactions, Source, Vocabulary
+from hasten.data.tables import Dataset, Interactions, Modality, Source, Vocabulary
 
 WIDTHS = {"baby": (4096, 384), "music4all": (1024, 384)}
 ITEMS = {"baby": 7_050, "music4all": 80_735}

@@ -88,8 +88,8 @@ def small_gallery() -> Dataset:
 
     from hasten.config import InteractionOptions
     from hasten.data.interactions.load import load_table
-    from hasten.data.tables import Modality
     from hasten.data.samples.features import make_gallery
+    from hasten.data.tables import Modality
 
     made = make_gallery(150, 300, 1500)
     dataset = load_table(made.table, InteractionOptions(split="ratio", ratio_order="random"), 0)
