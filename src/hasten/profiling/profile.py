@@ -73,7 +73,7 @@ def profile_step(config: RunConfig, table: object | None = None) -> dict[str, An
         steppers = _steppers(model, dataset, config, precision, processes)
         compiled = []
         if options.compile != "off":
-            compile_one = partial(compile_step, seed=config.seed)
+            compile_one = partial(compile_step, seed=config.seed, epochs=options.epochs)
             compiled = compile_phases(steppers, (), options.compile, processes, compile_one)
         model.train()
         schedule = Schedule.of(options, sum(stepper.phase.steps() for stepper in steppers))

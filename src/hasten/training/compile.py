@@ -1,8 +1,9 @@
 """Apply torch.compile to the hot function of a phase, and report what it gained.
 
-``auto`` times forward and backward of the first batches both ways and keeps the faster one;
-``default`` and ``reduce-overhead`` always compile. The report has the number of graphs and the
-measured times. Measuring does not change the training.
+``auto`` times forward and backward of the first batches both ways. It stays compiled if all steps
+of the run together save more time than compiling took: batches of new structure compile again, so a
+short run would become slower. ``default`` and ``reduce-overhead`` always compile. The report has
+the number of graphs and the measured times. Measuring does not change the training.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from hasten.errors import ConfigurationError
 from hasten.training.step import OptimizerStep
 
 _PROBE_BATCHES = 3
-_MUST_GAIN = 0.97
+#: of the time of a step; less is within the noise of the probes
+_LEAST_GAIN = 0.03
 #: graphs per function, which sees several widths, with and without gradients
 _GRAPHS = 64
 
@@ -97,8 +99,11 @@ def _probe(stepper: OptimizerStep, seed: int) -> float:
     return (time.perf_counter() - begin) / count * 1e3
 
 
-def compile_step(stepper: OptimizerStep, mode: str, seed: int) -> CompileReport:
-    """Compile the phase's hot function in place; ``auto`` undoes it if it is not faster."""
+def compile_step(stepper: OptimizerStep, mode: str, seed: int, epochs: int) -> CompileReport:
+    """Compile the phase's hot function in place; ``auto`` undoes it if it does not pay.
+
+    epochs: of the whole run.
+    """
     from torch._dynamo.utils import counters  # noqa: PLC0415 - heavy, and only needed here
 
     compile_mode = None if mode in ("auto", "default") else mode
@@ -139,8 +144,15 @@ def compile_step(stepper: OptimizerStep, mode: str, seed: int) -> CompileReport:
         return CompileReport(mode, in_effect=False, note=f"failed: {type(error).__name__}")
     graphs = int(counters["stats"]["unique_graphs"])
     eager = times.get(_plain)
-    keep = graphs > 0 and (eager is None or times[wrap] < _MUST_GAIN * eager)
-    note = "" if keep else "no graph was compiled" if graphs == 0 else "eager is at least as fast"
+    steps = epochs * stepper.phase.steps()
+    gain = math.inf if eager is None else eager - times[wrap]
+    pays = eager is None or (gain >= _LEAST_GAIN * eager and gain * steps >= seconds * 1e3)
+    note = ""
+    if graphs == 0:
+        note = "no graph was compiled"
+    elif not pays:
+        note = f"compiling took {seconds:.0f} s and would save {gain * steps / 1e3:.0f} s of the run"
+    keep = note == ""
     stepper.phase.compile_with(wrap if keep else _plain)
     return CompileReport(mode, keep, graphs, round(seconds, 3), eager, times[wrap], note)
 

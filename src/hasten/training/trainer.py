@@ -129,7 +129,7 @@ class Trainer:
         """Compile a phase. A signal stops the run at once: there is nothing new to save."""
         try:
             with self.control.signals.immediate():
-                return compile_step(stepper, mode, self.config.seed)
+                return compile_step(stepper, mode, self.config.seed, self.epochs)
         except StopNow:
             self.control.raise_stopped_here(self.state.position.step, self.folder.path)
 
