@@ -101,7 +101,8 @@ class TrainingOptions(Section):
         "less memory, more time; none: never",
     )
     compile: Literal["off", "auto", "default", "reduce-overhead"] = Field(
-        "off", description="torch.compile; auto: only if it would save more time than compiling took"
+        "off",
+        description="torch.compile; auto: only if it would save more time than compiling took",
     )
     patience: Annotated[Patience | None, BeforeValidator(_patience)] = Field(
         None, description='early stopping: "5 evaluations" or "20 epochs" without improvement'

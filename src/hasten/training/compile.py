@@ -151,7 +151,9 @@ def compile_step(stepper: OptimizerStep, mode: str, seed: int, epochs: int) -> C
     if graphs == 0:
         note = "no graph was compiled"
     elif not pays:
-        note = f"compiling took {seconds:.0f} s and would save {gain * steps / 1e3:.0f} s of the run"
+        note = (
+            f"compiling took {seconds:.0f} s and would save {gain * steps / 1e3:.0f} s of the run"
+        )
     keep = note == ""
     stepper.phase.compile_with(wrap if keep else _plain)
     return CompileReport(mode, keep, graphs, round(seconds, 3), eager, times[wrap], note)
