@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing of a test goes into the cache of the person who runs it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HASTEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Thousands of small files are written; tests of durability run in processes of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which still refuses what is no open file
+        patch.delattr(fcntl, "F_FULLFSYNC", raising=False)
         yield
 
 

@@ -17,7 +17,7 @@ class ModelCase:
     settings: dotted configuration keys; without_dropout: what switches off all randomness that
     depends on the layout of a batch; trains: whether it has gradient steps at all; triples: whether
     it reads a knowledge graph, and ring: its relations; layouts: numbers of micro-batches that must
-    change nothing; planted: what learning the planted structure takes, where that is not sixty
+    change nothing; planted: what learning the planted structure takes, where that is not thirty
     epochs; loss: what the records call its loss.
     """
 
@@ -153,7 +153,14 @@ CASES = (
     ModelCase("mmgcn", "mmgcn", {**_FEATURES, "model.latent": 8, "model.l2": 1e-3}),
     ModelCase("mmgcn-frozen", "mmgcn", {**_FEATURES, "model.latent": 8, "model.ids": "frozen"}),
     ModelCase("dragon", "dragon", {**_FEATURES, "model.hidden": 24, "model.companions": 10}),
-    ModelCase("conve", "conve", _CONVE, _CONVE_PLAIN, triples=True),
+    ModelCase(
+        "conve",
+        "conve",
+        _CONVE,
+        _CONVE_PLAIN,
+        triples=True,
+        planted={"training.epochs": 60, "training.lr": 5e-3},
+    ),
     ModelCase("distmult", "distmult", _TRIPLES, _NO_DROPOUT, triples=True),
     ModelCase(
         "complex-sampled",

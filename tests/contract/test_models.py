@@ -68,7 +68,8 @@ def test_trains_and_reports(case, tmp_path):
 
 @each_trained
 def test_learns_what_is_planted(case, tmp_path):
-    usual = {"training.epochs": 60, "training.lr": 5e-3, "evaluation.every": 60}
+    usual = {"training.epochs": 30, "training.lr": 1e-2, "checkpoint.every": 60}
+    usual["evaluation.every"] = 60
     settings = {**usual, **case.planted, **case.without_dropout}
     result = train(case, tmp_path / "run", **{k.replace(".", "__"): v for k, v in settings.items()})
     lines = [r for r in training_log(tmp_path / "run") if r["kind"] == "train"]
@@ -105,18 +106,19 @@ def test_another_seed_another_result(case, tmp_path):
         assert_same(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("epochs", [6, pytest.param(34, marks=pytest.mark.slow)])
 @each_trained
-def test_resumes_exactly_at_any_step(case, tmp_path):
-    """200 steps straight = stopped at three random places, in mid-epoch too, and resumed."""
+def test_resumes_exactly_at_any_step(case, epochs, tmp_path):
+    """An unbroken run = one stopped at three random places, in mid-epoch too, and resumed."""
     settings = {
-        "training__epochs": 34,
+        "training__epochs": epochs,
         "checkpoint__every_steps": 5,
         "checkpoint__keep": 500,
-        "evaluation__every": 7,
+        "evaluation__every": 4 if epochs == 6 else 7,
     }
     train(case, tmp_path / "whole", **settings)
     saved = sorted((tmp_path / "whole" / "checkpoints").iterdir())
-    assert read_checkpoint(saved[-1]).state["position"]["step"] >= 200
+    assert read_checkpoint(saved[-1]).state["position"]["step"] >= 6 * epochs
     places = [read_checkpoint(path, groups=()).state["position"] for path in saved[:-1]]
     halfway = [n for n, place in enumerate(places) if place["step_of_epoch"]]
     stops = {halfway[0], *np.random.default_rng(4).choice(len(places), 2, replace=False)}
