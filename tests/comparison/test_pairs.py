@@ -20,9 +20,11 @@ from hasten.comparison.pairs import compare_runs
 from hasten.comparison.values import unit_values
 from hasten.comparison.verdict import Margin, Outcome
 from hasten.errors import RunFolderError, UsageError
+from hasten.evaluation import ranker
 from hasten.evaluation.protocols import ranking_task
 from hasten.loaded_run import load_run
 from hasten.runs.run_folder import RunFolder
+from tests.training.test_retreat import failing
 
 ONE_PERCENT = Margin(0.01, True)
 
@@ -58,6 +60,14 @@ def test_the_values_of_users_are_read_again_from_the_folder(runs, tmp_path, monk
     assert np.array_equal(again.sums["ndcg@10"], first.sums["ndcg@10"])
     with pytest.raises(TypeError):  # of another part it would load the run
         unit_values(runs / "base-0", "test", ["ndcg@10"], tmp_path)
+
+
+def test_values_are_found_with_less_memory(runs, monkeypatch):
+    expected = unit_values(runs / "base-0", "valid", ["ndcg@10"], None)
+    count = failing(monkeypatch, ranker, "rank_all", {1})
+    found = unit_values(runs / "base-0", "valid", ["ndcg@10"], None)
+    assert count[0] > 1
+    assert found.sums["ndcg@10"] == pytest.approx(expected.sums["ndcg@10"], abs=1e-5)
 
 
 def test_damaged_values_are_found_again(runs, tmp_path):

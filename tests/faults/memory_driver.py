@@ -71,6 +71,13 @@ ROWS: dict[str, tuple[tuple[int, ...], Any, str, Callable[[int], bool]]] = {
 }
 
 
+#: rank 0 alone adds the term of the regularizer
+TERMS: dict[str, tuple[tuple[int, ...], Any, str, Callable[[int], bool]]] = {
+    "terms plain": ((), OptimizerStep, "encode", lambda _: False),
+    "terms": ((0,), OptimizerStep, "encode", {1}.__contains__),
+}
+
+
 def train(case: str, out: Path, **settings: Any) -> dict[str, Any]:
     chosen = next(each for each in CASES if each.label == case)
     given = {**chosen.settings, **chosen.without_dropout, "device": "cpu", "threads": 1}
@@ -106,6 +113,8 @@ def main(out: Path) -> None:
         with patch.object(row_adam, "FEWEST", 1):
             for name, chosen in ROWS.items():
                 scenario(name, chosen, "kgat")
+        for name, chosen in TERMS.items():
+            scenario(name, chosen, "tisasrec-bce", **{"model.embedding_l2": 1e-3})
         always = ((1,), OptimizerStep, "encode", lambda call: call > 3)
         scenario("always", always, **{"checkpoint.every_steps": 1})
         resumed = run.resume(out / "always", quiet=True)

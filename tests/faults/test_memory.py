@@ -35,6 +35,7 @@ def settings(found: dict[str, Any]) -> list[tuple[int, int, bool, int]]:
         ("three times", "plain", [(2, 1, True, 256), (2, 2, True, 256), (2, 4, True, 256)]),
         ("late", "late plain", [(1, 1, True, 256), (4, 2, True, 256)]),
         ("late on both", "late plain", [(2, 1, True, 256)]),
+        ("terms", "terms plain", [(0, 1, True, 256)]),
         ("rows", "rows plain", [(22, 1, True, 256), (24, 2, True, 256)]),
     ],
 )

@@ -8,11 +8,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from hasten import api
+from hasten.comparison.pairs import compare_runs
+from hasten.comparison.verdict import Margin
 from hasten.models.sequential.sasrec import SASRec
 from hasten.run import resume
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import assert_same, training_log
-from tests.contract.cases import sequences
+from hasten.training.mixed_precision import pins
+from hasten.training.step import OptimizerStep
+from tests.contract.cases import graph, sequences
+from tests.training.test_retreat import failing
 
 CULPRIT = "final_norm.culprit"
 USUAL = {"training.batch_size": 8, "training.epochs": 3, "device": "cpu", "threads": 1}
@@ -111,3 +116,78 @@ def test_a_module_that_overflows_in_fp16_is_named_and_pinned(tmp_path, plant):
     log = (tmp_path / "fp16" / "train.log").read_text()
     assert f"{CULPRIT} runs in fp32 from now on (the output of {CULPRIT} is not finite" in log
     assert "phase next_item, batch 1. The weights are those after step 0" in log
+
+
+@pytest.mark.parametrize(
+    ("factor", "precision", "expected"),
+    [(1.0, "auto", "equivalent"), (1.0, "bf16", "worse"), (1e6, "fp16", "equivalent")],
+)
+def test_the_quality_of_pinned_modules_is_that_of_fp32(
+    factor, precision, expected, tmp_path, plant
+):
+    """As ``hasten compare`` judges it; unpinned, the module loses what it computes."""
+    plant(factor, 30000.0 if factor == 1 else 0.0)
+    users, steps = torch.meshgrid(torch.arange(30), torch.arange(8), indexing="ij")
+    columns = {"user_id": users, "item_id": (users + steps) % 15, "timestamp": steps}
+    data = {name: values.flatten().numpy() for name, values in columns.items()}
+    settings = {**USUAL, **SMALL, "training.epochs": 5, "training.lr": 0.01, "model.dropout": 0.0}
+    fp16 = {"training.emulate_fp16": True, "training.bad_steps": 2}
+    for name in ("fp32", precision):
+        given = {**settings, **(fp16 if name == "fp16" else {}), "training.precision": name}
+        api.train("sasrec", data, settings=given, out=str(tmp_path / name), quiet=True)
+    runs = [tmp_path / "fp32", tmp_path / precision]
+    assert list(compare_runs(runs, margin=Margin(0.01, True)).verdicts().values()) == [expected]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("factor", "precision"), [(1.0, "auto"), (1e6, "fp16")])
+def test_a_pinned_module_runs_in_fp32_when_compiled(
+    factor, precision, tmp_path, plant, monkeypatch
+):
+    """Pinned before the first compilation, and after it. The real compiler would take 30 s."""
+    compiler, graphs = torch.compile, []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, **_: compiler(f, backend=backend, dynamic=True))
+    plant(factor, 1000.0 if factor == 1 else 0.0)
+    settings = {"training__precision": precision, "model__dropout": 0.0}
+    if precision == "fp16":
+        settings |= {"training__emulate_fp16": True, "training__bad_steps": 2}
+    found = train(tmp_path / "compiled", training__compile="default", **settings)
+    train(tmp_path / "eager", **settings)
+    assert list(found.summary.effective["pinned"]) == [CULPRIT]
+    assert found.summary.effective["compile"][0]["in_effect"]
+    assert graphs
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "eager"), rel=1e-3)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_comparison_that_runs_out_of_memory(failures, tmp_path, plant, monkeypatch):
+    """It is repeated with more micro-batches; where nothing helps, it is left out."""
+    plant(1.0, 1000.0)
+    with monkeypatch.context() as patch:
+        failing(patch, OptimizerStep, "encode", range(1, failures + 1))
+        found = train(tmp_path / "run", training__precision="auto").summary.effective
+    assert found["retreats"] is None
+    log = (tmp_path / "run" / "train.log").read_text()
+    if failures == 1:
+        assert list(found["pinned"]) == [CULPRIT]
+    else:
+        assert found["pinned"] is None
+        assert "precision auto: bf16; phase next_item was not compared with fp32: memory" in log
+
+
+def test_a_phase_without_a_module_to_pin_runs_in_fp32_as_a_whole(tmp_path, monkeypatch):
+    """What deviates is the loss: embeddings and their product belong to no module."""
+    monkeypatch.setattr(pins, "OUTPUT_TOLERANCE", 1e-9)
+    settings = {**USUAL, "model.width": 8}
+    for name in ("auto", "fp32"):
+        settings["training.precision"] = name
+        api.train("distmult", graph(), settings=settings, out=str(tmp_path / name), quiet=True)
+    log = (tmp_path / "auto" / "train.log").read_text()
+    assert "in fp32: the whole phase completion (the loss deviates by" in log
+    assert "and no single module is the cause" in log
+    assert losses(tmp_path / "auto") == losses(tmp_path / "fp32")

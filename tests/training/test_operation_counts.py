@@ -7,13 +7,16 @@ ones from the message of the failed test.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.guards import plain_step
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
+from hasten.objectives.base import Batch
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES
@@ -52,7 +55,13 @@ class Operations(TorchDispatchMode):
         return function(*arguments, **(named or {}))
 
 
-def operations_of_a_step(label: str) -> Counter[str]:
+#: of these, the most that the guards of a step add: norm, finite checks, counters, loss terms
+GUARDS = 24
+
+
+def operations_of_a_step(
+    label: str, take: Callable[[OptimizerStep, Batch, float], object] = OptimizerStep.__call__
+) -> Counter[str]:
     """The operations of the second step of every phase of a model of the contract suite."""
     case = next(case for case in CASES if case.label == label)
     settings = {"training.batch_size": 16, **case.settings}
@@ -65,10 +74,10 @@ def operations_of_a_step(label: str) -> Counter[str]:
         precision = Precision("fp32", CPU)
         step = OptimizerStep(phase, number, config.training, precision, DataShard(), CPU)
         phase.start_epoch(0, 0)
-        step(phase.plan(0, 0, 0), 1e-3)
+        take(step, phase.plan(0, 0, 0), 1e-3)
         batch = phase.plan(0, 0, 1)
         with Operations() as operations:
-            step(batch, 1e-3)
+            take(step, batch, 1e-3)
         total += operations.calls
     return total
 
@@ -83,3 +92,13 @@ def test_a_step_takes_as_many_operations_as_before(label):
     assert calls.total() == pytest.approx(expected[0], rel=0.03), told
     assert copies == pytest.approx(expected[1], rel=0.03, abs=1), told
     assert synchronizations == expected[2], told
+
+
+@pytest.mark.parametrize(
+    ("label", "phases"), [("sasrec-ce", 1), ("kgat", 2), ("conve", 1), ("hgt", 1)]
+)
+def test_the_guards_of_a_step_add_few_operations(label, phases):
+    guarded, plain = operations_of_a_step(label), operations_of_a_step(label, plain_step)
+    added = guarded - plain
+    assert 0 < added.total() <= GUARDS * phases, added
+    assert sum(added[name] for name in SYNCHRONIZATIONS) <= phases, added

@@ -196,6 +196,16 @@ def test_moments_that_were_not_allocated_whole_are_allocated_again(tmp_path, mon
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "plain")
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_phase_is_not_compiled_if_there_is_no_memory_to_measure_it(tmp_path, monkeypatch):
+    failing(monkeypatch, OptimizerStep, "encode", {1})
+    found = train("sasrec-ce", tmp_path / "run", training__compile="auto").summary.effective
+    (report,) = found["compile"]
+    assert not report["in_effect"]
+    assert report["note"] == "memory ran out: not measured"
+    assert found["retreats"] is None
+
+
 def test_other_errors_are_raised(tmp_path, monkeypatch):
     failing(monkeypatch, OptimizerStep, "encode", {2}, RuntimeError("another"))
     with pytest.raises(RuntimeError, match="another"):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -21,10 +22,12 @@ from hasten.errors import RunFolderError, os_errors_as
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64
 from hasten.evaluation.protocols import AnyTask, ranking_task
+from hasten.evaluation.query_tiles import QueryChunks
 from hasten.evaluation.ranker import evaluate, metric_values
 from hasten.loaded_run import load_run
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.manifest import MANIFEST
+from hasten.training.memory import release_memory
 
 Part = Literal["valid", "test"]
 
@@ -63,7 +66,9 @@ def unit_values(
     )
     if not len(task.queries):
         raise RunFolderError(f"{run}: its data have no {part} part to compare")
-    found = evaluate(loaded.model, task, metrics, device=torch.device(loaded.device))
+    target = torch.device(loaded.device)
+    chunks = QueryChunks(partial(release_memory, target))
+    found = evaluate(loaded.model, task, metrics, device=target, chunks=chunks)
     assert found.ranks is not None
     values = _by_unit(task, found.ranks, metrics)
     if file is not None:

@@ -73,6 +73,10 @@ class GradientAllReduce:
             own.copy_(value.view_as(own))
         return dict(zip(names, tail[: len(names)].unbind(), strict=True)), tail[len(names) :]
 
+    def forget_names(self) -> None:
+        """Agree on the loss terms again, on all processes: one had none of its own in a step."""
+        self._names = []
+
     def _agreed_names(self, losses: dict[str, Tensor]) -> list[str]:
         """The loss terms of all processes in one order."""
         told = self.processes.gather(list(losses), "the names of loss terms")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from hasten.distributed.processes import Processes
-from hasten.errors import ConfigurationError
+from hasten.errors import ConfigurationError, is_out_of_memory
 from hasten.training.step import OptimizerStep
 
 _PROBE_BATCHES = 3
@@ -121,7 +121,13 @@ def compile_step(stepper: OptimizerStep, mode: str, seed: int, epochs: int) -> C
         return CompileReport(mode, in_effect=False, note=note)
     stepper.phase.compile_with(_plain)
     if mode == "auto":
-        _probe(stepper, seed)  # an error here is not the compiler's
+        try:
+            _probe(stepper, seed)  # an error here is not the compiler's
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            stepper.zero_grad()
+            return CompileReport(mode, in_effect=False, note="memory ran out: not measured")
     # alternate, so that first-touch page faults and other load on the machine affect both
     turns = (_plain, wrap, wrap, _plain) if mode == "auto" else (wrap,)
     times: dict[Any, float] = {}

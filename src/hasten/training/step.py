@@ -146,6 +146,8 @@ class OptimizerStep:
         """Undo what the last steps, which were left out, have counted as non-finite."""
         self.out_of_memory = None
         if not self.alone:
+            assert self.all_reduce is not None
+            self.all_reduce.forget_names()
             self.nonfinite_steps -= steps
             self.consecutive_nonfinite_steps -= steps
             if (scaler := self.precision.scaler) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hasten.distributed.processes import Processes
+from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch
+from hasten.training.memory import release_memory
 from hasten.training.mixed_precision.recording import Recording, Sample, deviation
 from hasten.training.precision import Precision
 from hasten.training.step import OptimizerStep
@@ -78,12 +81,38 @@ def first_fault(
     return Fault("", "gradient", found) if found > gradients else None
 
 
+def compare(
+    stepper: OptimizerStep, batch: Batch, model: nn.Module, micro_batches: int, *tolerances: float
+) -> Fault | None:
+    """The first fault of a batch, in this many micro-batches, or more where memory runs out.
+
+    tolerances: of :func:`first_fault`. Raises OutOfMemoryError if more would not need less memory.
+    """
+    low, high, count = stepper.precision, Precision("fp32", stepper.device), stepper.micro_batches
+    try:
+        while True:
+            stepper.micro_batches = micro_batches
+            try:
+                full = Recording(stepper, batch, model, high)
+                return first_fault(full, Recording(stepper, batch, model, low), *tolerances)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = first_line(error)
+            # outside of the handler: the error holds the tensors of the failed attempt
+            release_memory(stepper.device)
+            if micro_batches >= batch.most_parts:
+                raise OutOfMemoryError(f"memory ran out ({reason})")
+            micro_batches *= 2
+    finally:
+        stepper.micro_batches = count
+
+
 def nonfinite_module(stepper: OptimizerStep, batch: Batch, model: nn.Module) -> Fault | None:
     """The fault of a step whose gradients are not finite, found by computing it again."""
-    low, high = stepper.precision, Precision("fp32", stepper.device)
-    return first_fault(
-        Recording(stepper, batch, model, high), Recording(stepper, batch, model, low)
-    )
+    with suppress(OutOfMemoryError):
+        return compare(stepper, batch, model, stepper.micro_batches)
+    return None
 
 
 class PinnedModules:
@@ -138,46 +167,52 @@ def settle_precision(
     if low != "fp32":
         processes.activity = what = "the comparison with fp32"
 
-        def compare() -> list[Any]:
-            return [find_pins(pins.model, steppers, pins, seed), pins.found]
+        def find() -> list[Any]:
+            return [*find_pins(pins.model, steppers, pins, seed), pins.found]
 
-        phases, found = processes.run_on_rank0(compare, what)
+        phases, notes, found = processes.run_on_rank0(find, what)
         pins.pin(found)
         for stepper in steppers:
             if stepper.phase.name in phases:
                 stepper.precision = Precision("fp32", stepper.device)
-    told = "; ".join(f"{name}: {each['reason']}" for name, each in pins.found.items())
-    return f"precision auto: {low}" + (f", in fp32: {told}" if told else "")
+    told = "; ".join(f"{name} ({each['reason']})" for name, each in pins.found.items())
+    return "; ".join([f"precision auto: {low}" + (f", in fp32: {told}" if told else ""), *notes])
 
 
 def find_pins(
     model: nn.Module, steppers: Sequence[OptimizerStep], pins: PinnedModules, seed: int
-) -> list[str]:
+) -> tuple[list[str], list[str]]:
     """Compare the first batches with fp32 and pin modules until every phase holds.
 
-    Returns the phases that have to run in fp32 as a whole. Weights, random numbers and the order of
-    the data stay as they are. Micro-batches are half as large, so that fp32 needs no more memory.
+    Returns the phases that have to run in fp32 as a whole, and notes for the log. Weights, random
+    numbers and the order of the data stay as they are. Micro-batches are half as large, so that
+    fp32 needs no more memory.
     """
-    left: list[str] = []
+    whole: list[str] = []
+    notes: list[str] = []
     for stepper in steppers:
-        phase, count, low = stepper.phase, stepper.micro_batches, stepper.precision
-        stepper.micro_batches = 2 * count
+        name = stepper.phase.name
         try:
-            for index in range(min(_BATCHES, phase.steps())):
-                batch = phase.plan(seed, 0, index)
-                full = Recording(stepper, batch, model, Precision("fp32", stepper.device))
-                tolerances = (OUTPUT_TOLERANCE, GRADIENT_TOLERANCE)
-                while fault := first_fault(
-                    full, Recording(stepper, batch, model, low), *tolerances
-                ):
-                    own = fault.module and fault.module not in pins.found
-                    if not own or len(pins.found) == _MOST:
-                        left.append(phase.name)
-                        pins.pin({f"phase {phase.name}": fault.to_json()})
-                        break
-                    pins.pin({fault.module: fault.to_json()})
-                if phase.name in left:
-                    break
-        finally:
-            stepper.micro_batches = count
-    return left
+            fault = _pin_modules(model, stepper, pins, seed)
+        except OutOfMemoryError as error:
+            notes.append(f"phase {name} was not compared with fp32: {error}")
+            continue
+        if fault is not None:
+            whole.append(name)
+            reason = f"{fault.text()}, and no single module is the cause"
+            pins.pin({f"the whole phase {name}": {**fault.to_json(), "reason": reason}})
+    return whole, notes
+
+
+def _pin_modules(
+    model: nn.Module, stepper: OptimizerStep, pins: PinnedModules, seed: int
+) -> Fault | None:
+    """Pin modules until the phase holds; what is left if that is not enough."""
+    for index in range(min(_BATCHES, stepper.phase.steps())):
+        batch = stepper.phase.plan(seed, 0, index)
+        parts, tolerances = 2 * stepper.micro_batches, (OUTPUT_TOLERANCE, GRADIENT_TOLERANCE)
+        while fault := compare(stepper, batch, model, parts, *tolerances):
+            if not fault.module or fault.module in pins.found or len(pins.found) == _MOST:
+                return fault
+            pins.pin({fault.module: fault.to_json()})
+    return None
