@@ -1,8 +1,10 @@
-"""Bytes that a step keeps for the backward pass: in bf16 about half of those of fp32."""
+"""Memory in bf16: about half the bytes kept for the backward pass, few shapes of products."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.build import build_model, load_data, with_sample
 from hasten.config_loading.build import build_config
@@ -52,3 +54,34 @@ def test_bf16_keeps_no_second_copies(model, settings, most):
     assert max(shares) < most, (full, low)
     again = kept_bytes(model, settings, "bf16", recompute=True)
     assert again[0] <= 0.5 * full[0], (full, again)
+
+
+class _Products(TorchDispatchMode):
+    """Collects the shapes of the matrix products in bf16."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "mm" in str(function):
+            tensors = [a for a in args if isinstance(a, torch.Tensor)]
+            if tensors[-1].dtype == torch.bfloat16:
+                self.shapes.add((str(function), *(t.shape for t in tensors)))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("model", ["sasrec", "tisasrec"])
+def test_products_in_bf16_have_few_shapes_in_all_batches(model):
+    config = with_sample(build_config(model, None, None, (), {"training.batch_size": 64}))
+    dataset = load_data(config, None)
+    built = build_model(config, dataset, CPU).train()
+    with _Products() as products:
+        for number, phase in enumerate(built.phases(dataset, config.training)):
+            step = OptimizerStep(
+                phase, number, config.training, Precision("bf16", CPU), DataShard(), CPU
+            )
+            phase.start_epoch(0, 0)
+            for index in range(min(8, phase.steps())):
+                step(phase.plan(0, 0, index), 1e-3)
+    assert 0 < len(products.shapes) <= 48, sorted(products.shapes)

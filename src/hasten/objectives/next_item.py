@@ -19,7 +19,14 @@ from hasten.arrays import Int64
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
-from hasten.ops.buckets import SLACK_CPU, SLACK_DEVICE, Bucket, flat_indices, make_buckets
+from hasten.ops.buckets import (
+    SLACK_CPU,
+    SLACK_DEVICE,
+    Bucket,
+    flat_indices,
+    make_buckets,
+    padding_bucket,
+)
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
@@ -67,6 +74,8 @@ def sequence_batch(
     """
     buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
     real = flat_indices(lengths, buckets)
+    if device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        buckets = padding_bucket(buckets)
     ends = np.cumsum(lengths)
     positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
     source = np.repeat(histories.offsets[users + 1], lengths) - 1 - skip_last - positions

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hasten.arrays import Int64
+from hasten.ops.dense.product import rounded_rows
 
 #: padded tokens that cost as much as one more bucket (measured for two blocks of width 50)
 SLACK_CPU = 128
@@ -52,6 +53,13 @@ def make_buckets(lengths: Int64, slack: int) -> list[Bucket]:
     if first < len(lengths):
         buckets.append(Bucket(start, len(lengths) - first, int(lengths[first])))
     return buckets
+
+
+def padding_bucket(buckets: list[Bucket]) -> list[Bucket]:
+    """The buckets, and one of single tokens that makes T one of few sizes (rounded_rows)."""
+    size = buckets[-1].stop
+    missing = rounded_rows(size) - size
+    return [*buckets, Bucket(size, missing, 1)] if missing else buckets
 
 
 def flat_indices(lengths: Int64, buckets: list[Bucket]) -> Int64:

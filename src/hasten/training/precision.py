@@ -1,7 +1,8 @@
 """Mixed precision: autocast, the fp16 loss scaler, and the precision fallback.
 
-The operations themselves compute losses, softmaxes and norms in float32; autocast lowers the
-precision of matrix products only.
+Autocast lowers the precision of matrix products, and hasten's operations keep their inputs for the
+backward pass in that precision. Losses, softmaxes, norms and sums are in float32. So are, on a CPU,
+products whose shapes differ in every batch: oneDNN compiles code for every shape in bf16.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 ``y = e W_r`` for the head h, the tail t and the negative tail o of an edge of relation r;
 ``a = y_h + r - y_t``, ``b = y_h + r - y_o``. The loss is the sum over edges of
 ``softplus(a·a - b·b)``, the norms are half the sum of all squares of y and r. Edges are grouped by
-relation, so each relation's matrix is used in one product and not copied per edge.
+relation, so each relation's matrix is used in one product and not copied per edge. Products are in
+float32 also under autocast: their shapes differ in every batch, and oneDNN compiles bf16 code for
+every shape, which takes longer than these small products.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ def translation_loss(
 
     rows: [S, D] of the nodes. index: int64 [3B], the rows of head, tail and negative of each edge.
     relation: [B, K], the vector of each edge. weights: [R, D, K]. sizes: edges of each relation
-    [R]. Under autocast the products are in lower precision.
+    [R]. Under autocast, forward keeps rows and products in lower precision.
     """
     found: tuple[Tensor, Tensor] = _TranslationLoss.apply(  # type: ignore[no-untyped-call]
         rows, index, relation, weights, sizes, autocast_dtype(rows)
@@ -43,24 +45,25 @@ class _TranslationLoss(torch.autograd.Function):
         sizes: list[int],
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        x = rows.index_select(0, index).to(dtype)
-        low = weights.to(dtype)
+        x = rows.index_select(0, index)
         y = x.new_empty(len(x), weights.shape[2])
         kinds, parts = _kinds(sizes)
-        columns = zip(torch.split(x, parts), _of(low, kinds), torch.split(y, parts), strict=True)
+        columns = zip(
+            torch.split(x, parts), _of(weights, kinds), torch.split(y, parts), strict=True
+        )
         for part, matrix, out in columns:
             torch.mm(part, matrix, out=out)
-        ctx.save_for_backward(index, relation, weights, x, y)
+        ctx.save_for_backward(index, relation, weights, x.to(dtype), y.to(dtype))
         y, relation, near, far = _differences(y, relation)
         margin = near.square().sum(1) - far.square().sum(1)
         norms = (y.square().sum() + relation.square().sum()) / 2
-        ctx.sizes, ctx.count, ctx.kinds = sizes, len(rows), (rows.dtype, weights.dtype)
+        ctx.sizes, ctx.count = sizes, len(rows)
         return F.softplus(margin).sum(), norms
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, grad_norms: Tensor) -> tuple[Tensor | None, ...]:
         index, relation, weights, x, y = ctx.saved_tensors
-        low = weights.to(x.dtype)
+        x = x.to(weights.dtype)
         y, relation, near, far = _differences(y, relation)
         margin = near.square().sum(1) - far.square().sum(1)
         rises = (margin.sigmoid() * (2 * grad_loss))[:, None]
@@ -72,12 +75,12 @@ class _TranslationLoss(torch.autograd.Function):
         grad_y[:, 1].sub_(near)
         grad_y[:, 2].add_(far)
         grad = grad_y.view(-1, y.shape[1]).to(x.dtype)
-        grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(low)
+        grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(weights)
         kinds, parts = _kinds(ctx.sizes)
         columns = zip(
             torch.split(grad, parts),
             torch.split(x.T, parts, 1),
-            _of(low.transpose(1, 2), kinds),
+            _of(weights.transpose(1, 2), kinds),
             torch.split(grad_x, parts),
             _of(grad_weights, kinds),
             strict=True,
@@ -85,10 +88,8 @@ class _TranslationLoss(torch.autograd.Function):
         for part, own, matrix, to_x, to_weights in columns:
             torch.mm(part, matrix, out=to_x)
             torch.mm(own, part, out=to_weights)
-        of_rows, of_weights = ctx.kinds
-        grad_x = grad_x.to(of_rows)
         grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, index, grad_x)
-        return grad_rows, None, grad_relation, grad_weights.to(of_weights), None, None
+        return grad_rows, None, grad_relation, grad_weights, None, None
 
 
 def _differences(y: Tensor, relation: Tensor) -> tuple[Tensor, ...]:

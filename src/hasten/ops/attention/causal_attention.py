@@ -8,7 +8,8 @@ kernel has no dropout, and its fallback takes 12 ns per element for the mask. Qu
 in chunks that see only the keys up to their end, which saves nearly half the work of long
 sequences. Gradients are written in place, without the concatenations of autograd. The backward pass
 keeps the attention weights in the precision of the queries, and in a lower precision one bit of the
-mask per weight.
+mask per weight. All products are in float32: the shapes of a chunk differ in every batch, and
+oneDNN compiles bf16 code for every shape, which costs more than its products save.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch.nn import functional as F
 from hasten.ops.attention.head_chunks import HeadChunk, head_chunks
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_bytes, mask_of, masks_of
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.dtypes import accumulation_dtype, upcast
 
 
 def causal_attention(
@@ -116,13 +117,13 @@ class _BucketedAttention(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for piece, mask in zip(pieces, masks_of(bits, cells, drop, kind), strict=True):
                 scores = torch.baddbmm(
-                    _future_mask(piece.queries.start, piece.queries.stop, query.dtype),
-                    piece.of_queries(query),
-                    piece.of_keys(key).transpose(1, 2),
+                    _future_mask(piece.queries.start, piece.queries.stop, kind),
+                    upcast(piece.of_queries(query)),
+                    upcast(piece.of_keys(key)).transpose(1, 2),
                     alpha=scale,
                 )
-                weights = torch.softmax(scores, dim=-1, dtype=kind)
-                _put(piece, out, (weights * mask).to(value.dtype), piece.of_keys(value))
+                weights = torch.softmax(scores, dim=-1)
+                _put(piece, out, weights * mask, upcast(piece.of_keys(value)))
                 kept.append(weights.to(query.dtype))
         ctx.pieces, ctx.cells, ctx.scale, ctx.drop = pieces, cells, scale, drop
         ctx.save_for_backward(query, key, value, bits, *kept)
@@ -136,15 +137,12 @@ class _BucketedAttention(torch.autograd.Function):
         masks = masks_of(bits, ctx.cells, ctx.drop, kind)
         for piece, low, mask in zip(ctx.pieces, kept, masks, strict=True):
             weights = low.to(kind)
-            upper = piece.of_queries(grad_out)
-            grad_weights = torch.bmm(upper, piece.of_keys(value).transpose(1, 2))
-            grad_scores = torch._softmax_backward_data(
-                grad_weights.to(kind).mul_(mask), weights, -1, kind
-            ).to(query.dtype)
-            dropped = (weights * mask).to(value.dtype)
-            _put(piece, grad_query, grad_scores, piece.of_keys(key))
-            _add(piece, grad_value, dropped, upper)
-            _add(piece, grad_key, grad_scores, piece.of_queries(query))
+            upper = upcast(piece.of_queries(grad_out))
+            grad_weights = torch.bmm(upper, upcast(piece.of_keys(value)).transpose(1, 2))
+            grad_scores = torch._softmax_backward_data(grad_weights.mul_(mask), weights, -1, kind)
+            _put(piece, grad_query, grad_scores, upcast(piece.of_keys(key)))
+            _add(piece, grad_value, weights * mask, upper)
+            _add(piece, grad_key, grad_scores, upcast(piece.of_queries(query)))
         grad_query.mul_(ctx.scale)
         grad_key.mul_(ctx.scale)
         return *grads, None, None, None
@@ -156,7 +154,7 @@ def _put(piece: HeadChunk, total: Tensor, left: Tensor, right: Tensor) -> None:
     Into a contiguous part at once; into a strided one torch would multiply row by row.
     """
     part = piece.of_queries(total)
-    if part.is_contiguous():
+    if part.is_contiguous() and part.dtype == left.dtype:
         torch.bmm(left, right, out=part)
     else:
         part.copy_(torch.bmm(left, right))
@@ -171,7 +169,7 @@ def _add(piece: HeadChunk, total: Tensor, left: Tensor, right: Tensor) -> None:
     turned = left.transpose(1, 2)
     if not piece.sees_all:
         part += torch.bmm(turned, right)
-    elif part.is_contiguous():
+    elif part.is_contiguous() and part.dtype == left.dtype:
         torch.bmm(turned, right, out=part)
     else:
         part.copy_(torch.bmm(turned, right))

@@ -13,6 +13,7 @@ are multiplied by V. The backward pass swaps the two. Nothing is larger than [B,
 One function computes all buckets, forward and backward, as in :mod:`.causal_attention`:
 queries in chunks that see only the keys up to their end, gradients written in place. The backward
 pass keeps weights and bins in the precision of the queries, and one bit of the mask per weight.
+On a CPU all products are in float32, for the reason given there.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class _IntervalAttention(torch.autograd.Function):
         heads: int,
         drop: float,
     ) -> Tensor:
-        width, dtype = query.shape[1], query.dtype
+        width = query.shape[1]
+        dtype = accumulation_dtype(query) if query.device.type == "cpu" else query.dtype
         ctx.scale = 1 / math.sqrt(width // heads)
         query = query * ctx.scale
         tables = _padded(key_table.to(dtype)), _padded(value_table.to(dtype))
@@ -178,16 +180,17 @@ class _IntervalAttention(torch.autograd.Function):
             for (piece, short), mask in zip(pieces, _masks(bits, pieces, drop, query), strict=True):
                 pairs = short.long()
                 of_keys, of_values = (table[:, piece.columns].contiguous() for table in tables)
-                scores = _towards(piece.of_queries(query), piece.of_keys(key), of_keys, pairs)
+                asked, keys = piece.of_queries(query).to(dtype), piece.of_keys(key).to(dtype)
+                scores = _towards(asked, keys, of_keys, pairs)
                 _hide_future(scores[:, :, piece.queries.start :])
                 weights = torch.softmax(scores, dim=-1)
                 dropped = weights if mask is None else mask.mul_(weights)
                 bins = _bins(dropped, len(of_keys), pairs, dtype)
                 attended = torch.matmul(bins, of_values)
-                attended.baddbmm_(dropped.to(dtype), piece.of_keys(value))
+                attended.baddbmm_(dropped.to(dtype), piece.of_keys(value).to(dtype))
                 piece.of_queries(out).copy_(attended)
                 if any(ctx.needs_input_grad):
-                    kept += [weights.to(dtype), bins]
+                    kept += [weights.to(query.dtype), bins.to(query.dtype)]
         ctx.pieces, ctx.drop = pieces, drop
         ctx.save_for_backward(query, key, value, *tables, bits, *kept)
         ctx.dtypes, ctx.rows = (key_table.dtype, value_table.dtype), len(key_table)
@@ -196,7 +199,7 @@ class _IntervalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, key_table, value_table, bits, *kept = ctx.saved_tensors
-        dtype, total = query.dtype, accumulation_dtype(query)
+        dtype, total = key_table.dtype, accumulation_dtype(query)
         grad_query, grad_key, grad_value = (torch.empty_like(query) for _ in range(3))
         grad_key_table = torch.zeros_like(key_table, dtype=total)
         grad_value_table = torch.zeros_like(value_table, dtype=total)
@@ -208,16 +211,18 @@ class _IntervalAttention(torch.autograd.Function):
             of_keys, of_values = (
                 table[:, piece.columns].contiguous() for table in (key_table, value_table)
             )
-            asked, upper = piece.of_queries(query), piece.of_queries(grad_out)
+            asked, upper = (piece.of_queries(each).to(dtype) for each in (query, grad_out))
             # softmax and mask at once: dropped · g - weights · Σ dropped · g
-            slope = _towards(upper, piece.of_keys(value), of_values, pairs).mul_(dropped)
+            values = piece.of_keys(value).to(dtype)
+            slope = _towards(upper, values, of_values, pairs).mul_(dropped)
             slope.addcmul_(weights, slope.sum(-1, keepdim=True), value=-1)
             slopes = _bins(slope, len(of_keys), pairs, dtype)
             slope, low = slope.to(dtype), dropped.to(dtype)
-            new_query = torch.matmul(slopes, of_keys).baddbmm_(slope, piece.of_keys(key))
+            new_query = torch.matmul(slopes, of_keys)
+            new_query.baddbmm_(slope, piece.of_keys(key).to(dtype))
             piece.of_queries(grad_query).copy_(new_query)
             grad_key_table[:, piece.columns].add_(_outer(slopes, asked))
-            grad_value_table[:, piece.columns].add_(_outer(bins, upper))
+            grad_value_table[:, piece.columns].add_(_outer(bins.to(dtype), upper))
             for grad, left, right in ((grad_key, slope, asked), (grad_value, low, upper)):
                 new, into = torch.bmm(left.transpose(1, 2), right), piece.of_keys(grad)
                 # the first chunk sees all keys: it overwrites their gradients, the others add

@@ -20,6 +20,15 @@ LEAST = 1 << 26
 _COLUMNS = 1024
 
 
+def rounded_rows(count: int) -> int:
+    """Round a number of rows up to one of few sizes: multiples of 64, 8 to 16 per power of two.
+
+    For bf16 on a CPU: oneDNN compiles code for every shape (0.3 ms), and keeps it (130 to 260 KB).
+    """
+    step = max(64, 1 << max(0, count.bit_length() - 4))
+    return count + -count % step
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` [M, N] of [M, K] and [K, N], without gradient."""
     if not _large_float32(a, b) or not (a.is_contiguous() or b.shape[1] >= _COLUMNS):

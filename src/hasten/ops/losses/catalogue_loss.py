@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops.dense.product import product, product_into
+from hasten.ops.dense.product import product, product_into, rounded_rows
 from hasten.ops.dtypes import accumulation_dtype, upcast
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 
@@ -170,7 +170,11 @@ def _by_rows(
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
     grad_bias = x.new_zeros(starts[-1], dtype=kind)
     loss = x.new_zeros((), dtype=kind)
-    rows = max(1, min(rows, len(x)))
+    few = dtype != kind and x.device.type == "cpu"
+    rows = max(1, min(rows, rounded_rows(len(x)) if few else len(x)))
+    if few:  # zeros, so that the last chunk is of one of few sizes
+        last = len(x) % rows
+        low = F.pad(low, (0, 0, 0, min(rows, rounded_rows(last)) - last))
     step = starts[-1] if dtype == kind else max(1, _CONVERTED // max(1, x.shape[1]))
     parts = [
         (index, slice(begin, begin + step), slice(starts[index] + begin, starts[index] + end))
@@ -194,7 +198,9 @@ def _by_rows(
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
             product_into(scores[:, columns], chunk, table.T)
-        for first, part in enumerate(torch.split(scores, piece)):
+        real = len(x) - start
+        scores[real:] = 0
+        for first, part in enumerate(torch.split(scores[:real], piece)):
             first = start + first * piece  # noqa: PLW2901
             residual = part if dtype == kind else wide[: len(part)].copy_(part)
             some = targets.within(first, first + len(part))
@@ -217,9 +223,9 @@ def _by_rows(
             part = scores[:, columns]
             _accumulate(grads[index][span], part.T, chunk, scale)
             if number == 0 and scale == 1:
-                grad_x[start : start + rows] = product(part, table)
+                grad_x[start : start + rows] = product(part, table)[:real]
             else:
-                grad_x[start : start + rows] += residual_product(part, table, scale)
+                grad_x[start : start + rows] += residual_product(part, table, scale)[:real]
     return loss, [grad_x, grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
 
 
