@@ -137,7 +137,7 @@ def run_hasten(threads: int, *arguments: str) -> dict[str, Any]:
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{ended.stderr}")
+        raise RuntimeError(f"{' '.join(command)}\n{ended.stderr}{ended.stdout}")
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found
 

@@ -100,7 +100,7 @@ def train(
                     f"the command with  --resume auto --out {first.run}"
                 )
             return first
-        return _refit(processes, resolved, table, quiet, first)
+        return _refit(processes, resolved, table, quiet, first, plan)
 
 
 @contextmanager
@@ -120,6 +120,7 @@ def _refit(
     table: object | None,
     quiet: bool,
     first: Summary,
+    plan: Mapping[str, Any] | None,
 ) -> Summary:
     """Retrain on train + validation for the selected number of epochs, or resume doing so."""
     begin, folder = time.perf_counter(), first.run / _REFIT
@@ -137,7 +138,7 @@ def _refit(
             }
         )
         resolved = replace(resolved, config=config, warnings=())
-        summary = _train_new(processes, resolved, table, quiet, begin)
+        summary = _train_new(processes, resolved, table, quiet, begin, plan=plan)
     fields = ("epochs", "best_epoch", "valid", "test", "stopped_by")
     selection = {name: getattr(first, name) for name in fields}
     return replace(summary, selected={"run": str(first.run), **selection})

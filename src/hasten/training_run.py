@@ -94,6 +94,8 @@ def open_run(
             ):  # the first error is the one to report
                 training.record_end(training.summary(_reason(error)), complete=False)
             raise
+        finally:
+            training.trainer.retreat.budget.stop()
 
 
 def _reason(error: BaseException) -> str:
@@ -144,6 +146,8 @@ class TrainingRun:
             evaluate=(lambda: self.evaluate(valid)) if len(valid.queries) else None,
             processes=processes,
         )
+        if plan is not None:
+            self.trainer.retreat.hold(plan["budget_bytes"])
         if checkpoint is not None:
             self.trainer.restore(checkpoint)
             position = self.trainer.state.position
@@ -192,7 +196,7 @@ class TrainingRun:
         torch.set_rng_state(self.generator_state)
         best_epoch = int(state_part(best, "selection", "best_epoch")["best_epoch"])
         summary = self.summary(
-            stopped_by, validated, tested, best_epoch, max(processes.gather(peak_memory_bytes()))
+            stopped_by, validated, tested, best_epoch, max(processes.gather(self.peak_memory()))
         )
         summary = replace(summary, plan=self.measured_plan())
         if tested is not None:
@@ -211,11 +215,16 @@ class TrainingRun:
         plan, trainer = read_plan(self.setup.folder), self.trainer
         if plan is None:
             return None
-        peak, state = peak_bytes(trainer.device), trainer.state
+        budget, state = trainer.retreat.budget, trainer.state
+        peak = max(budget.before, peak_bytes(trainer.device))
         if warning := budget_exceeded(plan, peak):
             self.journal.warn(warning)
         seconds = state.totals.train_seconds / max(1, state.position.epoch)
         return {**plan, "measured": {"peak_memory_bytes": peak, "epoch_seconds": seconds}}
+
+    def peak_memory(self) -> int:
+        """The peak memory of this process, in bytes."""
+        return max(self.trainer.retreat.budget.before, peak_memory_bytes())
 
     def summary(
         self,
@@ -248,7 +257,7 @@ class TrainingRun:
                 "total": totals.earlier_seconds + time.perf_counter() - setup.begin,
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
-            peak_memory_bytes=peak_memory_bytes() if peak_memory is None else peak_memory,
+            peak_memory_bytes=self.peak_memory() if peak_memory is None else peak_memory,
             effective=options_in_effect(trainer, config.evaluation.every),
             stopped_by=stopped_by,
             best_epoch=selection.best_epoch if best_epoch is None else best_epoch,

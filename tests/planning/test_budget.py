@@ -9,6 +9,7 @@ from hasten.errors import UsageError
 from hasten.planning import budget
 from hasten.planning.budget import BudgetError, fit_run, mebibytes, plan_budget
 from hasten.planning.plan import OutOfMemoryError, Plan
+from hasten.registry import BUILT_IN
 
 MB = 1 << 20
 
@@ -102,6 +103,18 @@ def test_a_budget_that_is_too_small_is_refused_with_the_smallest(costs, tmp_path
     config, kept = fit_run(CONFIG, found.smallest)
     assert kept["predicted"]["peak_memory_bytes"] <= found.smallest
     assert config.training.batch_size == CONFIG.training.batch_size
+
+
+@pytest.mark.parametrize("model", [entry.name for entry in BUILT_IN])
+def test_every_model_names_its_smallest_budget_before_it_starts(model, costs, tmp_path):
+    costs()
+    config = build_config(model, flags={"device": "cpu", "out": tmp_path / "run"})
+    smallest = plan_budget(config, 10 * MB).smallest
+    said = f"10 MiB are too few; the smallest budget .* is {mebibytes(smallest)}"
+    with pytest.raises(BudgetError, match=said):
+        fit_run(config, 10 * MB)
+    assert not list(tmp_path.iterdir())
+    assert fit_run(config, smallest)[1]["predicted"]["peak_memory_bytes"] <= smallest
 
 
 def test_several_processes_are_refused():

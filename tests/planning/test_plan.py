@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from bench import half_memory
 from hasten import api
 from hasten.build import with_sample
 from hasten.cli.main import main
@@ -25,7 +26,6 @@ from hasten.planning import plan
 from hasten.planning.finished_runs import Measured, measured_before
 from hasten.planning.plan import OutOfMemoryError, Plan, _found, plan_run
 from hasten.planning.probe import probe
-from hasten.testing import assert_close
 
 QUICK = ("sasrec", "kgat", "mmgcn", "conve", "pop")
 LONG = ("tisasrec", "bprmf", "lightgcn", "dragon", "distmult", "complex", "hgt", "degree")
@@ -120,26 +120,11 @@ def test_the_peak_is_predicted_within_a_tenth(model, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["sasrec", "tisasrec"])
-def test_half_the_memory_gives_the_same_run(model, tmp_path):
-    LARGE[model] |= {"model.dropout": 0.0}
-    free = trained(model, tmp_path / "free")
-    budget = free["peak_memory_bytes"] // 2
-    held = trained(model, tmp_path / "held", "--memory-budget", str(budget))
-    assert held["peak_memory_bytes"] <= budget
-    plan = held["plan"]
-    assert plan["measured"]["peak_memory_bytes"] == held["peak_memory_bytes"]
-    assert plan["predicted"]["peak_memory_bytes"] == pytest.approx(
-        held["peak_memory_bytes"], rel=0.1
-    )
-    assert plan["chosen"]
-    assert_close(tmp_path / "free", tmp_path / "held")
-    losses = [
-        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").open()
-         if json.loads(line)["kind"] == "train"]
-        for name in ("free", "held")
-    ]  # fmt: skip
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+@pytest.mark.parametrize("model", half_memory.CASES)
+def test_half_the_memory_gives_the_same_run(model):
+    found = half_memory.measure(model, epochs=2, threads=1)
+    assert half_memory.passes(found), found
+    assert found["chosen"]
 
 
 def test_a_run_keeps_its_plan_beside_what_was_measured(tmp_path, capsys):

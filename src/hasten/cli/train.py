@@ -93,7 +93,9 @@ def train(
         "RULE", "Scale lr by the number of processes: none, sqrt or linear.", PROCESSES
     ),
     memory_budget: str | None = option(
-        "SIZE", "Choose settings whose predicted peak memory fits, such as 10GB.", SPEED
+        "SIZE",
+        "Choose settings whose predicted peak memory fits (such as 10GB), and keep to it.",
+        SPEED,
     ),
 ) -> None:
     """Train MODEL on DATA into a run folder.

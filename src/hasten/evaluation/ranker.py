@@ -166,6 +166,8 @@ def _rank_chunks(model: Model, task: AnyTask, tile: Tile, chunks: QueryChunks) -
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
     parts = np.split(tile.padded_rows, TILE_ROWS // chunks.rows)
     counts = [vars(_rank_rows(model, task, rows)).values() for rows in parts]
+    if chunks.rows > 1:
+        chunks.check()
     return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
 
 

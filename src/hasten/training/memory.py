@@ -15,9 +15,12 @@ import torch
 from hasten.runs.environment import peak_memory_bytes, reset_peak_memory
 
 
-def describe_memory(device: torch.device) -> str:
-    """The peak memory of this process: on a GPU (on MPS the memory now), and of the host (RAM)."""
-    host = f"{peak_memory_bytes() / 2**20:,.0f} MiB RAM"
+def describe_memory(device: torch.device, before: int = 0) -> str:
+    """The peak memory of this process: on a GPU (on MPS the memory now), and of the host (RAM).
+
+    before: the peak of the host until it was reset.
+    """
+    host = f"{max(before, peak_memory_bytes()) / 2**20:,.0f} MiB RAM"
     if device.type == "cpu":
         return host
     if device.type == "cuda":

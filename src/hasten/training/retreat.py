@@ -6,12 +6,15 @@ example in each. All processes repeat it with the same settings. An update of th
 repeated after cached memory was freed, unless it has changed something. An evaluation goes on with
 half as many queries at a time, in blocks of half as many candidates.
 
+A step or a part of an evaluation that exceeds the memory budget of the run is repeated as well.
+
 Settings that were reduced stay so, also when the run resumes. Results are the same up to rounding;
 with dropout, micro-batches draw other masks, as with ``training.accumulate``.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeGuard
@@ -27,6 +30,7 @@ from hasten.models.interface import Model
 from hasten.models.supports import Supports
 from hasten.objectives.base import Batch
 from hasten.training.memory import release_memory
+from hasten.training.memory_budget import MemoryBudget
 from hasten.training.step import OptimizerStep
 
 if TYPE_CHECKING:
@@ -56,6 +60,23 @@ class Retreat:
         self.refused = False
         for stepper in steppers:
             stepper.retreats = True
+        self.hold(None)
+
+    def hold(self, budget: int | None) -> None:
+        """Keep to a memory budget (bytes) from now on."""
+        self.budget = MemoryBudget(budget, self.processes.device)
+        self.chunks.check = self.check_tile
+        for stepper in self.steppers:
+            stepper.check_memory = self.budget.check
+
+    def check_tile(self) -> None:
+        """Raise MemoryError if an evaluation exceeds the budget and fewer queries may help."""
+        try:
+            self.budget.check()
+        except MemoryError:
+            if not self.budget.stuck:
+                raise
+            self.chunks.check = lambda: None
 
     def disable(self) -> None:
         """Raise the errors of steps, to measure what the settings need as they are."""
@@ -67,6 +88,7 @@ class Retreat:
         for stepper in self.steppers:
             stepper.zero_grad()
         release_memory(self.processes.device)
+        self.budget.begin()
 
     def repeats(self, stepper: OptimizerStep, batch: Batch, agree: bool) -> bool:
         """Whether to repeat the step of this batch because memory ran out; reduces the settings.
@@ -101,10 +123,18 @@ class Retreat:
         count, model = stepper.micro_batches, self.model
         at = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
         if self.can_recompute(model):
-            model.recompute = True
+            model.recompute, self.budget.failed = True, math.inf
             self.record(f"{at}: {problem}; repeated with activation checkpointing")
             return
         most = -(-batch.most_parts // self.processes.world)
+        useless = self.budget.stuck or (self.budget.exceeded and count >= most)
+        if any(self.processes.gather(useless, "the memory budget")):
+            self.budget.stop()
+            self.record(
+                f"{at}: {problem}, with {count} micro-batches; more do not help: the run continues "
+                "above its budget"
+            )
+            return
         if count >= most:
             error = OutOfMemoryError(
                 f"{at}: {problem}, with {count} micro-batches. {_indivisible(stepper, batch)}. "
@@ -127,8 +157,8 @@ class Retreat:
             return False
         if not Supports.of(type(model)).recompute:
             return False
-        room = True
-        if "torch._dynamo" not in sys.modules:
+        room = "torch._dynamo" in sys.modules or self.budget.has_room(2 * _IMPORT_BYTES)
+        if room and "torch._dynamo" not in sys.modules:
             try:
                 torch.empty(_IMPORT_BYTES, dtype=torch.uint8)
             except (MemoryError, RuntimeError):
@@ -165,7 +195,9 @@ class Retreat:
     def evaluate(self, run: Callable[[QueryChunks], Evaluation]) -> Evaluation:
         """The result of an evaluation. Records it if fewer queries are ranked at a time now."""
         before = self.chunks.rows
+        self.budget.begin()
         found = run(self.chunks)
+        self.budget.begin()
         if self.chunks.rows < before:
             self.record(
                 f"evaluation: memory ran out; repeated with {self.chunks.rows} queries at a time"

@@ -6,7 +6,7 @@ the gradients of micro-batches (and of processes) add up to the gradient of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +60,8 @@ class OptimizerStep:
         self.micro_batches, self.encodes_once = options.accumulate, False
         #: leave out a step that runs out of memory, for :mod:`.retreat` to repeat; else raise
         self.retreats = False
+        #: called after the backward pass: raises MemoryError if the run exceeds its memory budget
+        self.check_memory: Callable[[], None] = lambda: None
         #: (index of the batch, reason) of the first step that this process left out
         self.out_of_memory: tuple[int, str] | None = None
         #: [1] on how many processes memory has run out; None without a process group
@@ -124,6 +126,7 @@ class OptimizerStep:
         if self.out_of_memory is None:
             try:
                 losses = self.accumulate(batch)
+                self.check_memory()
                 if self.alone:  # the all-reduce of several processes fills in the zeros
                     for parameter in self.optimizer.parameters:
                         if parameter.grad is None:

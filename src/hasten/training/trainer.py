@@ -29,7 +29,7 @@ from hasten.training.compile import CompileReport, compile_phases, compile_step,
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.epoch_report import EpochReport
-from hasten.training.memory import describe_memory, release_memory
+from hasten.training.memory import release_memory
 from hasten.training.mixed_precision.pins import settle_precision
 from hasten.training.nonfinite import NonFiniteGuard
 from hasten.training.precision import Precision, resolve_precision
@@ -242,7 +242,7 @@ class Trainer:
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
         # only the total of the run is kept: estimate this epoch's examples by the mean over epochs
         rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
-        seconds, memory = totals.epoch_seconds, describe_memory(self.device)
+        seconds, memory = totals.epoch_seconds, self.retreat.budget.describe()
         report = EpochReport(
             finished, position.step, losses, state.lr, seconds, rate, memory, evaluation, is_best
         )
