@@ -13,10 +13,8 @@ from bench.plan_accuracy import run_hasten
 PEAK = 0.15
 #: sizes whose activations are most of the memory
 SETTINGS = {
-    "sasrec": ("model.width=128", "training.batch_size=2048"),
     "tisasrec": ("model.width=64", "training.batch_size=1024"),
     "kgat": ("model.width=64", "training.batch_size=1024"),
-    "mmgcn": ("model.width=256", "training.batch_size=4096"),
     "conve": ("model.width=200", "training.batch_size=4096"),
     "hgt": ("model.width=128", "model.hidden=128", "training.batch_size=2048"),
 }
@@ -27,7 +25,7 @@ def plan_peaks(device: torch.device, scratch: Path) -> dict[str, Any]:
     found = {}
     for model, settings in SETTINGS.items():
         arguments = ["train", model, *(f"--set={each}" for each in settings), "--epochs", "2"]
-        arguments += ["--device", str(device), "--memory-budget", "100TB", "--quiet", "--json"]
+        arguments += ["--device", str(device), "--memory-budget", "10000GB", "--quiet", "--json"]
         plan = run_hasten(1, *arguments, "--out", str(scratch / f"plan-{model}"))["plan"]
         peaks = [plan[kind]["peak_memory_bytes"] for kind in ("predicted", "measured")]
         found[model] = {
