@@ -85,12 +85,12 @@ class BadIds(ValueError):
 def vocabulary(kind: str, roles: Sequence[str], files: Sequence[Any], mode: Mode = "auto") -> Ids:
     """The ids of some roles over all files as one sorted vocabulary (see :func:`unite`).
 
-    kind: what the ids name, for messages; files: their columns, as attributes named by role.
+    kind: what the ids name, for messages; files: their columns (``readers.interface.Columns``).
 
     Raises:
         DataError: ids that cannot be used, with their lines.
     """
-    columns = [getattr(file, role) for file in files for role in roles]
+    columns = [file.ids[role] for file in files for role in roles]
     rows: list[Rows] = [file.rows for file in files]
     header = frozenset().union(*(source.rules.header for source in rows))
     try:

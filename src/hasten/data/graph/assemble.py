@@ -16,7 +16,7 @@ from hasten.data.graph import policies
 from hasten.data.graph.splits import random_parts
 from hasten.data.graph.typed_links import chosen_edges, link_parts, stored_links
 from hasten.data.graph.vocabularies import Dictionary, index_triples
-from hasten.data.readers.interface import Read, TripleColumns
+from hasten.data.readers.interface import Read
 from hasten.data.readers.names import with_names
 from hasten.data.readers.node_table import NodeTable
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples
@@ -32,7 +32,7 @@ _INVERSE = 0.8
 
 
 @dataclass(eq=False)
-class GraphRead(Read[TripleColumns]):
+class GraphRead(Read):
     """What was read of a graph. relation_names: label -> name.
 
     typed: entities are ``type::id``; nodes: the table of a typed graph's nodes.

@@ -88,7 +88,7 @@ def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
         refuse_options("a table in memory", options, ("nodes", "edges"))
         edges, names = typed.read_edge_table(arrow, name)
         return GraphRead(name, None, "table", [(edges, None)], names=names, typed=True)
-    columns = open_memory(table, options, name, TRIPLE_ROLES).triples()
+    columns = open_memory(table, options, name, TRIPLE_ROLES).parsed()
     return GraphRead(name, None, "table", [(columns, None)])
 
 
@@ -104,7 +104,7 @@ def _read(place: Files, options: TripleOptions) -> GraphRead:
     if place.names is not None:
         read.names = read_names(place.names)
     if place.relation_names is not None:
-        known = _known(read.relations, [columns.relation.values for columns, _ in found])
+        known = _known(read.relations, [columns.ids["relation"].values for columns, _ in found])
         read.relation_names = read_relation_names(place.relation_names, known)
     return read
 

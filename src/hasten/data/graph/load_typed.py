@@ -8,7 +8,7 @@ from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest, sample
 from hasten.data.graph.assemble import GraphRead
 from hasten.data.readers import typed
-from hasten.data.readers.interface import TripleColumns
+from hasten.data.readers.interface import Columns
 from hasten.data.readers.node_table import NodeTable, read_nodes
 from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, EdgeFile
 from hasten.data.sources import catalogue
@@ -67,7 +67,7 @@ def read_typed(options: TripleOptions) -> GraphRead:
     """
     files = typed_files(options)
     nodes = _nodes(options, files[0])
-    read: list[tuple[TripleColumns, int | None]] = []
+    read: list[tuple[Columns, int | None]] = []
     names: dict[str, str] = {} if nodes is None else dict(nodes.names)
     for file in files:
         columns, found = typed.read_edges(file, nodes)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64, repeats
 from hasten.config import TripleOptions
 from hasten.data.columns.checks import bad_rows, counted
-from hasten.data.readers.interface import TripleColumns
+from hasten.data.readers.interface import Columns
 from hasten.data.tables import PART_NAMES, TRAIN, Triples, Vocabulary
 from hasten.errors import DataError
 
@@ -30,7 +30,7 @@ class Selection:
     row: int64 [n], the row of each within all files; counts, notes: what was done to them.
     """
 
-    sources: Sequence[TripleColumns]
+    sources: Sequence[Columns]
     triples: Triples
     part: NDArray[np.int8]
     row: Int64

@@ -17,14 +17,14 @@ from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
 from hasten.data.graph.node_types import symmetric_relations, type_codes
 from hasten.data.graph.splits import held_out
-from hasten.data.readers.interface import Read, TripleColumns
+from hasten.data.readers.interface import Read
 from hasten.data.readers.node_table import NodeTable
 from hasten.data.tables import TYPE_MARK, Triples, Vocabulary
 from hasten.errors import DataError, did_you_mean
 
 
 def chosen_edges(
-    read: Read[TripleColumns],
+    read: Read,
     nodes: NodeTable | None,
     triples: Triples,
     entities: Vocabulary,

@@ -15,7 +15,7 @@ from hasten.arrays import Int64
 from hasten.data.columns import ids, text
 from hasten.data.columns.checks import printable
 from hasten.data.readers import cells
-from hasten.data.readers.interface import TripleColumns
+from hasten.data.readers.interface import Columns
 from hasten.data.readers.names import read_names
 from hasten.data.tables import Triples, Vocabulary
 from hasten.errors import DataError
@@ -152,7 +152,7 @@ def read_relation_names(path: Path, known: set[str]) -> dict[str, str]:
 
 
 def index_triples(
-    sources: list[TripleColumns],
+    sources: list[Columns],
     mode: ids.Mode,
     dictionaries: tuple[Dictionary | None, Dictionary | None],
     notes: list[str],

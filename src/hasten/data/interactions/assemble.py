@@ -17,7 +17,7 @@ from hasten.data.columns.checks import counted
 from hasten.data.columns.parts import given_parts, overlaps
 from hasten.data.interactions import clean, splits
 from hasten.data.readers import names
-from hasten.data.readers.interface import Events, Read
+from hasten.data.readers.interface import Read
 from hasten.data.tables import (
     PART_NAMES,
     TEST,
@@ -38,7 +38,7 @@ _OF_RATIO = {key: InteractionOptions.model_fields[key].default for key in ("rati
 
 
 def assemble(
-    read: Read[Events], options: InteractionOptions, seed: int, needs_order: bool = True
+    read: Read, options: InteractionOptions, seed: int, needs_order: bool = True
 ) -> Dataset:
     """The dataset of what was read.
 
@@ -51,9 +51,7 @@ def assemble(
         return _assemble(read, options, seed, needs_order)
 
 
-def _assemble(
-    read: Read[Events], options: InteractionOptions, seed: int, needs_order: bool
-) -> Dataset:
+def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: bool) -> Dataset:
     counts: dict[str, Any] = {"read": sum(map(len, read.sources))}
     files = (*chain.from_iterable(events.files for events in read.sources), *read.files)
     notes = [*read.notes, *chain.from_iterable(events.notes for events in read.sources)]
@@ -88,7 +86,7 @@ def _assemble(
 
 
 def _join(
-    read: Read[Events], options: InteractionOptions, notes: list[str]
+    read: Read, options: InteractionOptions, notes: list[str]
 ) -> tuple[clean.Columns, pa.Array, pa.Array]:
     """The interactions of all files as codes into the user and item labels; empties ``read``."""
     sources = read.sources

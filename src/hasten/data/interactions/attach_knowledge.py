@@ -12,7 +12,7 @@ from hasten.arrays import Int64, distinct
 from hasten.data.columns.checks import counted
 from hasten.data.columns.ids import vocabulary
 from hasten.data.interactions.id_lists import NumberedList
-from hasten.data.readers.interface import TripleColumns
+from hasten.data.readers.interface import Columns
 from hasten.data.tables import Dataset, Facts, Triples, Vocabulary
 from hasten.errors import DataError
 
@@ -21,7 +21,7 @@ _SHOWN = 5
 
 def attach_knowledge(
     dataset: Dataset,
-    columns: TripleColumns,
+    columns: Columns,
     links: dict[str, str] | None,
     lists: dict[str, NumberedList],
 ) -> Dataset:
@@ -121,9 +121,7 @@ def _names(listed: NumberedList | None, labels: pa.Array) -> pa.Array | None:
     return None if listed is None else listed.names.take(pa.array(listed.place(labels)))
 
 
-def _refuse_unlisted(
-    columns: TripleColumns, role: str, labels: pa.Array, listed: NumberedList
-) -> None:
+def _refuse_unlisted(columns: Columns, role: str, labels: pa.Array, listed: NumberedList) -> None:
     """Refuse triples with a number that the list of entities or of relations lacks."""
     stranger = listed.place(labels) < 0
     if not stranger.any():
@@ -132,7 +130,7 @@ def _refuse_unlisted(
     roles = ("head", "tail") if role == "entity" else ("relation",)
     bad = np.zeros(len(columns), bool)
     for name in roles:
-        column = getattr(columns, name)
+        column = columns.ids[name]
         values = pc.utf8_trim_whitespace(column.values.cast(pa.string()))
         bad |= np.asarray(pc.is_in(values, value_set=pa.array(sorted(texts))))[column.codes]
     rows = np.flatnonzero(bad)

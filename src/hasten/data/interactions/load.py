@@ -10,7 +10,7 @@ from hasten.data.columns.text import file_digest
 from hasten.data.interactions.assemble import assemble
 from hasten.data.readers import recognize
 from hasten.data.readers.arrow import open_memory
-from hasten.data.readers.interface import Events, Read
+from hasten.data.readers.interface import Read
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
@@ -33,7 +33,7 @@ def load_dataset(options: InteractionOptions, seed: int, needs_order: bool = Tru
     return assemble(_read(options), options, seed, needs_order)
 
 
-def _read(options: InteractionOptions) -> Read[Events]:
+def _read(options: InteractionOptions) -> Read:
     """Read the sample, the fetched set or the files that the options name."""
     entry = catalogue.registered(options.path)
     if entry is None:
@@ -48,7 +48,7 @@ def _read(options: InteractionOptions) -> Read[Events]:
     return read
 
 
-def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-8") -> Read[Events]:
+def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-8") -> Read:
     """Read the located files; encoding: that of the file of names."""
     notes = files.notes
     if options.path in catalogue.CATALOGUE:
@@ -69,11 +69,11 @@ def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-
     return read
 
 
-def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read[Events]:
+def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
     """A built-in sample: always the same data, whatever the seed of the run."""
     refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
-    events = open_memory(made.table, options, entry.name).events()
+    events = open_memory(made.table, options, entry.name).parsed()
     return Read(entry.name, entry.name, "sample", [(events, None)], made.names)
 
 
@@ -90,7 +90,7 @@ def load_table(
         DataError: what is wrong, with row and text.
     """
     refuse_options("a table in memory", options, ("path", *_OF_FILES))
-    read = Read(name, None, "table", [(open_memory(table, options, name).events(), None)])
+    read = Read(name, None, "table", [(open_memory(table, options, name).parsed(), None)])
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)

@@ -46,7 +46,7 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
         dataset = _with_source(dataset, files.kg, files.links)
     elif isinstance(entry, catalogue.Sample) and entry.kind == "facts":
         facts, name = entry.make().facts, f"{entry.name} facts"
-        columns = open_memory(facts, DataOptions(), name, TRIPLE_ROLES).triples()
+        columns = open_memory(facts, DataOptions(), name, TRIPLE_ROLES).parsed()
     else:
         raise DataError(
             f"{dataset.source.path or dataset.name}: interactions, but no knowledge graph about "

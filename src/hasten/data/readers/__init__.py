@@ -11,7 +11,7 @@ from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample, sample
 from hasten.data.readers.arrow import PARQUET
 from hasten.data.readers.delimited import DELIMITED
-from hasten.data.readers.interface import Claim, Events, Reader
+from hasten.data.readers.interface import Claim, Columns, Reader
 from hasten.data.readers.lines import LINES
 from hasten.data.readers.recbole import RECBOLE
 from hasten.data.readers.sequences import SEQUENCES
@@ -19,7 +19,7 @@ from hasten.errors import ConfigurationError, DataError, did_you_mean
 
 READERS = {reader.name: reader for reader in (DELIMITED, PARQUET, LINES, SEQUENCES, RECBOLE)}
 
-__all__ = ["READERS", "Claim", "Events", "Reader", "recognize"]
+__all__ = ["READERS", "Claim", "Columns", "Reader", "recognize"]
 
 
 def recognize(path: Path, options: InteractionOptions) -> tuple[Reader, Sample, Claim]:

@@ -190,5 +190,5 @@ PARQUET = Reader(
     "parquet",
     "Parquet with the columns user_id, item_id[, rating][, timestamp]",
     _claim,
-    lambda sample, claim: open_parquet(sample.path, claim).events(),
+    lambda sample, claim: open_parquet(sample.path, claim).parsed(),
 )

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hasten.config import InteractionOptions
-from hasten.data.columns.checks import LocatedRows, Rows
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample
 from hasten.data.columns.times import TimeColumn
@@ -24,55 +23,35 @@ from hasten.errors import DataError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FileColumns:
-    """What the columns of every file come with. n rows, in file order.
+class Columns:
+    """The interactions, triples or edges of one file: cells parsed, ids not yet checked. n rows.
 
-    rows: the file row by row, for messages; part: int8 [n], the split that a column gives.
-    files: name, sha256 and size of every file read; notes: what was assumed or left out.
+    rows: the file row by row, for messages (``Rows``, of tables ``LocatedRows``). ids: by role:
+    user and item, or head, relation and tail. rating: float32 [n]; part: int8 [n], the split that a
+    column gives. files: name, sha256 and size of every file read; notes: what was assumed or left
+    out.
     """
 
-    rows: Rows
+    rows: Any
+    ids: Mapping[str, IdColumn]
+    rating: NDArray[np.float32] | None = None
+    time: TimeColumn | None = None
     part: NDArray[np.int8] | None = None
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __len__(self) -> int:
+        return len(next(iter(self.ids.values())))
+
     @property
     def source(self) -> str:
         """The name of the file or table in messages."""
-        return self.rows.source
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Events(FileColumns):
-    """The interactions of one file: cells parsed, ids not yet checked. rating: float32 [n]."""
-
-    user: IdColumn
-    item: IdColumn
-    rating: NDArray[np.float32] | None = None
-    time: TimeColumn | None = None
-
-    def __len__(self) -> int:
-        return len(self.user)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TripleColumns(FileColumns):
-    """The triples of one file: cells parsed, ids not yet checked."""
-
-    rows: LocatedRows
-    head: IdColumn
-    relation: IdColumn
-    tail: IdColumn
-
-    def __len__(self) -> int:
-        return len(self.head)
-
-
-Columns = TypeVar("Columns", Events, TripleColumns)
+        name: str = self.rows.source
+        return name
 
 
 @dataclass(eq=False)
-class Read(Generic[Columns]):
+class Read:
     """What was read of a data set, in order (train, valid, test).
 
     columns: those of each file, with its part (None: not named); format: for people. names: label
@@ -195,4 +174,4 @@ class Reader:
     name: str
     summary: str
     claim: Callable[[Sample, InteractionOptions, bool], Claim | str]
-    read: Callable[[Sample, Claim], Events]
+    read: Callable[[Sample, Claim], Columns]

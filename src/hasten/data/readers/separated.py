@@ -19,7 +19,7 @@ from hasten.data.columns import text
 from hasten.data.columns.checks import ID_ROLES, Problem, Rules, TimeRule, first_rule, refused
 from hasten.data.columns.text import Sample
 from hasten.data.readers.cells import BLANKS, Layout, rows_of, split
-from hasten.data.readers.interface import Claim, Events
+from hasten.data.readers.interface import Claim, Columns
 from hasten.data.readers.table import Table
 from hasten.errors import DataError
 
@@ -133,9 +133,9 @@ _BLOCK = 16 << 20
 _Times = Literal["int", "float", "text"]
 
 
-def read(sample: Sample, claim: Claim) -> Events:
+def read(sample: Sample, claim: Claim) -> Columns:
     """All interactions of the file. Raises DataError with file, line and text."""
-    return open_table(sample, claim.layout, claim.notes).events()
+    return open_table(sample, claim.layout, claim.notes).parsed()
 
 
 def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> Table:

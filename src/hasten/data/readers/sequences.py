@@ -30,7 +30,7 @@ from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample
 from hasten.data.columns.times import TimeColumn
 from hasten.data.readers import cells
-from hasten.data.readers.interface import Claim, Events, Reader
+from hasten.data.readers.interface import Claim, Columns, Reader
 from hasten.errors import DataError
 
 _MOSTLY = 0.9
@@ -141,7 +141,7 @@ class _Files:
 _Ragged = tuple[pa.ChunkedArray, pa.ChunkedArray, NDArray[np.int64]]
 
 
-def _read(_: Sample, claim: Claim) -> Events:
+def _read(_: Sample, claim: Claim) -> Columns:
     files: _Files = claim.layout
     scans = [text.scan(files.path)]
     first, rest, counts = _ragged(files, files.path, encode=True)
@@ -159,10 +159,12 @@ def _read(_: Sample, claim: Claim) -> Events:
     if not len(rest):
         raise DataError(f"{files.path}: 0 interactions, no user has an item")
     empty = int(np.count_nonzero(counts == 0))
-    return Events(
+    return Columns(
         rows=files,
-        user=IdColumn(np.repeat(users.codes, counts), users.values),
-        item=IdColumn.of(rest),
+        ids={
+            "user": IdColumn(np.repeat(users.codes, counts), users.values),
+            "item": IdColumn.of(rest),
+        },
         time=time,
         files=tuple(found.source for found in scans),
         notes=(f"{counted(empty, 'user')} without items: left out",) if empty else (),

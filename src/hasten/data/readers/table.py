@@ -11,10 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from hasten.data.columns.checks import MAX_RATING, MAX_TIME, LocatedRows, part_of, refused
+from hasten.data.columns.checks import ID_ROLES, MAX_RATING, MAX_TIME, LocatedRows, part_of, refused
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.times import TimeColumn
-from hasten.data.readers.interface import Events, TripleColumns
+from hasten.data.readers.interface import Columns
 from hasten.errors import DataError
 
 
@@ -31,26 +31,13 @@ class Table:
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
-    def events(self) -> Events:
-        """The interactions: columns user, item and, where present, rating, time and part."""
-        return Events(
+    def parsed(self) -> Columns:
+        """The ids, and the ratings, times and parts where there are any."""
+        return Columns(
             rows=self.rows,
-            user=self.ids("user"),
-            item=self.ids("item"),
+            ids={role: self.ids(role) for role in ID_ROLES if role in self.columns},
             rating=self.ratings(),
             time=self.times(),
-            part=self.parts(),
-            files=self.files,
-            notes=self.notes,
-        )
-
-    def triples(self) -> TripleColumns:
-        """The triples: columns head, relation, tail and, where present, part."""
-        return TripleColumns(
-            rows=self.rows,
-            head=self.ids("head"),
-            relation=self.ids("relation"),
-            tail=self.ids("tail"),
             part=self.parts(),
             files=self.files,
             notes=self.notes,

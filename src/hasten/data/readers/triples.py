@@ -22,7 +22,7 @@ from hasten.data.readers.columns import (
 )
 from hasten.data.readers.interface import (
     Claim,
-    TripleColumns,
+    Columns,
     header_claim,
     order_note,
     position_claim,
@@ -70,7 +70,7 @@ def recognize(path: Path, options: DataOptions) -> tuple[Sample, Claim]:
     return beginning, claimed
 
 
-def read_triples(path: Path, options: DataOptions) -> TripleColumns:
+def read_triples(path: Path, options: DataOptions) -> Columns:
     """Read the triples of a file.
 
     Raises:
@@ -78,8 +78,8 @@ def read_triples(path: Path, options: DataOptions) -> TripleColumns:
     """
     beginning, claimed = recognize(path, options)
     if beginning.magic.startswith(MAGIC):
-        return open_parquet(path, claimed).triples()
-    return separated.open_table(beginning, claimed.layout, claimed.notes).triples()
+        return open_parquet(path, claimed).parsed()
+    return separated.open_table(beginning, claimed.layout, claimed.notes).parsed()
 
 
 def _header_like(row: list[str], options: DataOptions) -> bool:

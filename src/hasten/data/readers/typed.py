@@ -25,7 +25,7 @@ from hasten.data.columns.text import Sample, sample
 from hasten.data.readers import cells, separated
 from hasten.data.readers.arrow import open_arrow
 from hasten.data.readers.columns import check_distinct
-from hasten.data.readers.interface import Claim, TripleColumns, header_claim
+from hasten.data.readers.interface import Claim, Columns, header_claim
 from hasten.data.readers.node_table import NodeTable, label_of, labels_of, unified
 from hasten.data.readers.table import Table
 from hasten.data.tables import TYPE_MARK
@@ -48,7 +48,7 @@ _ENDS = ("head", "tail")
 
 
 #: the edges of one file, and the names of nodes that it holds (label -> name)
-TypedEdges = tuple[TripleColumns, dict[str, str]]
+TypedEdges = tuple[Columns, dict[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,11 +169,9 @@ def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> T
     for role, end in zip(_ENDS, ends, strict=True):
         if f"{role}_name" in column:
             _gather_names(names, end, column[f"{role}_name"], table.rows)
-    triples = TripleColumns(
+    triples = Columns(
         rows=table.rows,
-        head=ends[0],
-        relation=column["relation"],
-        tail=ends[1],
+        ids={"head": ends[0], "relation": column["relation"], "tail": ends[1]},
         files=table.files,
         notes=table.notes,
     )
