@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ GRAPH_FILES = ("entities.parquet", "relations.parquet", "triples.parquet")
 #: beside FILES, of a knowledge graph about the items
 FACTS_FILES = ("entities.parquet", "relations.parquet", "facts.parquet")
 DESCRIPTION = "dataset.json"
+_DAMAGE = (OSError, pa.ArrowException, ValueError, LookupError, TypeError, RecursionError)
 _TRIPLE = ("head", "relation", "tail")
 #: types of columns in the fingerprint; others are int64
 _DTYPES = {"rating": "<f4", "part": "<i1", "rank_last": "<i1"}
@@ -209,12 +211,11 @@ def load_stored(folder: Path) -> AnyDataset:
             )
         graph = described.get("kind") == "triples"
         names = GRAPH_FILES if graph else FILES
-        first, second, table = (pq.read_table(folder / name, partitioning=None) for name in names)
+        first, second, table = _read(folder, names)
         make = _graph if graph else _dataset
-        dataset: AnyDataset = make(described, first, second, table)
+        dataset: AnyDataset = make(described, _vocabulary(first), _vocabulary(second), table)
         if isinstance(dataset, Dataset) and described.get("facts"):
-            read = (pq.read_table(folder / name, partitioning=None) for name in FACTS_FILES)
-            entities, relations, triples = read
+            entities, relations, triples = _read(folder, FACTS_FILES)
             facts = Facts(_vocabulary(entities), _vocabulary(relations), _triples(triples))
             dataset = replace(dataset, facts=facts)
         if isinstance(dataset, Dataset):
@@ -245,36 +246,27 @@ def load_stored(folder: Path) -> AnyDataset:
     return dataset
 
 
+def _read(folder: Path, names: Sequence[str]) -> list[pa.Table]:
+    return [pq.read_table(folder / name, partitioning=None) for name in names]
+
+
 def _dataset(
-    described: dict[str, Any], users: pa.Table, items: pa.Table, table: pa.Table
+    described: dict[str, Any], users: Vocabulary, items: Vocabulary, table: pa.Table
 ) -> Dataset:
     events = {name: np.array(table.column(name)) for name in table.column_names}
-    part = events.pop("part")
-    return Dataset(
-        described["name"],
-        _vocabulary(users),
-        _vocabulary(items),
-        Interactions(**events),
-        part,
-        described["split"],
-        _source(described),
-    )
+    part, interactions = events.pop("part"), Interactions(**events)
+    name, split, source = described["name"], described["split"], _source(described)
+    return Dataset(name, users, items, interactions, part, split, source)
 
 
 def _graph(
-    described: dict[str, Any], entities: pa.Table, relations: pa.Table, table: pa.Table
+    described: dict[str, Any], entities: Vocabulary, relations: Vocabulary, table: pa.Table
 ) -> KnowledgeGraph:
-    return KnowledgeGraph(
-        described["name"],
-        _vocabulary(entities),
-        _vocabulary(relations),
-        _triples(table),
-        np.array(table.column("part")),
-        described["split"],
-        _source(described),
-        np.array(table.column("rank_last")),
-        bool(described.get("typed", False)),
-    )
+    part, rank_last = (np.array(table.column(name)) for name in ("part", "rank_last"))
+    name, split, source = described["name"], described["split"], _source(described)
+    typed = bool(described.get("typed", False))
+    triples = _triples(table)
+    return KnowledgeGraph(name, entities, relations, triples, part, split, source, rank_last, typed)
 
 
 def _triples(table: pa.Table) -> Triples:

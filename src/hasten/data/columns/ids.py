@@ -86,9 +86,6 @@ def vocabulary(kind: str, roles: Sequence[str], files: Sequence[Any], mode: Mode
     """The ids of some roles over all files as one sorted vocabulary (see :func:`unite`).
 
     kind: what the ids name, for messages; files: their columns (``readers.interface.Columns``).
-
-    Raises:
-        DataError: ids that cannot be used, with their lines.
     """
     columns = [file.ids[role] for file in files for role in roles]
     rows: list[Rows] = [file.rows for file in files]

@@ -22,6 +22,7 @@ from hasten.data.sources.files import (
     part_files,
     resolve,
     set_name,
+    stem,
     unused_note,
 )
 from hasten.errors import DataError
@@ -103,7 +104,7 @@ def _names(given: str | None, path: Path | None) -> Path | None:
     if path is not None and path.is_dir():
         found = sorted(p for end in ("csv", "tsv", "txt") for p in path.glob(f"*.names.{end}"))
     elif path is not None:
-        found = [path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".names.csv")]
+        found = [path.with_name(f"{stem(path)}.names.csv")]
     return _only("names", given, path, found)
 
 

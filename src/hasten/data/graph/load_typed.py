@@ -60,11 +60,7 @@ def _first_claims(options: TripleOptions) -> bool:
 
 
 def read_typed(options: TripleOptions) -> GraphRead:
-    """Read the edges of the files.
-
-    Raises:
-        DataError: with file, line and text.
-    """
+    """Read the edges of the files."""
     files = typed_files(options)
     nodes = _nodes(options, files[0])
     read: list[tuple[Columns, int | None]] = []

@@ -161,9 +161,6 @@ def index_triples(
 
     dictionaries: of entities and of relations. Returns the triples, the entities, the relations,
     and bool [n], which triples have an id that its dictionary lacks. Notes go to ``notes``.
-
-    Raises:
-        DataError: ids that cannot be used, with their lines.
     """
     found = ids.vocabulary("entity", ("head", "tail"), sources, mode)
     kinds = ids.vocabulary("relation", ("relation",), sources, mode)

@@ -13,10 +13,13 @@ from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import text
 from hasten.data.columns.checks import MAX_ID, counted, printable
+from hasten.data.interactions.load import load_unordered
+from hasten.data.interactions.side_files import KnowledgeFiles, locate_knowledge
 from hasten.data.readers import cells
 from hasten.data.readers.columns import SYNONYMS, plain
 from hasten.data.readers.names import read_pairs
 from hasten.data.readers.recbole import atomic_header
+from hasten.data.sources import catalogue
 from hasten.data.sources.files import locate
 from hasten.data.tables import Dataset, Vocabulary
 from hasten.errors import DataError
@@ -45,6 +48,10 @@ class NumberedList:
         """Which entry each label (a number or its text) is; -1 where the list lacks it."""
         return Vocabulary(self.numbers.cast(pa.string())).index(labels.cast(pa.string()))
 
+    def names_of(self, labels: pa.Array) -> pa.Array:
+        """The names of labels that are all in the list."""
+        return self.names.take(pa.array(self.place(labels)))
+
 
 def read_list(path: Path) -> NumberedList:
     """A list with its header; the number stands where ``remap_id`` does, counted from the right.
@@ -72,6 +79,26 @@ def read_list(path: Path) -> NumberedList:
     return NumberedList(path, pa.array(ordered, pa.int64()), names)
 
 
+def load_with_lists(
+    options: InteractionOptions,
+    seed: int,
+    table: object | None,
+    entry: catalogue.Entry | None,
+    kg: str | None = None,
+    links: str | None = None,
+) -> tuple[Dataset, KnowledgeFiles, dict[str, NumberedList]]:
+    """Interactions with the items and names of the id lists beside them, if there are any.
+
+    entry: what options.path names, if it is registered. Also returns the files beside the
+    interactions, and the lists by role.
+    """
+    files = locate_knowledge(options, None if entry else options.path, kg, links)
+    options = files.reading(options)
+    dataset = load_unordered(options, seed, table)
+    lists = {role: read_list(path) for role, path in files.lists.items()}
+    return add_id_lists(dataset, lists, options), files, lists
+
+
 def add_id_lists(
     dataset: Dataset, lists: dict[str, NumberedList], options: InteractionOptions
 ) -> Dataset:
@@ -93,9 +120,8 @@ def add_id_lists(
         places = pa.array(np.concatenate([found, missing]))
         items = Vocabulary(items.labels, listed.names.take(places))
     if (listed := lists.get("user")) is not None:
-        found = listed.place(users.labels)
-        _refuse_beyond(found, users.labels, listed, options, 0)
-        users = Vocabulary(users.labels, listed.names.take(pa.array(found)))
+        _refuse_beyond(listed.place(users.labels), users.labels, listed, options, 0)
+        users = Vocabulary(users.labels, listed.names_of(users.labels))
     files = (text.file_digest(listed.path) for listed in lists.values())
     source = dataset.source.plus(notes, files, items=len(items))
     return replace(dataset, items=items, users=users, source=source)

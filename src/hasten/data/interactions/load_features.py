@@ -13,9 +13,9 @@ from hasten.arrays import Int64
 from hasten.config import FeatureOptions, PairOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
-from hasten.data.interactions.id_lists import add_id_lists, read_list
+from hasten.data.interactions.id_lists import load_with_lists
 from hasten.data.interactions.load import load_unordered
-from hasten.data.interactions.side_files import holds_features, locate_features, locate_knowledge
+from hasten.data.interactions.side_files import holds_features, locate_features
 from hasten.data.readers.features import FeatureFile, notes_on, open_features
 from hasten.data.sources import catalogue
 from hasten.data.sources.catalogue import RemoteFolder
@@ -154,10 +154,4 @@ def load_pairs(options: PairOptions, seed: int, table: object | None = None) -> 
         return replace(load_pairs(fetched_options(entry, options), seed), name=entry.name)
     if options.features or (table is None and holds_features(options)):
         return load_with_feature_files(options, seed, table)[0]
-    if table is not None or entry is not None:
-        return load_unordered(options, seed, table)
-    files = locate_knowledge(options, options.path)
-    options = files.reading(options)
-    lists = {role: read_list(path) for role, path in files.lists.items()}
-    dataset = load_unordered(options, seed, None)
-    return add_id_lists(dataset, lists, options)
+    return load_with_lists(options, seed, table, entry)[0]

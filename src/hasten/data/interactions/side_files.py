@@ -15,13 +15,13 @@ from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.files import (
     data_files,
-    ending,
     holds_events,
     is_features,
     is_graph,
     part_files,
     resolve,
     set_name,
+    stem,
 )
 from hasten.errors import DataError
 
@@ -56,15 +56,23 @@ def locate_features(options: FeatureOptions) -> FeatureFiles:
         return FeatureFiles(_ordered(named), options)
     if path is None or not path.exists():
         return FeatureFiles({}, options)
-    if folder is not None or path.suffix == ".inter":
-        home = folder or path.parent
-        stems = [_stem(p) for p in data_files(home)]
-        beside = sorted(p for p in home.iterdir() if is_features(p))
-        found = _in_order((p, _without(stems, p.name)) for p in beside)
-    else:
-        stem = _stem(path)
-        beside = sorted(p for p in path.parent.iterdir() if is_features(p))
-        found = _in_order((p, p.name.removeprefix(stem)) for p in beside if p.name.startswith(stem))
+    whole = folder is not None or path.suffix == ".inter"
+    home = folder or path.parent
+    found: dict[str, Path] = {}
+    stems = [f"{stem(p)}." for p in (data_files(home) if whole else [path])]
+    for file in sorted(p for p in home.iterdir() if is_features(p)):
+        prefix = next((s for s in stems if file.name.startswith(s)), "" if whole else None)
+        match = None if prefix is None else _FILE.fullmatch(file.name.removeprefix(prefix))
+        if match is None:
+            continue
+        modality = match["name"]
+        if modality in found:
+            raise DataError(
+                f"{home}: both {found[modality].name} and {file.name} may be the {modality} "
+                f"features: name one by --set data.features.{modality}=FILE"
+            )
+        found[modality] = file
+    found = _ordered(found)
     if folder is None or not found or options.train is not None:
         return FeatureFiles(found, options)
     return FeatureFiles(found, *_interactions_in(folder, options))
@@ -81,31 +89,6 @@ def _interactions_in(folder: Path, options: FeatureOptions) -> tuple[FeatureOpti
         f"interactions taken from {inner[0].name}, the only folder in {set_name(folder)} with parts"
     )
     return options.model_copy(update={"path": str(inner[0])}), note
-
-
-def _stem(path: Path) -> str:
-    """The prefix of the files that belong to a file of interactions: its stem and a dot."""
-    return path.name.removesuffix(".gz").removesuffix(ending(path)) + "."
-
-
-def _without(stems: Iterable[str], name: str) -> str:
-    return next((name.removeprefix(stem) for stem in stems if name.startswith(stem)), name)
-
-
-def _in_order(found: Iterable[tuple[Path, str]]) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for path, name in found:
-        match = _FILE.fullmatch(name)
-        if match is None:
-            continue
-        modality = match["name"]
-        if modality in files:
-            raise DataError(
-                f"{path.parent}: both {files[modality].name} and {path.name} may be the {modality} "
-                f"features: name one by --set data.features.{modality}=FILE"
-            )
-        files[modality] = path
-    return _ordered(files)
 
 
 def _ordered(files: dict[str, Path]) -> dict[str, Path]:
@@ -198,10 +181,8 @@ def _beside(path: Path, options: InteractionOptions) -> tuple[Path | None, Path 
         path = inter[0]
     if path.suffix == ".inter":
         return _first_file([path.with_suffix(".kg")]), _first_file([path.with_suffix(".link")])
-    stem = path.name.removesuffix(".gz")
-    stem = stem.removesuffix(Path(stem).suffix)
     kg, link = (
-        _first_file(path.with_name(f"{stem}.{word}{end}") for end in _ENDINGS)
+        _first_file(path.with_name(f"{stem(path)}.{word}{end}") for end in _ENDINGS)
         for word in ("kg", "links")
     )
     return kg, link

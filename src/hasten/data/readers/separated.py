@@ -88,11 +88,7 @@ class TextRows:
                 yield f"line {number}", line
 
     def check_lines(self, found: text.TextScan, rows: int) -> None:
-        """Check that the file has as many lines as rows were read, and what bulk reading accepts.
-
-        Raises:
-            DataError: with the lines.
-        """
+        """Check that there are as many lines as rows were read, and what bulk reading accepts."""
         header_rows = 1 if self.layout.header_line else 0
         if found.lines - header_rows != rows:
             blank = sum(1 for _, line in text.lines_of(self.path) if self.skips(line))
@@ -102,11 +98,7 @@ class TextRows:
             raise refused(self, "")
 
     def check_quotes(self, last_quote: int) -> None:
-        """Check that every double quote encloses a cell of one line. last_quote: its offset.
-
-        Raises:
-            DataError: with the lines.
-        """
+        """Check that every double quote encloses a cell of one line. last_quote: its offset."""
         if self.layout.quoted and not self.quotes_pair_up(last_quote + 1):
             raise refused(self, _QUOTE)
         if last_quote >= 0 and not self.layout.quoted:
@@ -139,11 +131,7 @@ def read(sample: Sample, claim: Claim) -> Columns:
 
 
 def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> Table:
-    """The needed columns of a checked file.
-
-    Raises:
-        DataError: with file, line and text.
-    """
+    """The needed columns of a checked file."""
     path = sample.path
     found = text.scan(path)
     lines = sample.texts[1:] if layout.header_line else sample.texts

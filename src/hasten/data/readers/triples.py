@@ -71,11 +71,7 @@ def recognize(path: Path, options: DataOptions) -> tuple[Sample, Claim]:
 
 
 def read_triples(path: Path, options: DataOptions) -> Columns:
-    """Read the triples of a file.
-
-    Raises:
-        DataError: rows that cannot be used, with file, line and text.
-    """
+    """Read the triples of a file."""
     beginning, claimed = recognize(path, options)
     if beginning.magic.startswith(MAGIC):
         return open_parquet(path, claimed).parsed()

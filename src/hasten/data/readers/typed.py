@@ -126,11 +126,7 @@ def _claim_edge_file(beginning: Sample) -> Claim:
 
 
 def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
-    """The edges of a file.
-
-    Raises:
-        DataError: rows that cannot be used, with file, line and text.
-    """
+    """The edges of a file."""
     layout: cells.Layout = file.claim.layout
     table = separated.open_table(file.beginning, layout, file.claim.notes)
     column = labels_of(table)
@@ -152,11 +148,7 @@ def is_typed_table(names: list[str]) -> bool:
 
 
 def read_edge_table(table: pa.Table, source: str) -> TypedEdges:
-    """The edges of a table in memory with the columns of PrimeKG.
-
-    Raises:
-        DataError: rows that cannot be used.
-    """
+    """The edges of a table in memory with the columns of PrimeKG."""
     names = table.column_names
     roles = {role: names.index(name) for name, role in _PRIMEKG.items() if name in names}
     opened = open_arrow(source, table, roles)

@@ -11,7 +11,7 @@ from typing import Any
 from hasten.config import DataOptions, InteractionOptions
 from hasten.data.columns.text import require_file
 from hasten.data.readers import recognize
-from hasten.data.tables import TEST, TRAIN, VALID
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID
 from hasten.errors import DataError, UsageError
 
 ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".data", ".tab", ".inter", ".parquet", ".pq")
@@ -48,12 +48,8 @@ class Files:
 
 def set_name(path: Path) -> str:
     """The name of the data at a path, usable in the name of a run folder."""
-    stem = path.resolve().name
-    if not path.is_dir():
-        stem = stem.removesuffix(".gz")
-        for ending in ENDINGS:
-            stem = stem.removesuffix(ending)
-    plain = _PLAIN_NAME.sub("-", stem).strip("-._")[:64]
+    name = path.resolve().name
+    plain = _PLAIN_NAME.sub("-", name if path.is_dir() else _plain(name)).strip("-._")[:64]
     return plain or "data"
 
 
@@ -115,14 +111,8 @@ def named_files(options: DataOptions, folder: Path | None) -> Files:
     """The files that data.train, data.valid and data.test name."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"data.path names {folder} and data.train names a file: give one of them")
-    parts = []
-    for key, text, part in (
-        ("train", options.train, TRAIN),
-        ("valid", options.valid, VALID),
-        ("test", options.test, TEST),
-    ):
-        if text is not None:
-            parts.append((resolve(key, text, folder), part))
+    named = ((key, getattr(options, key), part) for part, key in enumerate(PART_NAMES))
+    parts = [(resolve(key, text, folder), part) for key, text, part in named if text is not None]
     if len({path.resolve() for path, _ in parts}) < len(parts):
         raise UsageError("data.train, data.valid and data.test name the same file twice")
     first = parts[0][0]
@@ -174,11 +164,21 @@ def ending(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
+def stem(path: Path) -> str:
+    """The name of a file without its extension and that of the compression."""
+    return Path(path.name.removesuffix(".gz")).stem
+
+
+def _plain(name: str) -> str:
+    """The name of a data file without the extensions of data files."""
+    name = name.removesuffix(".gz")
+    for known in ENDINGS:
+        name = name.removesuffix(known)
+    return name
+
+
 def _words(path: Path) -> list[str]:
-    name = path.name.removesuffix(".gz").lower()
-    for ending in ENDINGS:
-        name = name.removesuffix(ending)
-    return re.split(r"[^a-z0-9]+", name)
+    return re.split(r"[^a-z0-9]+", _plain(path.name.lower()))
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -264,8 +264,7 @@ def _find_names(files: Files) -> Files:
     if path.suffix == ".inter":
         beside = path.with_suffix(".item")
     else:
-        stem = path.name.removesuffix(".gz")
-        beside = path.with_name(stem.removesuffix(ending(path)) + ".names.csv")
+        beside = path.with_name(f"{stem(path)}.names.csv")
     if not beside.is_file():
         return files
     note = f"item names taken from {beside.name}"
