@@ -87,12 +87,12 @@ def small_gallery() -> Dataset:
     from dataclasses import replace
 
     from hasten.config import InteractionOptions
-    from hasten.data.interactions.load import load_table
+    from hasten.data.interactions.load import load_dataset
     from hasten.data.samples.features import make_gallery
     from hasten.data.tables import Modality
 
     made = make_gallery(150, 300, 1500)
-    dataset = load_table(made.table, InteractionOptions(split="ratio", ratio_order="random"), 0)
+    dataset = load_dataset(InteractionOptions(split="ratio", ratio_order="random"), 0, made.table)
     rows = np.asarray(dataset.items.labels)
     found = tuple(Modality.of(name, values[rows]) for name, values in made.features.items())
     return replace(dataset, modalities=found)

@@ -14,7 +14,7 @@ import time
 import torch
 
 from hasten.config import RunConfig, TrainingOptions, TripleOptions
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.samples.typed_graph import make_medicine
 from hasten.models.interface import Sizes
 from hasten.models.typed_graph.hgt import HGT
@@ -26,7 +26,7 @@ from hasten.runs.environment import peak_memory_bytes
 def steps(device: str, path: str | None, genes: int, count: int) -> dict[str, object]:
     """Losses of some steps, and seconds a step after the first."""
     config = RunConfig(model=HGTOptions(), training=TrainingOptions(batch_size=5000))
-    graph = load_graph_table(make_medicine(genes).table, TripleOptions(), 0)
+    graph = load_graph(TripleOptions(), 0, make_medicine(genes).table)
     torch.manual_seed(0)
     model = HGT(HGTOptions(), Sizes.of(graph)).to(device)
     for layer in model.layers:

@@ -19,8 +19,8 @@ from hasten.config import (
     TripleOptions,
     TypedGraphOptions,
 )
-from hasten.data.graph.load import load_graph, load_graph_table, with_node_features
-from hasten.data.interactions.load import load_dataset, load_table
+from hasten.data.graph.load import load_graph, with_node_features
+from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.refit import refitted
@@ -63,7 +63,7 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
     if isinstance(options, KnowledgeOptions):
         return load_knowledge(options, seed, table)
     assert isinstance(options, InteractionOptions)
-    return load_dataset(options, seed) if table is None else load_table(table, options, seed)
+    return load_dataset(options, seed, table)
 
 
 def _read_graph(
@@ -82,10 +82,7 @@ def _read_graph(
             "model.inputs=features, but no features of nodes are named: "
             "--set data.features.TYPE=FILE (.npy or Parquet), for at least one type"
         )
-    if table is not None:
-        graph = load_graph_table(table, options, seed)
-    else:
-        graph = load_graph(options, seed)
+    graph = load_graph(options, seed, table)
     return with_node_features(graph, files) if files else graph
 
 

@@ -15,7 +15,7 @@ from hasten.data.columns import times
 from hasten.data.columns.times import TimeColumn
 from hasten.data.interactions import clean
 from hasten.data.interactions.clean import Columns
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.errors import DataError
 
 events_lists = st.lists(
@@ -102,26 +102,26 @@ def table(**columns_) -> dict:
 
 
 def test_policies_on_duplicates():
-    kept = load_table(table(), InteractionOptions(duplicates="keep"), seed=0)
+    kept = load_dataset(InteractionOptions(duplicates="keep"), seed=0, table=table())
     assert len(kept.interactions) == 4
     assert kept.source.counts["duplicates"] == 1
-    dropped = load_table(table(), InteractionOptions(duplicates="drop"), seed=0)
+    dropped = load_dataset(InteractionOptions(duplicates="drop"), seed=0, table=table())
     assert len(dropped.interactions) == 3
     assert any("1 duplicate event" in n and "left out" in n for n in dropped.source.notes)
     with pytest.raises(DataError, match="1 duplicate event"):
-        load_table(table(), InteractionOptions(duplicates="error"), seed=0)
+        load_dataset(InteractionOptions(duplicates="error"), seed=0, table=table())
 
 
 def test_the_threshold_comes_before_everything_else():
     rated = table(rating=[3.7, 3.7, 3.7, 1.0], item=[10, 20, 30, 40])
-    dataset = load_table(rated, InteractionOptions(min_rating=3.7), seed=0)
+    dataset = load_dataset(InteractionOptions(min_rating=3.7), seed=0, table=rated)
     assert dataset.items.labels.to_pylist() == [10, 20, 30]
     assert dataset.source.counts["below_min_rating"] == 1
 
 
 def test_the_vocabulary_holds_only_what_is_left():
     data = {"user": [1, 1, 1, 2, 2, 2, 9], "item": [5, 6, 7, 5, 6, 7, 5]}
-    dataset = load_table(data, InteractionOptions(k_core=2), seed=0)
+    dataset = load_dataset(InteractionOptions(k_core=2), seed=0, table=data)
     assert dataset.users.labels.to_pylist() == [1, 2]
     assert dataset.interactions.user.tolist() == [0, 0, 0, 1, 1, 1]
     assert dataset.source.counts["outside_core"] == 1
@@ -129,9 +129,9 @@ def test_the_vocabulary_holds_only_what_is_left():
 
 def test_unsorted_and_constant_times_are_noted():
     shuffled = table(time=[3, 1, 2, 9])
-    notes = load_table(shuffled, InteractionOptions(), seed=0).source.notes
+    notes = load_dataset(InteractionOptions(), seed=0, table=shuffled).source.notes
     assert any("not in the order of the file" in note for note in notes)
-    constant = load_table(table(time=[7, 7, 7, 7]), InteractionOptions(), seed=0)
+    constant = load_dataset(InteractionOptions(), seed=0, table=table(time=[7, 7, 7, 7]))
     assert any("all times are equal (1970-01-01 00:00:07)" in n for n in constant.source.notes)
     assert constant.interactions.item.tolist() == [0, 1, 2, 0]
 

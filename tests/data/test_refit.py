@@ -13,8 +13,8 @@ from hasten import api, run
 from hasten.cli.main import main
 from hasten.config import InteractionOptions, TripleOptions
 from hasten.config_loading.build import build_config
-from hasten.data.graph.load import load_graph_table
-from hasten.data.interactions.load import load_table
+from hasten.data.graph.load import load_graph
+from hasten.data.interactions.load import load_dataset
 from hasten.data.refit import refitted
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.distributed.processes import Processes
@@ -26,9 +26,9 @@ from tests.contract.cases import graph, sequences
 @pytest.mark.parametrize("kind", ["events", "triples"])
 def test_validation_joins_train_and_test_stays(kind):
     if kind == "events":
-        plain = load_table(sequences(), InteractionOptions(), 0)
+        plain = load_dataset(InteractionOptions(), 0, sequences())
     else:
-        plain = load_graph_table(graph(), TripleOptions(), 0)
+        plain = load_graph(TripleOptions(), 0, graph())
     found = refitted(plain)
     assert not (found.part == VALID).any()
     assert np.array_equal(found.part == TEST, plain.part == TEST)

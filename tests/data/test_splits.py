@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hasten.config import InteractionOptions
 from hasten.data.interactions import splits
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError
 
@@ -64,14 +64,14 @@ def test_a_share_of_nothing_is_empty_and_an_impossible_one_is_refused():
 def test_switches_without_effect_are_noted():
     table = {"user": [1, 1, 1], "item": [1, 2, 3]}
     options = InteractionOptions(ratios=(0.5, 0.25, 0.25), time_unit="ms")
-    notes = load_table(table, options, seed=0).source.notes
+    notes = load_dataset(options, seed=0, table=table).source.notes
     assert "no effect without data.split=ratio: ratios" in notes
     assert "data.time_unit=ms has no effect: there are no times" in notes
 
 
 def test_users_with_few_events_are_counted():
     table = {"user": [1, 1, 1, 2, 2, 3], "item": [1, 2, 3, 1, 2, 9]}
-    dataset = load_table(table, InteractionOptions(), seed=0)
+    dataset = load_dataset(InteractionOptions(), seed=0, table=table)
     counts = dataset.source.counts
     assert (counts["users_with_1_event"], counts["users_with_2_events"]) == (1, 1)
     assert counts["items_not_in_train"] == 1

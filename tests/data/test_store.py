@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from hasten.config import InteractionOptions
-from hasten.data.interactions.load import load_dataset, load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.data.store import DESCRIPTION, FILES, fingerprint, load_stored, save_dataset
 from hasten.data.tables import Dataset, Modality, Vocabulary
 from hasten.errors import DataError, HastenError
@@ -23,7 +23,7 @@ TABLES = {
 
 
 def make(kind: str) -> Dataset:
-    return load_table(TABLES[kind], InteractionOptions(), seed=0)
+    return load_dataset(InteractionOptions(), seed=0, table=TABLES[kind])
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -114,7 +114,7 @@ def test_damage_is_noticed(name, damage, tmp_path):
 def test_other_data_under_the_same_description_are_noticed(tmp_path):
     save_dataset(make("numbers"), tmp_path / "a")
     other = {**TABLES["numbers"], "time": [1, 2, 3]}
-    save_dataset(load_table(other, InteractionOptions(), seed=0), tmp_path / "b")
+    save_dataset(load_dataset(InteractionOptions(), seed=0, table=other), tmp_path / "b")
     (tmp_path / "a" / FILES[2]).write_bytes((tmp_path / "b" / FILES[2]).read_bytes())
     with pytest.raises(DataError, match="does not match its fingerprint"):
         load_stored(tmp_path / "a")
@@ -144,7 +144,7 @@ def test_a_description_without_fingerprint_is_damage(tmp_path):
 )
 def test_a_full_disk_is_an_error_that_names_the_file(limit, file, tmp_path):
     table = {"user": [1, 1, 1, 1] * 10, "item": [10**12 + i * i for i in range(40)]}
-    dataset = load_table(table, InteractionOptions(), seed=0)
+    dataset = load_dataset(InteractionOptions(), seed=0, table=table)
     if file.endswith("npy"):
         values = np.ones((40, 100), np.float32)
         dataset = dataclasses.replace(dataset, modalities=(Modality.of("image", values),))

@@ -19,7 +19,7 @@ from torch import nn
 from hasten.build import build_model, load_data
 from hasten.config import DistributedOptions, InteractionOptions, TrainingOptions
 from hasten.config_loading.build import build_config
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
@@ -45,7 +45,7 @@ BATCH = 7  # does not divide the users, nor the processes
 
 
 def dataset(users: int = 50):
-    return load_table(sequences(users), InteractionOptions(), 0)
+    return load_dataset(InteractionOptions(), 0, sequences(users))
 
 
 def contract(case: ModelCase):

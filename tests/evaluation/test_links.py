@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from hasten.config import TripleOptions
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TEST
 from hasten.evaluation.links import (
@@ -32,7 +32,7 @@ def test_figures_are_those_of_sklearn_with_ties(seed):
 
 
 def graph():
-    return load_graph_table(table(), TripleOptions(ratios=(0.6, 0.1, 0.3)), 0)
+    return load_graph(TripleOptions(ratios=(0.6, 0.1, 0.3)), 0, table())
 
 
 def model_of(dataset):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from hasten import registry
 from hasten.cli.main import main
 from hasten.config_loading.build import build_config
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.data.tables import TRAIN, VALID
 from hasten.errors import UsageError
 from hasten.influence.autograd import AutogradSource
@@ -174,7 +174,7 @@ def test_losses_of_sequential_models_add_up(trained):
     config = build_config(
         "sasrec", None, flags={"model.width": 8, "model.loss": trained, "model.dropout": 0.0}
     )
-    dataset = load_table(sequences(9, 24), config.data, 0)
+    dataset = load_dataset(config.data, 0, sequences(9, 24))
     model = Pointwise(config.model, Sizes.of(dataset)).double()
     (phase,) = model.phases(dataset, config.training)
     rows = np.argsort(-phase.target_counts, kind="stable")
@@ -211,7 +211,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("loss", ["ce", "bce"])
 def test_a_sequential_model_of_another_package(loss):
     config = build_config("sasrec", None, flags={"model.width": 8})
-    dataset = load_table(sequences(9, 24), config.data, 0)
+    dataset = load_dataset(config.data, 0, sequences(9, 24))
     torch.manual_seed(1)
     model = Recurrent(len(dataset.items), loss).double()
     phase = NextItemPhase(

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from hasten import api
 from hasten.config_loading.build import build_config
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.data.tables import TRAIN, VALID
 from hasten.influence.events import FactoredEvents
 from hasten.influence.factored import FactoredSource
@@ -30,7 +30,7 @@ ONCE = [Checkpoint("only", 0.5, lambda: None)]
 def prepared(name: str, trained: str = "ce"):
     config = build_config(name, None, flags={
         "model.width": 8, "model.max_length": 4, "model.loss": trained})  # fmt: skip
-    dataset = load_table(sequences(9, 24), config.data, 0)
+    dataset = load_dataset(config.data, 0, sequences(9, 24))
     torch.manual_seed(1)
     model = load_model(name)(config.model, Sizes.of(dataset)).double().eval()
     with torch.no_grad():

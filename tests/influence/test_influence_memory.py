@@ -13,7 +13,7 @@ import json
 import numpy as np, torch
 from hasten.config_loading.build import build_config
 from hasten.data.tables import Triples
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.influence.factored import FactoredSource
 from hasten.influence.factors import Arithmetic
 from hasten.influence.support import encoder_of
@@ -28,7 +28,7 @@ generator = np.random.default_rng(0)
 columns = {n: generator.integers(0, m, 300) for n, m in
            (("head", 60), ("relation", 3), ("tail", 60))}
 settings = {"data.duplicates": "drop", "data.unknown": "keep"}
-graph = load_graph_table(columns, build_config("conve", None, flags=settings).data, 0)
+graph = load_graph(build_config("conve", None, flags=settings).data, 0, columns)
 model = ConvE(ConvEOptions(), Sizes.of(graph)).eval()
 tests = Triples(*(generator.integers(0, m, 1200) for m in (55, 3, 55)))
 arithmetic = Arithmetic()

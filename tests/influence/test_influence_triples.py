@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hasten.config_loading.build import build_config
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.tables import TEST, TRAIN, KnowledgeGraph, Triples
 from hasten.distributed.processes import Processes
 from hasten.influence.factored import FactoredSource
@@ -38,7 +38,7 @@ def graph() -> KnowledgeGraph:
     rows |= {(4, 0, 4), (4, 1, 4), (0, 0, 1), (1, 0, 0)} | {(i, 0, (i + 1) % 9) for i in range(9)}
     table = dict(zip(("head", "relation", "tail"), zip(*sorted(rows), strict=True), strict=True))
     arrays = {name: np.array(column) for name, column in table.items()}
-    return load_graph_table(arrays, build_config("conve", None).data, 0)
+    return load_graph(build_config("conve", None).data, 0, arrays)
 
 
 def make(name: str, loss: str, kind: torch.dtype = torch.float64):

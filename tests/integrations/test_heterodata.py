@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from hasten.config import TripleOptions
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.store import fingerprint
 from hasten.data.tables import TRAIN
 from hasten.errors import DataError, UsageError
@@ -20,15 +20,15 @@ with warnings.catch_warnings():
 
 
 def graph():
-    return load_graph_table(table(), TripleOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    return load_graph(TripleOptions(ratios=(0.7, 0.15, 0.15)), 0, table())
 
 
 def test_there_and_back_is_the_same_graph():
-    whole = load_graph_table(table(), TripleOptions(ratios=(1, 0, 0)), 0)
+    whole = load_graph(TripleOptions(ratios=(1, 0, 0)), 0, table())
     data = to_hetero_data(whole)
     assert data["drug"].num_nodes == 12
     assert data["drug", "targets", "gene"].edge_index.shape[0] == 2
-    again = load_graph_table(from_hetero_data(data), TripleOptions(ratios=(1, 0, 0)), 0)
+    again = load_graph(TripleOptions(ratios=(1, 0, 0)), 0, from_hetero_data(data))
     assert fingerprint(again) == fingerprint(whole)
 
 
@@ -48,6 +48,6 @@ def test_edges_to_nothing_are_refused():
 
 def test_a_graph_without_types_is_refused():
     columns = {"head": [0, 1], "relation": [0, 0], "tail": [1, 0]}
-    plain = load_graph_table(columns, TripleOptions(ratios=(1, 0, 0)), 0)
+    plain = load_graph(TripleOptions(ratios=(1, 0, 0)), 0, columns)
     with pytest.raises(UsageError, match="no types"):
         to_hetero_data(plain)

@@ -17,7 +17,7 @@ import torch
 
 from hasten.build import build_model
 from hasten.config import InteractionOptions, RunConfig
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.errors import HastenError
 from hasten.registry import load_model
 
@@ -115,7 +115,7 @@ def check_training() -> Check:
     config = RunConfig.model_validate({"model": options})
     steps = np.arange(_USERS)[:, None] + np.arange(_EVENTS)
     events = {"user_id": np.repeat(np.arange(_USERS), _EVENTS), "item_id": (steps % _ITEMS).ravel()}
-    dataset = load_table(events, InteractionOptions(), seed=0)
+    dataset = load_dataset(InteractionOptions(), seed=0, table=events)
     model = build_model(config, dataset, torch.device("cpu"))
     (phase,) = model.phases(dataset, config.training)
     optimizer = torch.optim.Adam(phase.parameters(), lr=0.01)

@@ -14,7 +14,7 @@ import pytest
 
 from hasten.config import AnyDataOptions, InteractionOptions, TripleOptions
 from hasten.data.detect import holds_triples, load_any
-from hasten.data.graph.load import load_graph, load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.interactions.load import load_dataset
 from hasten.data.overview import inspect
 from hasten.data.store import fingerprint, load_stored, save_dataset
@@ -112,7 +112,7 @@ def test_headers_tables_and_parquet(tmp_path):
     options = {"ratios": (1.0, 0.0, 0.0)}
     assert facts(load(csv, **options)) == EXPECTED
     assert facts(load(tmp_path / "facts.parquet", **options)) == EXPECTED
-    assert facts(load_graph_table(columns, TripleOptions(**options), 0)) == EXPECTED
+    assert facts(load_graph(TripleOptions(**options), 0, columns)) == EXPECTED
     named = {"head": "object", "relation": "predicate", "tail": "subject"}
     assert ("b", "r", "a") in facts(load(csv, columns=named, **options))
 

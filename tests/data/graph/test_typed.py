@@ -8,7 +8,7 @@ import pytest
 
 from hasten.config import AnyDataOptions, TripleOptions
 from hasten.data.detect import load_any
-from hasten.data.graph.load import load_graph, load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.graph.typed_links import link_parts
 from hasten.data.overview import inspect
@@ -241,13 +241,11 @@ def test_a_table_in_memory(tmp_path):
     columns = HEADER.split(",")
     cells = [line.split(",") for line in ROWS]
     table = pa.table({n: [c[i] for c in cells] for i, n in enumerate(columns)})
-    graph = load_graph_table(table, TripleOptions(ratios=(1, 0, 0)), 0)
+    graph = load_graph(TripleOptions(ratios=(1, 0, 0)), 0, table)
     from_file = load_graph(TripleOptions(path=str(kg(tmp_path, ROWS)), ratios=(1, 0, 0)), 0)
     assert fingerprint(graph) == fingerprint(from_file)
     with pytest.raises(DataError, match=r"row 1.*empty"):
-        load_graph_table(
-            table.set_column(4, "x_type", pa.array([""] * len(cells))), AnyDataOptions(), 0
-        )
+        load_graph(AnyDataOptions(), 0, table.set_column(4, "x_type", pa.array([""] * len(cells))))
 
 
 def test_stored_and_loaded_again(tmp_path):

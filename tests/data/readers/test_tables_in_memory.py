@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from hasten.config import InteractionOptions
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.data.store import fingerprint
 from hasten.errors import DataError, UsageError
 
@@ -53,9 +53,11 @@ def tables() -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", tables())
 def test_every_kind_of_table_is_the_same_dataset(kind):
-    dataset = load_table(tables()[kind], InteractionOptions(), seed=0, name="mine")
-    assert dataset.name == "mine"
-    assert fingerprint(dataset) == fingerprint(load_table(COLUMNS, InteractionOptions(), seed=0))
+    dataset = load_dataset(InteractionOptions(), seed=0, table=tables()[kind])
+    assert dataset.name == "table"
+    assert fingerprint(dataset) == fingerprint(
+        load_dataset(InteractionOptions(), seed=0, table=COLUMNS)
+    )
     assert dataset.interactions.time is not None
     assert dataset.interactions.time.tolist() == [10, 11, 12, 10, 20, 30]
     assert dataset.part.tolist() == [0, 1, 2, 0, 1, 2]
@@ -69,7 +71,7 @@ def test_labels_dates_and_categories_of_pandas():
             "time": [datetime.datetime(2020, 1, day, tzinfo=datetime.UTC) for day in range(1, 7)],
         }
     )
-    dataset = load_table(frame, InteractionOptions(), seed=0)
+    dataset = load_dataset(InteractionOptions(), seed=0, table=frame)
     assert dataset.users.labels.to_pylist() == ["a", "b"]
     assert dataset.interactions.time is not None
     assert dataset.interactions.time[0] == 1577836800 + 3 * 86400
@@ -94,12 +96,12 @@ def test_labels_dates_and_categories_of_pandas():
 )
 def test_what_cannot_be_read_is_refused(table, says):
     with pytest.raises(DataError, match=says):
-        load_table(table, InteractionOptions(), seed=0)
+        load_dataset(InteractionOptions(), seed=0, table=table)
 
 
 def test_large_numbers_can_be_labels():
     table = {"user": np.array([2**64 - 1] * 3, np.uint64), "item": [10**18, 2, 3]}
-    dataset = load_table(table, InteractionOptions(ids="labels"), seed=0)
+    dataset = load_dataset(InteractionOptions(ids="labels"), seed=0, table=table)
     assert dataset.users.labels.to_pylist() == [str(2**64 - 1)]
     assert dataset.items.labels.to_pylist() == ["1000000000000000000", "2", "3"]
 
@@ -109,16 +111,20 @@ def test_ids_of_64_bits_and_uuids_are_exact():
     uuids = [uuid.UUID(int=n << 100 | n) for n in range(4)]
     table = {"user": uuids, "item": numbers}
     for kind in (table, pd.DataFrame(table), pa.table(table)):
-        dataset = load_table(kind, InteractionOptions(split="ratio", ratios=(1, 0, 0)), seed=0)
+        dataset = load_dataset(
+            InteractionOptions(split="ratio", ratios=(1, 0, 0)), seed=0, table=kind
+        )
         assert dataset.items.labels.to_pylist() == numbers
         assert dataset.users.labels.to_pylist() == list(map(str, uuids))
     unsigned = {"user": np.array([2**64 - 1] * 3, np.uint64), "item": [1, 2, 3]}
-    dataset = load_table(unsigned, InteractionOptions(), seed=0)
+    dataset = load_dataset(InteractionOptions(), seed=0, table=unsigned)
     assert dataset.users.labels.to_pylist() == [str(2**64 - 1)]
     whole = {"user": [Decimal(2**63 - 1)] * 3, "item": [1, 2, 3]}
-    assert load_table(whole, InteractionOptions(), seed=0).users.labels.to_pylist() == [2**63 - 1]
+    assert load_dataset(InteractionOptions(), seed=0, table=whole).users.labels.to_pylist() == [
+        2**63 - 1
+    ]
 
 
 def test_options_of_files_have_no_effect_and_are_refused():
     with pytest.raises(UsageError, match=r"data\.separator has no effect on a table in memory"):
-        load_table(COLUMNS, InteractionOptions(separator=","), seed=0)
+        load_dataset(InteractionOptions(separator=","), seed=0, table=COLUMNS)

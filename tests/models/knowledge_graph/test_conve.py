@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from hasten.config_loading.build import build_config
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
@@ -153,7 +153,7 @@ def test_a_switch_without_effect_is_refused():
 @pytest.fixture(scope="module")
 def graph() -> KnowledgeGraph:
     config = build_config("conve", None)
-    return load_graph_table(ring(), config.data, 0)
+    return load_graph(config.data, 0, ring())
 
 
 def test_rows_hold_all_answers_and_a_last_row_alone_joins(graph):

@@ -10,7 +10,7 @@ import torch
 
 from hasten import api
 from hasten.config import InteractionOptions
-from hasten.data.interactions.load import load_table
+from hasten.data.interactions.load import load_dataset
 from hasten.data.samples.sequences import make_sittings
 from hasten.data.tables import Histories
 from hasten.errors import DataError
@@ -114,7 +114,7 @@ def test_items_and_times_of_unsorted_data_stay_together():
         "timestamp": np.concatenate([generator.choice(500, 8, replace=False) for _ in range(6)]),
     }
     when = {(u, t): i for u, i, t in zip(*events.values(), strict=True)}
-    dataset = load_table(events, InteractionOptions(), 0)
+    dataset = load_dataset(InteractionOptions(), 0, events)
     history = dataset.histories(0, 1, 2)
     items = dataset.items.take(history.items).to_pylist()
     user = np.repeat(np.arange(6), history.lengths)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hasten.config import TripleOptions
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.tables import TRAIN
 from hasten.models.interface import Sizes
 from hasten.models.typed_graph.degree import Degree, DegreeOptions
@@ -15,7 +15,7 @@ from tests.models.typed_graph.test_hgt import table
 
 
 def test_scores_are_the_logarithms_of_both_degrees():
-    dataset = load_graph_table(table(), TripleOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    dataset = load_graph(TripleOptions(ratios=(0.7, 0.15, 0.15)), 0, table())
     sizes = Sizes.of(dataset)
     model = Degree(DegreeOptions(), sizes)
     model.fit(dataset)

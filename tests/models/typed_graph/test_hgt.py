@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from bench.jaccard_side import jaccard_pairs_reference
 from hasten.config import TrainingOptions, TripleOptions
-from hasten.data.graph.load import load_graph_table
+from hasten.data.graph.load import load_graph
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
@@ -48,7 +48,7 @@ def table(seed=0, drugs=12, genes=9, diseases=8):
 
 
 def build(batch_size=7, seed=0, recompute=False, **options):
-    dataset = load_graph_table(table(), TripleOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    dataset = load_graph(TripleOptions(ratios=(0.7, 0.15, 0.15)), 0, table())
     torch.manual_seed(seed)
     chosen = HGTOptions(**{**SMALL, **options})
     model = HGT(chosen, Sizes.of(dataset)).double()
@@ -382,7 +382,7 @@ def test_a_graph_without_types_has_one():
         "relation": [0] * 12,
         "tail": [1, 2, 3, 0, 2, 3, 0, 1, 3, 0, 1, 2],
     }
-    dataset = load_graph_table(columns, TripleOptions(ratios=(1, 0, 0)), 0)
+    dataset = load_graph(TripleOptions(ratios=(1, 0, 0)), 0, columns)
     graph = MessageGraph.of(dataset)
     assert graph.types.names == ("entity",)
     model = HGT(HGTOptions(**SMALL, contrastive_weight=0), Sizes.of(dataset))

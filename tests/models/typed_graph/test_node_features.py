@@ -10,7 +10,7 @@ import torch
 
 import hasten
 from hasten.config import TrainingOptions, TripleOptions
-from hasten.data.graph.load import load_graph_table, with_node_features
+from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.store import fingerprint
 from hasten.errors import ConfigurationError, DataError
@@ -45,7 +45,7 @@ def files(tmp_path):
 
 
 def graph():
-    return load_graph_table(table(), TripleOptions(ratios=(0.7, 0.15, 0.15)), 0)
+    return load_graph(TripleOptions(ratios=(0.7, 0.15, 0.15)), 0, table())
 
 
 def test_every_node_gets_its_row(files):
@@ -66,7 +66,7 @@ def test_rows_of_an_array_go_by_number(tmp_path):
     rows = {"x_type": "a", "y_type": "b", "relation": "r"}
     edges = {"x_id": [4, 0, 2, 1], "y_id": [7, 8, 7, 8]}
     data = pa.table({**{k: [v] * 4 for k, v in rows.items()}, **edges})
-    made = load_graph_table(data, TripleOptions(ratios=(1.0, 0.0, 0.0)), 0)
+    made = load_graph(TripleOptions(ratios=(1.0, 0.0, 0.0)), 0, data)
     values = np.arange(10, dtype=np.float64).reshape(5, 2)
     np.save(tmp_path / "a.npy", values)
     ((_, each),) = with_node_features(made, {"a": str(tmp_path / "a.npy")}).features

@@ -33,16 +33,23 @@ from hasten.errors import DataError, UsageError, did_you_mean
 _OF_FILES = ("format", "train", "valid", "test", "separator", "entities", "relations")
 
 
-def load_graph(options: TripleOptions, seed: int) -> KnowledgeGraph:
-    """Read, check and split the knowledge graph that the options name.
+def load_graph(options: TripleOptions, seed: int, table: Any = None) -> KnowledgeGraph:
+    """Read, check and split the knowledge graph that the options name, or a table in memory.
 
     options.path: a file, an archive, a folder or a registered name; an existing path takes
-    precedence over a name.
+    precedence over a name. table: columns head, relation and tail, or those of PrimeKG.
 
     Raises:
         DataError: data that cannot be used, with file, line and text.
     """
     _refuse_others(options)
+    if table is not None:
+        refuse_options("a table in memory", options, ("path", *_OF_FILES))
+        read = _read_table(table, options, "table")
+        if options.names is not None:
+            path = Path(options.names)
+            read.names, read.files = read_names(path), (file_digest(path),)
+        return assemble_graph(read, options, seed)
     name, entry = None, catalogue.registered(options.path)
     if entry is None and holds_typed(options):
         return assemble_graph(read_typed(options), options, seed)
@@ -50,35 +57,21 @@ def load_graph(options: TripleOptions, seed: int) -> KnowledgeGraph:
         if entry.kind not in ("triples", "typed"):
             raise DataError(f"{options.path} holds interactions, not triples")
         if isinstance(entry, catalogue.Sample):
-            return _sample(entry, options, seed)
+            return assemble_graph(_sample(entry, options), options, seed)
         options, name = fetched_options(entry, options), entry.name
     with located(options) as place:
         read = _read(place, options)
-        if name is not None:
-            read.name = name
+        read.name = name or read.name
         return assemble_graph(read, options, seed)
 
 
-def load_graph_table(
-    table: Any, options: TripleOptions, seed: int, name: str = "table"
-) -> KnowledgeGraph:
-    """A table in memory with the columns head, relation and tail."""
-    _refuse_others(options)
-    refuse_options("a table in memory", options, ("path", *_OF_FILES))
-    read = _read_table(table, options, name)
-    if options.names is not None:
-        path = Path(options.names)
-        read.names, read.files = read_names(path), (file_digest(path),)
-    return assemble_graph(read, options, seed)
-
-
-def _sample(entry: catalogue.Sample, options: TripleOptions, seed: int) -> KnowledgeGraph:
+def _sample(entry: catalogue.Sample, options: TripleOptions) -> GraphRead:
     """A built-in sample: always the same triples, whatever the seed of the run."""
     refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
     made = entry.make()
     read = _read_table(made.table, options, entry.name)
     read.path, read.format, read.names = entry.name, "sample", {**read.names, **made.names}
-    return assemble_graph(read, options, seed)
+    return read
 
 
 def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:

@@ -13,7 +13,7 @@ from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import text
 from hasten.data.columns.checks import MAX_ID, counted, printable
-from hasten.data.interactions.load import load_unordered
+from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.side_files import KnowledgeFiles, locate_knowledge
 from hasten.data.readers import cells
 from hasten.data.readers.columns import SYNONYMS, plain
@@ -94,7 +94,7 @@ def load_with_lists(
     """
     files = locate_knowledge(options, None if entry else options.path, kg, links)
     options = files.reading(options)
-    dataset = load_unordered(options, seed, table)
+    dataset = load_dataset(options, seed, table, needs_order=False)
     lists = {role: read_list(path) for role, path in files.lists.items()}
     return add_id_lists(dataset, lists, options), files, lists
 

@@ -21,16 +21,20 @@ from hasten.errors import DataError, UsageError
 _OF_FILES = ("format", "train", "valid", "test", "times", "separator")
 
 
-def load_dataset(options: InteractionOptions, seed: int, needs_order: bool = True) -> Dataset:
-    """Load the interactions that the options name.
+def load_dataset(
+    options: InteractionOptions, seed: int, table: Any = None, needs_order: bool = True
+) -> Dataset:
+    """Load the interactions that the options name, or a table in memory.
 
-    options.path: a file, a folder or a registered name; an existing path takes precedence.
-    needs_order: split by the order of the file where there are no times (``data.split=auto``).
+    options.path: a file, a folder or a registered name; an existing path takes precedence. table:
+    pandas, polars, pyarrow or a dict of arrays. needs_order: split by the order of the file where
+    there are no times (``data.split=auto``).
 
     Raises:
         DataError: what is wrong, with file, line and text.
     """
-    return assemble(_read(options), options, seed, needs_order)
+    read = _read(options) if table is None else _read_table(table, options)
+    return assemble(read, options, seed, needs_order)
 
 
 def _read(options: InteractionOptions) -> Read:
@@ -77,28 +81,11 @@ def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
     return Read(entry.name, entry.name, "sample", [(events, None)], made.names)
 
 
-def load_table(
-    table: Any,
-    options: InteractionOptions,
-    seed: int,
-    name: str = "table",
-    needs_order: bool = True,
-) -> Dataset:
-    """Load interactions from a table in memory: pandas, polars, pyarrow or a dict of arrays.
-
-    Raises:
-        DataError: what is wrong, with row and text.
-    """
+def _read_table(table: Any, options: InteractionOptions) -> Read:
     refuse_options("a table in memory", options, ("path", *_OF_FILES))
-    read = Read(name, None, "table", [(open_memory(table, options, name).parsed(), None)])
+    columns = open_memory(table, options, "table").parsed()
+    read = Read("table", None, "table", [(columns, None)])
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)
-    return assemble(read, options, seed, needs_order)
-
-
-def load_unordered(options: InteractionOptions, seed: int, table: object | None) -> Dataset:
-    """Load a table or what the options name, for models that need no order."""
-    if table is None:
-        return load_dataset(options, seed, needs_order=False)
-    return load_table(table, options, seed, needs_order=False)
+    return read

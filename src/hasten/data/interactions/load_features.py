@@ -14,7 +14,7 @@ from hasten.config import FeatureOptions, PairOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.id_lists import load_with_lists
-from hasten.data.interactions.load import load_unordered
+from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.side_files import holds_features, locate_features
 from hasten.data.readers.features import FeatureFile, notes_on, open_features
 from hasten.data.sources import catalogue
@@ -53,7 +53,7 @@ def load_with_feature_files(
     else:  # only named files: there is no folder to look in
         files = locate_features(FeatureOptions(features=options.features))
         files = replace(files, interactions=options)
-    dataset = load_unordered(files.interactions, seed, table)
+    dataset = load_dataset(files.interactions, seed, table, needs_order=False)
     if files.note is not None:
         source = replace(dataset.source.plus([files.note]), path=options.path)
         dataset = replace(dataset, name=set_name(Path(options.path or "")), source=source)
