@@ -95,7 +95,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
             say(f"{run['name']}: {verdict(run)}")
         again = attempt(partial(repeated, device, Path(scratch), 1))
         say(f"repeated: {verdict(again)}")
-        operations["plan_peaks"] = attempt(partial(plan_peaks, device, Path(scratch)))
+        operations["plan_peaks"] = attempt(partial(plan_peaks, device, Path(scratch), quick))
         say(f"plan peaks: {verdict(operations['plan_peaks'])}")
         operations["group_of_one"] = attempt(partial(group_of_one, device, Path(scratch)))
         say(f"group of one: {verdict(operations['group_of_one'])}")
