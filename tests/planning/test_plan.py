@@ -241,5 +241,5 @@ def test_a_table_in_memory_cannot_be_planned():
 def test_limits_and_saves_of_the_run_do_not_reach_the_steps_that_are_measured(tmp_path):
     settings = {"training.epochs": 1, "training.max_time": 1e-3, "checkpoint.every_steps": 1}
     found = probe(configured("sasrec", **{"model.width": 8, **settings}), tmp_path / "run")
-    assert found["steps"]["measured"] >= 5
+    assert found["steps"]["measured"] == found["steps"]["epoch"] > 1
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 1  # its own

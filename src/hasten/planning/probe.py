@@ -33,7 +33,7 @@ from hasten.training_run import TrainingRun, open_run
 #: seconds that steps, and tiles of an evaluation, are measured for, and how many at least and most
 _SECONDS, _FEWEST, _MOST = 1.0, 3, 50
 #: most epochs of which steps are taken, and the seconds after which no further one begins
-_EPOCHS, _LIMIT = 8, 6.0
+_EPOCHS, _LIMIT = 12, 7.0
 
 
 #: the options of training that decide about memory and time
@@ -42,12 +42,11 @@ SETTINGS = ("batch_size", "accumulate", "recompute", "precision", "compile", "cl
 
 @dataclass
 class PhaseCost:
-    """What a phase costs. activations: bytes saved for backward in a step.
+    """What a phase costs.
 
     count: the steps to take in an epoch; epochs: seconds of each epoch, from these steps.
     """
 
-    activations: int
     count: int
     epochs: list[float] = field(default_factory=list)
 
@@ -88,27 +87,29 @@ def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
         "graph and sampler": parts.count([setup.model, setup.phases]),
         "evaluation data": parts.count(setup.tasks),
     }
-    measured = _measure_epochs(training, parts)
+    measured, save_seconds = _measure_epochs(training)
     stages["training"] = _peak_since_last(device)
     grads = [p.grad for stepper in trainer.steppers for p in stepper.optimizer.parameters]
     counted["gradients"] = parts.count(grads)
     counted["optimizer moments"] = parts.count([s.optimizer for s in trainer.steppers])
-    counted["activations"] = max((phase.activations for phase in measured), default=0)
-    rest = stages["training"] - sum(counted.values())
-    counted["temporaries and allocator"] = max(0, rest)
-    seconds["epoch"] = sum(median(phase.epochs) for phase in measured)
+    # the first epoch computes graphs and constants, and allocates
+    seconds["epoch"] = sum(median(phase.epochs[1:] or phase.epochs) for phase in measured)
     valid, test = setup.tasks
     average = trainer.state.average
     with nullcontext() if average is None else average.applied():
         seconds["evaluation"] = _evaluation_seconds(training, valid)
     stages["evaluation"] = _peak_since_last(device)
-    started = time.perf_counter()
-    trainer.save()
-    seconds["checkpoint"] = time.perf_counter() - started
+    seconds["checkpoint"] = save_seconds
     saved = _folder_bytes(setup.folder.checkpoints)
     trainer.finish()
     training.load_best()
     stages["end"] = _peak_since_last(device)
+    # last, because these steps would change what the stages measure
+    counted["activations"] = max(
+        (_activations(trainer, number, parts) for number in range(len(measured))), default=0
+    )
+    rest = stages["training"] - sum(counted.values())
+    counted["temporaries and allocator"] = max(0, rest)
     epochs = trainer.epochs
     saves, evaluations = (
         -(-epochs // each.every) for each in (config.checkpoint, config.evaluation)
@@ -133,7 +134,7 @@ def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
         "epochs": epochs,
         "steps": {
             "epoch": trainer.steps_per_epoch,
-            "measured": sum(2 + phase.count * len(phase.epochs) for phase in measured),
+            "measured": sum(phase.count * len(phase.epochs) for phase in measured),
         },
         "disk_bytes": _folder_bytes(setup.folder.path) + more * saved,
     }
@@ -153,14 +154,16 @@ class _StepTimes(Progress):
         return [end - start for start, end in pairwise(self.times)]
 
 
-def _measure_epochs(training: TrainingRun, parts: MemoryParts) -> list[PhaseCost]:
-    """Take the last steps of each phase in several epochs, and evaluate a little in between.
+def _measure_epochs(training: TrainingRun) -> tuple[list[PhaseCost], float]:
+    """Take the last steps of each phase in several epochs; also the seconds of a checkpoint.
 
-    The memory that the allocator keeps grows with batches of other sizes, so one epoch is too few.
+    As in a run, an epoch ends with an evaluation, here of one tile, and the first one with a
+    checkpoint. The memory that the allocator keeps grows with batches of other sizes, so one epoch
+    is too few.
     """
     trainer, (valid, _) = training.trainer, training.setup.tasks
-    costs = [_first_steps(trainer, number, parts) for number in range(len(trainer.steppers))]
-    begin = time.perf_counter()
+    costs = [_steps_to_take(trainer, number) for number in range(len(trainer.steppers))]
+    begin, save_seconds = time.perf_counter(), 0.0
     for epoch in range(max(1, min(trainer.epochs, _EPOCHS))):
         if epoch and time.perf_counter() - begin > _LIMIT:
             break
@@ -169,18 +172,33 @@ def _measure_epochs(training: TrainingRun, parts: MemoryParts) -> list[PhaseCost
             _take_epoch(trainer, number, cost)
         if len(valid.queries):
             _evaluate(training, valid, 1)
-    return costs
+        if not epoch:
+            started = time.perf_counter()
+            trainer.save()
+            save_seconds = time.perf_counter() - started
+    return costs, save_seconds
 
 
-def _first_steps(trainer: Trainer, number: int, parts: MemoryParts) -> PhaseCost:
-    """Take two steps: one under hooks, and one that says how many fit the time."""
-    trainer.state.position.phase = number
+def _steps_to_take(trainer: Trainer, number: int) -> PhaseCost:
+    """How many steps of a phase to take: all of a short epoch, else those that fit the time."""
     phase = trainer.steppers[number].phase
+    if phase.steps() <= _FEWEST + 1:
+        return PhaseCost(phase.steps())
+    trainer.state.position.phase = number
     phase.start_epoch(trainer.config.seed, 0)
+    _take(trainer, number, 1)  # computes graphs and constants
+    (trial,) = _take(trainer, number, 1)
+    return PhaseCost(min(phase.steps(), _how_many(trial) + 1))
+
+
+def _activations(trainer: Trainer, number: int, parts: MemoryParts) -> int:
+    """The bytes that a step of a phase saves for its backward pass, beside the counted parts."""
+    position = trainer.state.position
+    position.phase = number
+    trainer.steppers[number].phase.start_epoch(trainer.config.seed, position.epoch)
     with SavedActivations(parts) as saved:
         _take(trainer, number, 1)
-    (trial,) = _take(trainer, number, 1)
-    return PhaseCost(saved.peak, min(phase.steps(), _how_many(trial) + 1))
+    return saved.peak
 
 
 def _take_epoch(trainer: Trainer, number: int, cost: PhaseCost) -> None:
