@@ -37,6 +37,11 @@ def write_stderr(line: str) -> bool:
     return True
 
 
+def escape_controls(text: str, keep: str = "") -> str:
+    """Escape control characters and direction marks, as in ``\\n``, except those in ``keep``."""
+    return "".join(c if c in keep or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def silence(stream: TextIO) -> None:
     """Send to nowhere what is written to this stream from now on."""
     with suppress(OSError, ValueError, AttributeError):

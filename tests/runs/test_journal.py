@@ -11,8 +11,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hasten.config import ModelOptions, RunConfig
+from hasten.console import escape_controls
 from hasten.errors import HastenError
-from hasten.runs.journal import Journal, escape_controls
+from hasten.runs.journal import Journal
 from hasten.runs.run_folder import RunFolder
 
 

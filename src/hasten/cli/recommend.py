@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hasten.cli import options, output
 from hasten.cli.options import option, switch
+from hasten.console import escape_controls
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
     from hasten.inference.recommend import Recommendations
 
-Until = Literal["train", "valid", "test"]
-PARTS = ("train", "valid", "test")
 #: users shown on a terminal; a file or a pipe gets all of them
 SHOWN = 20
 _LONGEST = 48
@@ -70,8 +70,7 @@ def recommend(
         raise UsageError("--history-times are those of --history a,b,c, which is not given")
     if paths is not None and not explain:
         raise UsageError("--paths is how many --explain gives, which is not given")
-    if until not in PARTS:
-        raise UsageError(f"--until {until}: must be one of {', '.join(PARTS)}")
+    options.one_of("until", until, ("train", "valid", "test"))
     options.prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
@@ -103,7 +102,7 @@ def recommend(
         exclude_seen=not include_seen,
         allow=allowed,
         block=blocked,
-        until=cast(Until, until),
+        until=cast(Any, until),
     )
     table = paths_of.explain(loaded, found, paths or 3) if explain else found.to_table()
     if out is not None:
@@ -165,6 +164,5 @@ def _cell(value: Any, longest: int) -> str:
     if isinstance(value, float):
         # influences are weighted by the learning rate, so they are small
         return f"{value:.3e}" if 0 < abs(value) < _SMALL else f"{value:.4f}"
-    text = "" if value is None else output.printable(str(value)).replace("\n", " ")
-    text = text.replace("\t", " ")
+    text = "" if value is None else escape_controls(re.sub(r"[\n\t]", " ", str(value)))
     return text if len(text) <= longest else text[: longest - 1] + "…"

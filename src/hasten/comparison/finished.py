@@ -138,11 +138,12 @@ def changed_options(settings: dict[str, Any], baseline: dict[str, Any]) -> str:
     if "model.name" in changed:
         own = {k: v for k, v in changed.items() if not k.startswith("model.") or k in baseline}
         changed = {"model": own.pop("model.name"), **own}
-    shown = (f"{key.removeprefix('training.')}={_shown(value)}" for key, value in changed.items())
-    return ", ".join(shown) or "same settings again"
+    texts = (f"{key.removeprefix('training.')}={shown(value)}" for key, value in changed.items())
+    return ", ".join(texts) or "same settings again"
 
 
-def _shown(value: Any) -> str:
+def shown(value: object) -> str:
+    """The value of an option as in a configuration file."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
@@ -150,7 +151,8 @@ def refuse_incomparable(runs: Sequence[FinishedRun]) -> None:
     """Raise UsageError, which says why, if runs have other data, parts or protocols."""
     first, *others = runs
     for run in others:
-        difference = _other_data(run, first) or _other_protocol(run, first)
+        difference = _other_data(run, first)
+        difference = difference or other_protocol(run.config.evaluation, first.config.evaluation)
         if difference is not None:
             raise UsageError(f"{run.path} and {first.path} cannot be compared: {difference}")
 
@@ -171,10 +173,6 @@ def _other_data(run: FinishedRun, first: FinishedRun) -> str | None:
 def _counts(data: dict[str, Any]) -> str:
     counts = ", ".join(f"{n:,} {k}" for k, n in data["counts"].items() if isinstance(n, int))
     return f"{data['name']}: {counts}"
-
-
-def _other_protocol(run: FinishedRun, first: FinishedRun) -> str | None:
-    return other_protocol(run.config.evaluation, first.config.evaluation)
 
 
 def other_protocol(mine: EvaluationOptions, other: EvaluationOptions) -> str | None:

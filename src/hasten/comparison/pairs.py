@@ -8,12 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasten.comparison.finished import (
-    FinishedRun,
-    Setting,
-    group_by_setting,
-    refuse_incomparable,
-)
+from hasten.comparison.finished import FinishedRun, Setting, refuse_incomparable
 from hasten.comparison.result import Alternative, Comparison, SettingResult
 from hasten.comparison.statistics import Difference, Paired, Ratio, difference, ratio
 from hasten.comparison.values import Part, UnitValues, unit_values
@@ -22,34 +17,6 @@ from hasten.config import RunConfig, TripleOptions
 from hasten.errors import UsageError
 from hasten.evaluation.metrics import higher_is_better, parse_metric
 from hasten.registry import data_options_of, load_model
-
-
-def compare_runs(
-    runs: Sequence[Path],
-    *,
-    margin: Margin,
-    metric: str | None = None,
-    part: Part = "valid",
-    folder: Path | None = None,
-    device: str = "auto",
-) -> Comparison:
-    """Compare finished runs; those that differ only in their seeds are one setting.
-
-    runs: the baseline's first. metric: for the verdict; None: the first of the baseline's. folder:
-    keeps the metrics of users. Raises UsageError for runs that cannot be compared.
-    """
-    found = [FinishedRun.read(run) for run in runs]
-    if len(found) < 2:
-        raise UsageError("nothing to compare: name at least two runs, the baseline first")
-    refuse_incomparable(found)
-    return compare_settings(
-        group_by_setting(found),
-        margin=margin,
-        metric=metric,
-        part=part,
-        folder=folder,
-        device=device,
-    )
 
 
 def compare_settings(
@@ -62,7 +29,11 @@ def compare_settings(
     device: str = "auto",
     seconds_per_seed: float | None = None,
 ) -> Comparison:
-    """Compare settings with the first of them, as :func:`compare_runs` does."""
+    """Compare settings with the first of them, the baseline.
+
+    metric: for the verdict; None: the first of the baseline's. folder: keeps the metrics of users.
+    Raises UsageError for runs that cannot be compared.
+    """
     found = [run for setting in settings for run in setting.runs]
     refuse_incomparable(found)
     config = found[0].config

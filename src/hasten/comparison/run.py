@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hasten.atomic_write import write_atomically
+from hasten.comparison.finished import FinishedRun, group_by_setting, refuse_incomparable
 from hasten.comparison.page import page
-from hasten.comparison.pairs import compare_runs, compare_settings, compared_metrics
+from hasten.comparison.pairs import compare_settings, compared_metrics
 from hasten.comparison.result import Comparison
 from hasten.comparison.settings import Plan
 from hasten.comparison.training import PLAN, open_comparison, train_settings
 from hasten.comparison.values import Part, unit_values
 from hasten.comparison.verdict import Margin
-from hasten.errors import RunFolderError, os_errors_as
+from hasten.errors import RunFolderError, UsageError, os_errors_as
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.run_folder import RunFolder, run_name
 
@@ -67,7 +68,10 @@ def compare_finished(
     folder: Path | None = None,
     device: str = "auto",
 ) -> Comparison:
-    """Compare finished runs; folder: keeps the metrics of users, the result and the page."""
+    """Compare finished runs; those that differ only in their seeds are one setting.
+
+    runs: the baseline's first. folder: keeps the metrics of users, the result and the page.
+    """
     if folder is not None:
         if RunFolder.holds_run(folder) or (folder / PLAN).exists():
             what = "a run" if RunFolder.holds_run(folder) else "a comparison with runs of its own"
@@ -80,8 +84,13 @@ def compare_finished(
                 f"{folder}: not empty and not a comparison (it holds {min(held)}); choose a new or "
                 "an empty folder"
             )
-    found = compare_runs(
-        runs, margin=margin, metric=metric, part=part, folder=folder, device=device
+    finished = [FinishedRun.read(run) for run in runs]
+    if len(finished) < 2:
+        raise UsageError("nothing to compare: name at least two runs, the baseline first")
+    refuse_incomparable(finished)
+    settings = group_by_setting(finished)
+    found = compare_settings(
+        settings, margin=margin, metric=metric, part=part, folder=folder, device=device
     )
     if folder is not None:
         write_result(found, folder)

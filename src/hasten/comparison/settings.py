@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.build import with_sample
-from hasten.comparison.finished import other_protocol
+from hasten.comparison.finished import other_protocol, shown
 from hasten.comparison.values import Part
 from hasten.comparison.verdict import Margin
 from hasten.config import RunConfig
@@ -55,7 +55,7 @@ def plan_settings(
     """
     changes = {"baseline": dict(baseline)}
     for each in alternatives:
-        name = ", ".join(f"{key}={_shown(value)}" for key, value in each.items())
+        name = ", ".join(f"{key}={shown(value)}" for key, value in each.items())
         if name in changes:
             raise UsageError(f"--with {name}: given twice; leave one out")
         changes[name] = {**baseline, **each}
@@ -76,10 +76,6 @@ def _refuse_incomparable(name: str, config: RunConfig, baseline: RunConfig) -> N
             raise UsageError(f"--with {name}: {key} cannot be compared: {remedy}")
     if difference := other_protocol(config.evaluation, baseline.evaluation):
         raise UsageError(f"--with {name}: cannot be compared: {difference}")
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _prepared(config: RunConfig, part: Part) -> RunConfig:

@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hasten.atomic_write import write_atomically
 from hasten.comparison.finished import FinishedRun, Setting, read_summary
 from hasten.comparison.settings import Plan
 from hasten.comparison.wording import duration
-from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.errors import HastenError, RunFolderError, os_errors_as
 from hasten.models.supports import Supports
@@ -137,12 +136,19 @@ class _Runs:
         for number, name in enumerate(missing):
             if self.budget is not None:
                 expected = self._expected(seed, missing[number:], complete)
-                if self._spent() + expected > self.budget:
-                    self._refuse_if_first(complete, expected)
+                whole = self._spent() + expected
+                if whole > self.budget:
+                    if not complete:
+                        self._refuse_budget(
+                            f" of {len(self.names)} settings, which takes about {duration(whole)}; "
+                            f"three seeds take about {duration(3 * whole)}"
+                        )
                     return False
             self.say(f"seed {seed}: {name}")
             if not self._train(name, seed):
-                self._refuse_cut(name, seed, complete)
+                if not complete:
+                    reached = FinishedRun.read(self.path(name, seed)).summary.epochs
+                    self._refuse_budget(f": it ended {name}, seed {seed}, after {reached} epochs")
                 return False
         return True
 
@@ -152,10 +158,8 @@ class _Runs:
         if not (run / "metrics.json").is_file():
             return False
         cut = FinishedRun.read(run).summary.stopped_by == "max_time"
-        return not cut or _max_time(load_config(run / "config.yaml")) == self._own_limit(name)
-
-    def _own_limit(self, name: str) -> float | None:
-        return _max_time(self.plan.settings[name])
+        limit = load_config(run / "config.yaml").training.max_time
+        return not cut or limit == self.plan.settings[name].training.max_time
 
     def _spent(self) -> float:
         return self.earlier + time.monotonic() - self.begin
@@ -168,33 +172,18 @@ class _Runs:
         done = [_seconds(self.path(n, seed)) for n in self.names if n not in missing]
         return len(missing) * sum(done) / len(done) if done else 0.0
 
-    def _refuse_if_first(self, complete: Sequence[int], expected: float) -> None:
-        if complete:
-            return
+    def _refuse_budget(self, why: str) -> NoReturn:
         assert self.budget is not None
-        whole = self._spent() + expected
         raise HastenError(
-            f"the budget of {duration(self.budget)} is too small for one seed of "
-            f"{len(self.names)} settings, which takes about {duration(whole)}; three seeds take "
-            f"about {duration(3 * whole)}: repeat the command with a larger --budget to continue"
-        )
-
-    def _refuse_cut(self, name: str, seed: int, complete: Sequence[int]) -> None:
-        if complete:
-            return
-        assert self.budget is not None
-        reached = FinishedRun.read(self.path(name, seed)).summary.epochs
-        raise HastenError(
-            f"the budget of {duration(self.budget)} is too small for one seed: it ended {name}, "
-            f"seed {seed}, after {reached} epochs: repeat the command with a larger --budget to "
-            "continue"
+            f"the budget of {duration(self.budget)} is too small for one seed{why}: repeat the "
+            "command with a larger --budget to continue"
         )
 
     def _train(self, name: str, seed: int) -> bool:
         """Train or continue one run; False if the budget ended it."""
         path = self.path(name, seed)
         config = self.plan.settings[name].model_copy(update={"out": path, "seed": seed})
-        own, limit = self._own_limit(name), None
+        own, limit = config.training.max_time, None
         if self.budget is not None and Supports.of(load_model(config.model.name)).gradient_steps:
             limit = max(_LEAST, self.budget - self._spent())
             limit = limit if own is None else min(own, limit)
@@ -210,10 +199,6 @@ class _Runs:
             return False
         self.finished(path)
         return True
-
-
-def _max_time(config: RunConfig) -> float | None:
-    return config.training.max_time
 
 
 def _seconds(run: Path) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,7 +79,7 @@ def judge(differences: Sequence[Difference], margin: float) -> list[Verdict]:
         enough: tuple[int | None, int | None] = (None, None)
         if outcome in ("undecided", "not worse") and each.seeds > 1:
             alpha = ALPHA / len(differences)
-            enough = (_enough_seeds(each, margin, alpha), _enough_users(each, margin, alpha))
+            enough = _enough(each, margin, alpha)
         found.append(Verdict(outcome, *p, *enough))
     return found
 
@@ -92,26 +92,19 @@ def _outcome(estimate: float, p_none: float, p_not_worse: float, p_equivalent: f
     return "not worse" if p_not_worse <= ALPHA else "undecided"
 
 
-def _enough_seeds(found: Difference, margin: float, alpha: float) -> int | None:
-    """The fewest seeds that probably decide; None if a thousand do not."""
-    return _first(
-        range(found.seeds + 1, _MOST_SEEDS + 1),
-        lambda seeds: _decides(found, margin, alpha, seeds, found.users),
-    )
+def _enough(found: Difference, margin: float, alpha: float) -> tuple[int | None, int | None]:
+    """The fewest seeds, and the number of users to two digits, that probably decide.
 
-
-def _enough_users(found: Difference, margin: float, alpha: float) -> int | None:
-    """The number of users that probably decides, to two digits; None above a thousand-fold."""
+    None: a thousand seeds, or a thousand times the users, do not.
+    """
+    counts = range(found.seeds + 1, _MOST_SEEDS + 1)
+    seeds = next((n for n in counts if _decides(found, margin, alpha, n, found.users)), None)
     steps = (math.ceil(found.users * 10 ** (step / 20)) for step in range(1, 61))
-    count = _first(steps, lambda users: _decides(found, margin, alpha, found.seeds, users))
-    if count is None:
-        return None
-    unit: int = 10 ** max(0, len(str(count)) - 2)
-    return math.ceil(count / unit) * unit
-
-
-def _first(candidates: Iterable[int], decides: Callable[[int], bool]) -> int | None:
-    return next((each for each in candidates if decides(each)), None)
+    users = next((n for n in steps if _decides(found, margin, alpha, found.seeds, n)), None)
+    if users is not None:
+        unit: int = 10 ** max(0, len(str(users)) - 2)
+        users = math.ceil(users / unit) * unit
+    return seeds, users
 
 
 def _decides(found: Difference, margin: float, alpha: float, seeds: int, users: int) -> bool:

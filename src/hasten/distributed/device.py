@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 
 import torch
 
 from hasten.distributed.launch import Launch
 from hasten.errors import ConfigurationError
+from hasten.runs.environment import cpu_flags
 
 
 def resolve_device(name: str, launch: Launch | None = None) -> torch.device:
@@ -92,17 +92,10 @@ def prepare_threads(launch: Launch | None) -> None:
 
 def cpu_computes_bf16() -> bool:
     """Whether this CPU multiplies bfloat16 matrices faster than float32 ones (AMX or AVX-512)."""
-    return _cpu_has("amx_bf16", "avx512_bf16")
+    return not cpu_flags().isdisjoint(("amx_bf16", "avx512_bf16"))
 
 
 def cpu_computes_fp16() -> bool:
     """Whether this CPU has float16 arithmetic: AMX, AVX-512 or ARM's half-precision extension."""
-    return _cpu_has("amx_fp16", "avx512_fp16", "asimdhp") or platform.machine() == "arm64"
-
-
-def _cpu_has(*instructions: str) -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return any(name in flags for name in instructions)
+    halves = ("amx_fp16", "avx512_fp16", "asimdhp")
+    return not cpu_flags().isdisjoint(halves) or platform.machine() == "arm64"

@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-from hasten.errors import UsageError
+from hasten.errors import HastenError, UsageError
+from hasten.runs.environment import usable_cpus
 
 LOOPBACK = "127.0.0.1"
 #: set for the processes that are started here: the launcher's process id, the store's open socket
@@ -139,7 +140,7 @@ def run_processes(
     Raises UsageError if the port is in use, or the machine is too small.
     """
     _refuse_too_many(count)
-    with _listener(port) as listener, tempfile.TemporaryFile("w+") as printed:
+    with listen(LOOPBACK, port) as listener, tempfile.TemporaryFile("w+") as printed:
         children: list[subprocess.Popen[str]] = []
         try:
             with _passing_on(children):
@@ -157,7 +158,7 @@ def run_processes(
 
 def _refuse_too_many(count: int) -> None:
     """Refuse what can only be a mistake, before a machine runs out of memory and processes."""
-    cores = _usable_cores()
+    cores = usable_cpus() or 1
     if count <= _PER_CORE * cores:
         return
     from torch.cuda import device_count  # noqa: PLC0415 - slow to import
@@ -166,11 +167,6 @@ def _refuse_too_many(count: int) -> None:
         f"--devices {count}: this machine has {cores} usable cores and {device_count()} CUDA "
         f"devices; start at most {_PER_CORE * cores} processes"
     )
-
-
-def _usable_cores() -> int:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return usable or 1
 
 
 def _start(
@@ -182,7 +178,7 @@ def _start(
     capture: bool,
 ) -> subprocess.Popen[str]:
     variables = {
-        "OMP_NUM_THREADS": str(max(1, _usable_cores() // count)),
+        "OMP_NUM_THREADS": str(max(1, (usable_cpus() or 1) // count)),
         **os.environ,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -248,23 +244,15 @@ def _ended(children: Sequence[subprocess.Popen[str]], failed: int | None, output
     return Ended(chosen if chosen > 0 else 1, output, problem, first_spoke=first >= 0)
 
 
-@contextmanager
-def _listener(port: int) -> Iterator[socket.socket]:
-    """The socket of the rendezvous, on the loopback interface only."""
+def listen(address: str, port: int, kind: type[HastenError] = UsageError) -> socket.socket:
+    """A socket that listens at this address only. Raises ``kind`` if the port cannot be used."""
     try:
-        listener = socket.create_server((LOOPBACK, port))
+        return socket.create_server((address, port))
     except OSError as error:
-        raise UsageError(port_problem(LOOPBACK, port, error)) from error
-    with listener:
-        yield listener
-
-
-def port_problem(address: str, port: int, error: OSError) -> str:
-    """Why a port cannot be taken, and what to do about it."""
-    return (
-        f"port {port} on {address} cannot be used: {error.strerror}; choose another "
-        "(--master-port N; 0 takes a free one)"
-    )
+        raise kind(
+            f"port {port} on {address} cannot be used: {error.strerror}; choose another "
+            "(--master-port N; 0 takes a free one)"
+        ) from error
 
 
 @contextmanager

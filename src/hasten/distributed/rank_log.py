@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from hasten.errors import HastenError
-from hasten.runs.journal import escape_controls, open_log
+from hasten.console import escape_controls
+from hasten.errors import HastenError, os_errors_as
+from hasten.runs.journal import open_log
 
 
 class RankLog:
@@ -18,11 +20,9 @@ class RankLog:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / f"train-rank{rank}.log"
-        try:
+        with self._os_errors():
             folder.mkdir(parents=True, exist_ok=True)  # another machine without a shared disk
             self._file = open_log(self._path)
-        except OSError as error:
-            raise self._failure(error) from error
 
     def record(
         self, kind: str, epoch: int, step: int, values: Mapping[str, float | str | int]
@@ -31,11 +31,9 @@ class RankLog:
 
     def log_train(self, text: str) -> None:
         """Log a line."""
-        try:
+        with self._os_errors():
             self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escape_controls(text)}\n")
             self._file.flush()
-        except OSError as error:
-            raise self._failure(error) from error
 
     def log_valid(self, text: str) -> None:
         """Do nothing: rank 0 logs it."""
@@ -52,5 +50,5 @@ class RankLog:
             self.log_train(f"ended by {type(error).__name__}: {error}")
         self._file.close()
 
-    def _failure(self, error: OSError) -> HastenError:
-        return HastenError(f"{self._path}: cannot be written: {error.strerror or error}")
+    def _os_errors(self) -> AbstractContextManager[None]:
+        return os_errors_as(HastenError, "cannot be written", self._path)

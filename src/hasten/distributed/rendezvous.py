@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from hasten.config import DistributedOptions
-from hasten.distributed.launch import LOOPBACK, Launch, port_problem
+from hasten.distributed.launch import LOOPBACK, Launch, listen
 from hasten.errors import ConfigurationError, ProcessesError, first_line
 
 _SIOCGIFADDR = 0x8915
@@ -80,7 +80,8 @@ def open_store(launch: Launch, timeout: timedelta) -> Any:
     descriptor = launch.store_socket
     if holds and descriptor is None:
         # a socket of our own: torch's would listen on every interface
-        descriptor = _listen(launch)
+        address = LOOPBACK if launch.address == "localhost" else launch.address
+        descriptor = listen(address, launch.port, ProcessesError).detach()
     try:
         return TCPStore(
             launch.address,
@@ -96,17 +97,6 @@ def open_store(launch: Launch, timeout: timedelta) -> Any:
             f"rank {launch.rank} does not reach rank 0 at {launch.address}:{launch.port}: "
             f"{first_line(error)}; check the address, the port and the firewall"
         ) from error
-
-
-def _listen(launch: Launch) -> int:
-    """An open socket that listens only at the address that the launcher named."""
-    local = launch.address in ("localhost", LOOPBACK)
-    address = LOOPBACK if local else launch.address
-    try:
-        listener = socket.create_server((address, launch.port))
-    except OSError as error:
-        raise ProcessesError(port_problem(address, launch.port, error)) from error
-    return listener.detach()
 
 
 def rendezvous(

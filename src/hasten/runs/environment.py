@@ -66,7 +66,7 @@ def describe_environment() -> dict[str, Any]:
         "allocator": {
             "library": _allocator(),
             **allocator_report(),
-            "transparent_huge_pages": _first_line("/sys/kernel/mm/transparent_hugepage/enabled"),
+            "transparent_huge_pages": _text("/sys/kernel/mm/transparent_hugepage/enabled"),
         },
         "commits": {
             "hasten": _git_commit([source]),
@@ -91,11 +91,8 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 def peak_memory_bytes() -> int:
     """The peak resident memory of this process, or since :func:`reset_peak_memory`."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    if found := re.search(r"^VmHWM:\s*(\d+)", _text("/proc/self/status") or "", re.MULTILINE):
+        return int(found[1]) * 1024
     return ru_maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
 
 
@@ -115,18 +112,16 @@ def reset_peak_memory() -> bool:
 
 def cpu_features() -> dict[str, bool]:
     """Instruction sets that determine the speed of matrix products; empty if unknown."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    flags = {
-        flag
-        for line in text.splitlines()
-        if line.startswith(("flags", "Features"))
-        for flag in line.partition(":")[2].split()
-    }
+    flags = cpu_flags()
     arm = platform.machine() in ("aarch64", "arm64")
-    return {name: name in flags for name in _CPU_FEATURES[arm]}
+    return {name: name in flags for name in _CPU_FEATURES[arm]} if flags else {}
+
+
+def cpu_flags() -> set[str]:
+    """The instruction sets of the processor as Linux names them; empty if unknown."""
+    text = _text("/proc/cpuinfo") or ""
+    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
+    return {flag for line in lines for flag in line.partition(":")[2].split()}
 
 
 def _version(package: str) -> str:
@@ -143,11 +138,10 @@ def usable_cpus() -> int | None:
 
 
 def _cpu_model() -> str:
-    cpus = Path("/proc/cpuinfo")
-    if cpus.exists():
-        if found := re.search(r"^model name\s*:\s*(.+)$", cpus.read_text(), re.MULTILINE):
-            return found[1]
-    elif sys.platform == "darwin":
+    text = _text("/proc/cpuinfo") or ""
+    if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+        return found[1]
+    if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         return answer.stdout.strip() or platform.machine()
@@ -173,15 +167,15 @@ def _devices() -> list[dict[str, Any]]:
 
 def _allocator() -> str:
     """The memory allocator, recognized by the loaded libraries."""
-    maps = Path("/proc/self/maps")
-    loaded = maps.read_text() if maps.exists() else ""
+    loaded = _text("/proc/self/maps") or ""
     for name in ("jemalloc", "tcmalloc", "mimalloc"):
         if f"lib{name}" in loaded:
             return name
     return platform.libc_ver()[0] or "system"
 
 
-def _first_line(path: str) -> str | None:
+def _text(path: str) -> str | None:
+    """The text of a file of the system; None where there is none."""
     try:
         return Path(path).read_text().strip()
     except OSError:

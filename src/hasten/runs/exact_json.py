@@ -8,8 +8,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 _FLOAT = "$float64"
 
 
@@ -30,9 +28,12 @@ def from_exact_json(content: bytes) -> dict[str, Any]:
     return value
 
 
-def to_plain_json(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Strict JSON: non-finite floats become null, NumPy scalars become numbers."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+def to_plain_json(value: Mapping[str, Any], **options: Any) -> str:
+    """Strict JSON: non-finite floats become null, NumPy and torch scalars become numbers.
+
+    options: of ``json.dumps``.
+    """
+    return json.dumps(_plain(value), allow_nan=False, **options)
 
 
 def _exact(value: Any, where: str) -> Any:
@@ -59,7 +60,7 @@ def _restore(value: dict[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
+    if hasattr(value, "item"):  # NumPy and torch scalars
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from hasten.atomic_write import open_regular, write_atomically
-from hasten.console import write_stderr
+from hasten.console import escape_controls, write_stderr
 from hasten.errors import HastenError, os_errors_as
 from hasten.runs.exact_json import to_plain_json
 
@@ -117,13 +117,6 @@ class Journal:
 def open_log(path: Path) -> TextIO:
     """Open a log file to append to, never through a symbolic link."""
     return os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
-
-
-def escape_controls(text: str) -> str:
-    """Escape line breaks, control characters and direction marks, as in ``\\n``."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _repair(path: Path, resume_step: int | None) -> int:
