@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hasten.build import with_sample
 from hasten.config_loading.build import build_config
-from hasten.config_loading.sizes import parse_size
+from hasten.config_loading.units import parse_size
 from hasten.distributed.launch import processes_to_start
 from hasten.errors import UsageError
 from hasten.inference.predict import Predictions, predict

@@ -18,7 +18,7 @@ from hasten.comparison import pairs as pairs_module
 from hasten.comparison import values as values_module
 from hasten.comparison.run import compare_finished
 from hasten.comparison.values import unit_values
-from hasten.comparison.verdict import Margin, Outcome
+from hasten.comparison.verdict import Criteria, Margin, Outcome
 from hasten.errors import RunFolderError, UsageError
 from hasten.evaluation import ranker
 from hasten.evaluation.protocols import ranking_task
@@ -30,7 +30,7 @@ ONE_PERCENT = Margin(0.01, True)
 
 
 def compare(runs, *names, **given):
-    return compare_finished([runs / name for name in names], margin=ONE_PERCENT, **given)
+    return compare_finished([runs / name for name in names], Criteria(ONE_PERCENT, **given))
 
 
 @pytest.mark.parametrize("name", ["base-0", "fast"])
@@ -152,16 +152,16 @@ def test_other_parts_of_the_same_data_are_refused(tmp_path):
 
     other = [train("a", 0), train("b", 1)]
     with pytest.raises(UsageError, match=r"--set data\.split_seed=0 gives the runs of all seeds"):
-        compare_finished(other, margin=ONE_PERCENT)
+        compare_finished(other, Criteria(ONE_PERCENT))
     fixed = [train("c", 0, **{"data.split_seed": 5}), train("d", 1, **{"data.split_seed": 5})]
     with pytest.raises(UsageError, match="differ only in their seeds"):
-        compare_finished(fixed, margin=ONE_PERCENT)
+        compare_finished(fixed, Criteria(ONE_PERCENT))
 
 
 def test_an_unfinished_run_is_refused(runs, tmp_path):
     (tmp_path / "config.yaml").write_text((runs / "base-0" / "config.yaml").read_text())
     with pytest.raises(RunFolderError, match="not finished yet: continue it with  hasten resume"):
-        compare_finished([tmp_path, runs / "base-0"], margin=ONE_PERCENT)
+        compare_finished([tmp_path, runs / "base-0"], Criteria(ONE_PERCENT))
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "data.json"])
@@ -169,7 +169,7 @@ def test_a_damaged_run_is_refused(runs, tmp_path, name):
     shutil.copytree(runs / "base-0", tmp_path / "run")
     (tmp_path / "run" / name).write_text("{}")
     with pytest.raises(RunFolderError, match=rf"{name}: damaged"):
-        compare_finished([runs / "wide-0", tmp_path / "run"], margin=ONE_PERCENT)
+        compare_finished([runs / "wide-0", tmp_path / "run"], Criteria(ONE_PERCENT))
 
 
 def test_a_run_that_goes_on_is_refused(runs, tmp_path):
@@ -178,8 +178,8 @@ def test_a_run_that_goes_on_is_refused(runs, tmp_path):
         RunFolder.open(tmp_path / "run", lock=True),
         pytest.raises(RunFolderError, match=r"run: in use by process \d+ .*when it has ended"),
     ):
-        compare_finished([tmp_path / "run", runs / "wide-0"], margin=ONE_PERCENT)
-    compare_finished([tmp_path / "run", runs / "wide-0"], margin=ONE_PERCENT)
+        compare_finished([tmp_path / "run", runs / "wide-0"], Criteria(ONE_PERCENT))
+    compare_finished([tmp_path / "run", runs / "wide-0"], Criteria(ONE_PERCENT))
 
 
 def test_one_user_is_too_few(runs, monkeypatch):
@@ -199,7 +199,7 @@ def test_a_speed_that_is_not_known_is_left_out(runs, tmp_path):
     (tmp_path / "run" / "metrics.json").write_text(
         json.dumps({**told, "examples_per_second": None})
     )
-    found = compare_finished([tmp_path / "run", runs / "wide-0"], margin=ONE_PERCENT)
+    found = compare_finished([tmp_path / "run", runs / "wide-0"], Criteria(ONE_PERCENT))
     assert found.alternatives[0].speed is None
     assert found.alternatives[0].time is not None
 
@@ -216,7 +216,7 @@ def test_files_of_the_user_are_not_replaced(runs, tmp_path):
 
 def test_a_margin_can_be_absolute(runs):
     margin = Margin(0.9, False)
-    found = compare_finished([runs / "base-0", runs / "wide-0"], margin=margin)
+    found = compare_finished([runs / "base-0", runs / "wide-0"], Criteria(margin))
     assert found.verdicts() == {"model.width=16": "equivalent"}
     means = found.alternatives[0].setting.means, found.baseline.means
     expected = means[0]["ndcg@10"] - means[1]["ndcg@10"]

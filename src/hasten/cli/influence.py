@@ -10,7 +10,7 @@ import typer
 from hasten.cli import options, output
 from hasten.cli.options import SPEED, option, switch
 from hasten.cli.recommend import show_rows
-from hasten.config_loading.sizes import parse_size
+from hasten.config_loading.units import parse_size
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:

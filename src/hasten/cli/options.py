@@ -157,7 +157,7 @@ def given(**arguments: Any) -> dict[str, Any]:
     names = {*EVERYDAY, *RunConfig.model_fields, "metrics", "topk"} - {"model", "data"}
     flags = {k: value for k, value in arguments.items() if k in names and value is not None}
     if "max_time" in flags:
-        from hasten.config_loading.durations import parse_seconds  # noqa: PLC0415
+        from hasten.config_loading.units import parse_seconds  # noqa: PLC0415
 
         flags["max_time"] = parse_seconds("max-time", flags["max_time"])
     return flags

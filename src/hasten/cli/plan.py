@@ -40,7 +40,7 @@ def plan(**given: Any) -> None:
     options.prepare_process()
     from hasten.build import with_sample  # noqa: PLC0415 - brings torch
     from hasten.config_loading.build import build_config  # noqa: PLC0415
-    from hasten.config_loading.sizes import parse_size  # noqa: PLC0415
+    from hasten.config_loading.units import parse_size  # noqa: PLC0415
     from hasten.planning.budget import plan_budget  # noqa: PLC0415
     from hasten.planning.plan import plan_run  # noqa: PLC0415
 

@@ -122,7 +122,7 @@ def train(
 
     planned: dict[str, Any] = {}
     if memory_budget is not None:
-        from hasten.config_loading.sizes import parse_size  # noqa: PLC0415
+        from hasten.config_loading.units import parse_size  # noqa: PLC0415
         from hasten.planning.budget import fit_run  # noqa: PLC0415 - only when it is needed
 
         budget = parse_size("--memory-budget", memory_budget)

@@ -10,9 +10,8 @@ from hasten.comparison.result import Comparison
 from hasten.comparison.run import compare_by_training, compare_finished
 from hasten.comparison.settings import Plan, configurations, plan_settings
 from hasten.comparison.switches import speed_switches
-from hasten.comparison.values import Part
-from hasten.comparison.verdict import Margin
-from hasten.config_loading.durations import parse_seconds
+from hasten.comparison.verdict import Criteria, Margin, Part
+from hasten.config_loading.units import parse_seconds
 from hasten.console import write_stderr
 from hasten.distributed.device import resolve_device
 from hasten.errors import UsageError
@@ -50,21 +49,13 @@ def compare(
     Raises hasten.HastenError.
     """
     _refuse_tables(what)
-    limit, of_part = Margin.parse(margin), _part(part)
+    criteria = Criteria(Margin.parse(margin), metric, _part(part))
     folder = None if out is None else Path(out)
     trains = bool(alternatives or all_switches)
     if what and not trains and (RunFolder.holds_run(Path(what[0])) or len(what) > 2):
         given = {"baseline": baseline, "seeds": seeds, "budget": budget, "config": config}
         _refuse_without_training({**given, **(settings or {}), **flags})
-        runs = [Path(run) for run in what]
-        return compare_finished(
-            runs,
-            margin=limit,
-            metric=metric,
-            part=of_part,
-            folder=folder,
-            device=device or "auto",
-        )
+        return compare_finished([Path(run) for run in what], criteria, folder, device or "auto")
     if seeds is not None and seeds < 1:
         raise UsageError(f"seeds {seeds}: must be at least 1")
     if not 1 <= len(what) <= 2:
@@ -82,7 +73,7 @@ def compare(
     if all_switches:
         first = build(baseline or {})
         changes += speed_switches(first, resolve_device(first.device).type)
-    plan = Plan(plan_settings(build, baseline or {}, changes, of_part), limit, metric, of_part)
+    plan = Plan(plan_settings(build, baseline or {}, changes, criteria.part), criteria)
     return compare_by_training(
         plan,
         folder,

@@ -11,8 +11,8 @@ import numpy as np
 from hasten.comparison.finished import FinishedRun, Setting, refuse_incomparable
 from hasten.comparison.result import Alternative, Comparison, SettingResult
 from hasten.comparison.statistics import Difference, Paired, Ratio, difference, ratio
-from hasten.comparison.values import Part, UnitValues, unit_values
-from hasten.comparison.verdict import Margin, judge
+from hasten.comparison.values import UnitValues, unit_values
+from hasten.comparison.verdict import Criteria, judge
 from hasten.config import RunConfig, TripleOptions
 from hasten.errors import UsageError
 from hasten.evaluation.metrics import higher_is_better, parse_metric
@@ -21,23 +21,21 @@ from hasten.registry import data_options_of, load_model
 
 def compare_settings(
     settings: Sequence[Setting],
-    *,
-    margin: Margin,
-    metric: str | None,
-    part: Part,
+    criteria: Criteria,
     folder: Path | None,
-    device: str = "auto",
+    device: str,
     seconds_per_seed: float | None = None,
 ) -> Comparison:
     """Compare settings with the first of them, the baseline.
 
-    metric: for the verdict; None: the first of the baseline's. folder: keeps the metrics of users.
-    Raises UsageError for runs that cannot be compared.
+    folder: keeps the metrics of users. seconds_per_seed: of training, for suggested numbers of
+    seeds. Raises UsageError for runs that cannot be compared.
     """
     found = [run for setting in settings for run in setting.runs]
     refuse_incomparable(found)
     config = found[0].config
-    metrics = compared_metrics(config, metric)
+    margin, part = criteria.margin, criteria.part
+    metrics = compared_metrics(config, criteria.metric)
     cache = None if folder is None else folder / "values"
     values = {run.path: unit_values(run.path, part, metrics, cache, device) for run in found}
     _refuse_other_protocols(values)

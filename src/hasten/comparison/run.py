@@ -12,8 +12,8 @@ from hasten.comparison.pairs import compare_settings, compared_metrics
 from hasten.comparison.result import Comparison
 from hasten.comparison.settings import Plan
 from hasten.comparison.training import PLAN, open_comparison, train_settings
-from hasten.comparison.values import Part, unit_values
-from hasten.comparison.verdict import Margin
+from hasten.comparison.values import unit_values
+from hasten.comparison.verdict import Criteria
 from hasten.errors import RunFolderError, UsageError, os_errors_as
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.run_folder import RunFolder, run_name
@@ -35,7 +35,7 @@ def compare_by_training(
     budget: see :func:`hasten.comparison.training.train_settings`. say: told what is trained.
     """
     config = next(iter(plan.settings.values()))
-    metrics = compared_metrics(config, plan.metric)
+    part, metrics = plan.criteria.part, compared_metrics(config, plan.criteria.metric)
     folder = folder or _new_folder(config.model.name, config.data.path or "data")
     with open_comparison(folder, plan):
         settings, seconds = train_settings(
@@ -43,30 +43,16 @@ def compare_by_training(
             folder,
             seeds,
             budget,
-            lambda run: unit_values(run, plan.part, metrics, folder / "values", config.device),
+            lambda run: unit_values(run, part, metrics, folder / "values", config.device),
             say,
         )
-        found = compare_settings(
-            settings,
-            margin=plan.margin,
-            metric=plan.metric,
-            part=plan.part,
-            folder=folder,
-            device=config.device,
-            seconds_per_seed=seconds,
-        )
+        found = compare_settings(settings, plan.criteria, folder, config.device, seconds)
         write_result(found, folder)
     return found
 
 
 def compare_finished(
-    runs: Sequence[Path],
-    *,
-    margin: Margin,
-    metric: str | None = None,
-    part: Part = "valid",
-    folder: Path | None = None,
-    device: str = "auto",
+    runs: Sequence[Path], criteria: Criteria, folder: Path | None = None, device: str = "auto"
 ) -> Comparison:
     """Compare finished runs; those that differ only in their seeds are one setting.
 
@@ -88,10 +74,7 @@ def compare_finished(
     if len(finished) < 2:
         raise UsageError("nothing to compare: name at least two runs, the baseline first")
     refuse_incomparable(finished)
-    settings = group_by_setting(finished)
-    found = compare_settings(
-        settings, margin=margin, metric=metric, part=part, folder=folder, device=device
-    )
+    found = compare_settings(group_by_setting(finished), criteria, folder, device)
     if folder is not None:
         write_result(found, folder)
     return found

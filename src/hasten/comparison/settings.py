@@ -10,8 +10,7 @@ from typing import Any
 
 from hasten.build import with_sample
 from hasten.comparison.finished import other_protocol, shown
-from hasten.comparison.values import Part
-from hasten.comparison.verdict import Margin
+from hasten.comparison.verdict import Criteria, Part
 from hasten.config import RunConfig
 from hasten.config_loading.build import EVERYDAY, build_config
 from hasten.errors import UsageError
@@ -22,21 +21,19 @@ from hasten.runs.resuming import all_options
 class Plan:
     """What is compared, fixed when the comparison begins.
 
-    settings: name -> configuration, the baseline first. metric: None: the first of the baseline's.
+    settings: name -> configuration, the baseline first.
     """
 
     settings: dict[str, RunConfig]
-    margin: Margin
-    metric: str | None
-    part: Part
+    criteria: Criteria
 
     def to_json(self) -> dict[str, Any]:
         """All of it by name, in the form of the file."""
         options = {name: all_options(config) for name, config in self.settings.items()}
         found = {
-            "margin": self.margin.text(),
-            "metric": self.metric,
-            "part": self.part,
+            "margin": self.criteria.margin.text(),
+            "metric": self.criteria.metric,
+            "part": self.criteria.part,
             "settings": options,
         }
         return dict(json.loads(json.dumps(found)))

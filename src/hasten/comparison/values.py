@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 
 from hasten.arrays import Int64
 from hasten.atomic_write import atomic_path
+from hasten.comparison.verdict import Part
 from hasten.data.tables import PART_NAMES
 from hasten.errors import RunFolderError, os_errors_as
 from hasten.evaluation.completion import CompletionTask
@@ -28,8 +29,6 @@ from hasten.loaded_run import load_run
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.manifest import MANIFEST
 from hasten.training.memory import release_memory
-
-Part = Literal["valid", "test"]
 
 
 @dataclass(frozen=True, eq=False)

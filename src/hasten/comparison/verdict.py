@@ -16,6 +16,7 @@ from hasten.errors import UsageError
 POWER = 0.8
 _MOST_SEEDS = 1000
 
+Part = Literal["valid", "test"]
 Outcome = Literal["equivalent", "better", "worse", "not worse", "undecided"]
 
 
@@ -44,6 +45,15 @@ class Margin:
         if self.relative:
             return (f"{shown * 100:+.2f}" if signed else f"{shown * 100:g}") + " %"
         return f"{shown:+.4f}" if signed else f"{shown:g}"
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What a verdict is about. metric: None: the first of the baseline's."""
+
+    margin: Margin
+    metric: str | None = None
+    part: Part = "valid"
 
 
 @dataclass(frozen=True)

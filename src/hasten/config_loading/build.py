@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel
 
 from hasten.config import AnyDataOptions, EvaluationOptions, ModelOptions, RunConfig
 from hasten.config_loading.draft import Draft
@@ -144,7 +143,7 @@ def data_options(
     path: str | None = None, format: str | None = None, sets: Sequence[str] = ()
 ) -> AnyDataOptions:
     """The ``data`` section alone, for commands that read data without training."""
-    draft = Draft({name: key for name, key in known_keys(None).items() if _is_data(name)})
+    draft = Draft({name: key for name, key in known_keys(None).items() if name.startswith("data.")})
     for entry in set_entries(sets):
         draft.put(entry)
     for name, value in (("path", path), ("format", format)):
@@ -174,7 +173,7 @@ def parse_changes(
     checked = draft.build_beside(ModelOptions(name="any"))
     return {
         **{entry.key: entry.value for entry in model},
-        **{name: _lookup(checked, name) for name in draft.values},
+        **{name: attrgetter(name)(checked) for name in draft.values},
     }
 
 
@@ -240,10 +239,6 @@ def _cut(text: str) -> int:
     return int(text)
 
 
-def _is_data(name: str) -> bool:
-    return name.startswith("data.")
-
-
 def _choose_model(model: str | None, entries: list[Entry]) -> tuple[type[Model], list[Entry]]:
     """The model that all sources name, and the entries other than the model's name."""
     name, where = model, "MODEL"
@@ -263,10 +258,3 @@ def _choose_model(model: str | None, entries: list[Entry]) -> tuple[type[Model],
     if name is None:
         raise ConfigurationError("no model is named: give MODEL, or model.name in --config FILE")
     return load_model(name), rest
-
-
-def _lookup(config: BaseModel, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

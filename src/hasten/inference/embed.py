@@ -6,7 +6,7 @@ import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,6 @@ from hasten.models.interface import NodeEmbedder
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
 
-Format = Literal["csv", "parquet", "npy", "projector"]
-FORMATS: tuple[str, ...] = get_args(Format)
 _COLUMNS = ("node_id", "node_name", "node_type")
 
 

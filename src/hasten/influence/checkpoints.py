@@ -23,7 +23,9 @@ def choose_checkpoints(
     other names, and epochs. lr_at: the learning rate by step, for checkpoints that do not record
     it. load: loads the weights of a path. Raises UsageError, RunFolderError or CheckpointError.
     """
-    names = _names(folder)
+    names = [
+        path.name for path in reversed(numbered_checkpoints(folder.checkpoints))
+    ]  # oldest first
     wanted: list[str] = []
     for part in (part.strip() for part in text.split(",")):
         if part == "all":
@@ -49,8 +51,3 @@ def choose_checkpoints(
         at = Checkpoint(name, lr, partial(load, path), int(position["epoch"]), step)
         found.setdefault(step, at)
     return [found[step] for step in sorted(found)]
-
-
-def _names(folder: RunFolder) -> list[str]:
-    """The checkpoints under ``checkpoints``, oldest first."""
-    return [path.name for path in reversed(numbered_checkpoints(folder.checkpoints))]

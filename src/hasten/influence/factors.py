@@ -84,13 +84,6 @@ class Factors:
     def __len__(self) -> int:
         return len(self.vectors if self.query is None else self.query)
 
-    @property
-    def query_of_term(self) -> Tensor:
-        """int64 [n] the query of each term."""
-        if self.query is not None:
-            return self.query
-        return torch.arange(len(self.vectors), device=self.vectors.device)
-
     def residuals_at(self, rows: Tensor) -> Tensor:
         """[n, k] the residuals of the terms at k catalogue rows."""
         total = self.vectors.new_zeros(len(self), len(rows))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.linalg import vecdot
 
 from hasten.influence.factors import Arithmetic, Factors
 
@@ -63,24 +64,21 @@ def products(test: Factors, train: Factors, arithmetic: Arithmetic) -> Tensor:
     return total
 
 
-def _row_products(a: Tensor, b: Tensor) -> Tensor:
-    """[p] the products of the rows of [p, D] with each other."""
-    found: Tensor = torch.linalg.vecdot(a, b)
-    return found
-
-
 def paired_products(factors: Factors, first: Tensor, second: Tensor) -> Tensor:
     """[p] the inner products of the terms ``first`` with the terms ``second``, int64 [p] each.
 
     Pass the same tensor twice for squared norms: work shared by the terms of a query is then done
     once. Row gradients must be those of all terms.
     """
-    query = factors.query_of_term
+    query = factors.query
+    if query is None:
+        query = torch.arange(len(factors), device=factors.vectors.device)
     qa = query[first]
     qb = qa if first is second else query[second]
 
     def dot(rows: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return _row_products(rows, rows)[a] if a is b else _row_products(rows[a], rows[b])
+        found: Tensor = vecdot(rows, rows)[a] if a is b else vecdot(rows[a], rows[b])
+        return found
 
     def residual(terms: Tensor, queries: Tensor, rows: Tensor) -> Tensor:
         """[p] the residual of each of the terms at one catalogue row each."""
@@ -104,8 +102,8 @@ def paired_products(factors: Factors, first: Tensor, second: Tensor) -> Tensor:
         assert rows.terms is None
         ea, eb = factors.entity[qa], factors.entity[qb]
         heads = rows.head_grads
-        total += residual(second, qb, ea) * _row_products(heads[first], vectors[qb])
-        total += residual(first, qa, eb) * _row_products(vectors[qa], heads[second])
+        total += residual(second, qb, ea) * vecdot(heads[first], vectors[qb])
+        total += residual(first, qa, eb) * vecdot(vectors[qa], heads[second])
         total += (ea == eb) * dot(heads, first, second)
         same = rows.relation[first] == rows.relation[second]
         total += same * dot(rows.relation_grads, first, second)
