@@ -23,8 +23,7 @@ from hasten.evaluation.protocols import AnyTask
 from hasten.models.interface import Model
 from hasten.objectives.base import Phase
 from hasten.runs.environment import describe_environment
-from hasten.runs.planned import PLAN
-from hasten.runs.run_folder import RunFolder
+from hasten.runs.run_folder import PLAN, RunFolder
 from hasten.training.precision import refuse_emulated_fp16
 from hasten.training.resolve_config import ResolvedConfig
 from hasten.training_run import RunSetup

@@ -26,7 +26,6 @@ from hasten.runs.checkpoint import Checkpoint, read_checkpoint
 from hasten.runs.energy import EnergyMeter
 from hasten.runs.environment import peak_memory_bytes
 from hasten.runs.journal import Journal
-from hasten.runs.planned import budget_exceeded, read_plan
 from hasten.runs.progress import Progress
 from hasten.runs.record import remove_record, write_record
 from hasten.runs.resuming import position_of, state_part
@@ -128,7 +127,7 @@ class TrainingRun:
         device = f"device: {describe_device(processes.device)}"
         for note in (*processes.describe(), device, *resolved.notes):
             journal.log_train(note)
-        if plan := read_plan(setup.folder):
+        if plan := setup.folder.read_plan():
             journal.log_train(f"memory budget: {plan['reason']}")
         for text in (*warnings, *resolved.warnings):
             journal.warn(text)
@@ -212,13 +211,14 @@ class TrainingRun:
 
     def measured_plan(self) -> dict[str, Any] | None:
         """The plan of this run beside what was measured; warns if the budget was exceeded."""
-        plan, trainer = read_plan(self.setup.folder), self.trainer
+        plan, trainer = self.setup.folder.read_plan(), self.trainer
         if plan is None:
             return None
         budget, state = trainer.retreat.budget, trainer.state
         peak = max(budget.before, peak_bytes(trainer.device))
-        if warning := budget_exceeded(plan, peak):
-            self.journal.warn(warning)
+        if peak > plan["budget_bytes"]:
+            sizes = [f"{size / 2**20:,.0f} MiB" for size in (peak, plan["budget_bytes"])]
+            self.journal.warn("peak memory {} exceeded the budget of {}".format(*sizes))
         seconds = state.totals.train_seconds / max(1, state.position.epoch)
         return {**plan, "measured": {"peak_memory_bytes": peak, "epoch_seconds": seconds}}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -144,8 +145,6 @@ def inspect(
 
 
 def _quoted(settings: Mapping[str, Any], flags: list[str]) -> list[str]:
-    import shlex  # noqa: PLC0415 - only where it is needed
-
     said = [shlex.quote(str(settings["path"]))] if "path" in settings else []
     pairs = (text.split(" ", 1) for text in flags)
     return said + [f"{flag} {shlex.quote(value)}" for flag, value in pairs]

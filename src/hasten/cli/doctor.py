@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import re
 from typing import Any
 
 import typer
@@ -177,17 +177,15 @@ def examine() -> dict[str, Any]:
 
 def memory() -> dict[str, int | None]:
     """Bytes of the machine's memory, of the available memory, and of the container's limit."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free, limit = None, None
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    cgroup = Path("/sys/fs/cgroup/memory.max")
-    if cgroup.exists() and (text := cgroup.read_text(encoding="utf-8").strip()).isdigit():
-        limit = int(text)
-    return {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
+    from hasten.runs.environment import system_text  # noqa: PLC0415 - only when needed
+
+    free = re.search(r"^MemAvailable:\s*(\d+)", system_text("/proc/meminfo"), re.MULTILINE)
+    limit = system_text("/sys/fs/cgroup/memory.max")
+    return {
+        "total_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "available_bytes": int(free[1]) * 1024 if free else None,
+        "limit_bytes": int(limit) if limit.isdigit() else None,
+    }
 
 
 def _show(found: dict[str, Any]) -> None:

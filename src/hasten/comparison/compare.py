@@ -68,7 +68,7 @@ def compare(
     usual = {**(settings or {}), **flags, **({} if device is None else {"device": device})}
     data = str(what[1]) if len(what) > 1 else None
     file = None if config is None else Path(config)
-    build = configurations(str(what[0]), data, file, (), usual)
+    build = configurations(str(what[0]), data, file, usual)
     changes = [dict(each) for each in alternatives]
     if all_switches:
         first = build(baseline or {})

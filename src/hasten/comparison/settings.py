@@ -90,14 +90,10 @@ def merged_flags(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configurations(
-    model: str,
-    data: str | None,
-    config_file: Path | None,
-    sets: Sequence[str],
-    flags: Mapping[str, Any],
+    model: str, data: str | None, config_file: Path | None, flags: Mapping[str, Any]
 ) -> Callable[[Mapping[str, Any]], RunConfig]:
     """A function that builds the configuration of a run with further changes."""
     usual = merged_flags(flags)
     return lambda changes: build_config(
-        model, data, config_file, sets, {**usual, **merged_flags(changes)}
+        model, data, config_file, (), {**usual, **merged_flags(changes)}
     )

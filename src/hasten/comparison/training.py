@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -101,22 +102,20 @@ def train_settings(
     return settings, runs.seconds(complete) / len(complete)
 
 
+@dataclass
 class _Runs:
     """The runs of a comparison in its folder."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: Path,
-        budget: float | None,
-        finished: Callable[[Path], object],
-        say: Callable[[str], object],
-    ) -> None:
-        self.plan, self.folder, self.budget = plan, folder, budget
-        self.finished, self.say = finished, say
-        self.names = list(plan.settings)
+    plan: Plan
+    folder: Path
+    budget: float | None
+    finished: Callable[[Path], object]
+    say: Callable[[str], object]
+
+    def __post_init__(self) -> None:
+        self.names = list(self.plan.settings)
         self.begin = time.monotonic()
-        ended = (folder / "runs").glob("*/metrics.json")
+        ended = (self.folder / "runs").glob("*/metrics.json")
         self.earlier = sum(_seconds(file.parent) for file in ended)
 
     def path(self, name: str, seed: int) -> Path:

@@ -60,12 +60,12 @@ class Predictions:
             "question": pa.array(self.question + 1),
             "asked": asked.take(pa.array(self.question)),
         }
-        for number, (name, vocabulary) in enumerate(zip(TRIPLE, vocabularies, strict=True)):
-            columns[name] = vocabulary.take(self.triples[:, number])
-        columns |= {"rank": self.rank, "score": self.score, "known": self.known}
-        for number, (name, vocabulary) in enumerate(zip(TRIPLE, vocabularies, strict=True)):
+        names: dict[str, Any] = {}
+        for name, vocabulary, indices in zip(TRIPLE, vocabularies, self.triples.T, strict=True):
+            columns[name] = vocabulary.take(indices)
             if vocabulary.names is not None:
-                columns[f"{name}_name"] = vocabulary.names.take(pa.array(self.triples[:, number]))
+                names[f"{name}_name"] = vocabulary.names.take(pa.array(indices))
+        columns |= {"rank": self.rank, "score": self.score, "known": self.known, **names}
         return pa.table(columns)
 
     def to_frame(self) -> pd.DataFrame:

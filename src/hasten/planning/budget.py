@@ -17,7 +17,6 @@ from hasten.errors import HastenError
 from hasten.models.supports import Supports
 from hasten.planning.plan import OutOfMemoryError, Plan, plan_run
 from hasten.registry import load_model
-from hasten.runs.planned import read_plan
 from hasten.runs.run_folder import RunFolder
 from hasten.training.precision import slow_precision
 
@@ -158,7 +157,7 @@ def fit_run(
     BudgetError if no settings fit, with the smallest budget that some do.
     """
     if resume and config.out is not None and RunFolder.holds_run(config.out):
-        before = read_plan(RunFolder(config.out, None))
+        before = RunFolder(config.out, None).read_plan()
         return (config if before is None else with_changes(config, before["chosen"])), None
     config = with_sample(config)
     found = plan_budget(config, budget)

@@ -66,7 +66,8 @@ def describe_environment() -> dict[str, Any]:
         "allocator": {
             "library": _allocator(),
             **allocator_report(),
-            "transparent_huge_pages": _text("/sys/kernel/mm/transparent_hugepage/enabled"),
+            "transparent_huge_pages": system_text("/sys/kernel/mm/transparent_hugepage/enabled")
+            or None,
         },
         "commits": {
             "hasten": _git_commit([source]),
@@ -91,7 +92,7 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 def peak_memory_bytes() -> int:
     """The peak resident memory of this process, or since :func:`reset_peak_memory`."""
-    if found := re.search(r"^VmHWM:\s*(\d+)", _text("/proc/self/status") or "", re.MULTILINE):
+    if found := re.search(r"^VmHWM:\s*(\d+)", system_text("/proc/self/status"), re.MULTILINE):
         return int(found[1]) * 1024
     return ru_maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
 
@@ -119,7 +120,7 @@ def cpu_features() -> dict[str, bool]:
 
 def cpu_flags() -> set[str]:
     """The instruction sets of the processor as Linux names them; empty if unknown."""
-    text = _text("/proc/cpuinfo") or ""
+    text = system_text("/proc/cpuinfo")
     lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
     return {flag for line in lines for flag in line.partition(":")[2].split()}
 
@@ -138,7 +139,7 @@ def usable_cpus() -> int | None:
 
 
 def _cpu_model() -> str:
-    text = _text("/proc/cpuinfo") or ""
+    text = system_text("/proc/cpuinfo")
     if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
         return found[1]
     if sys.platform == "darwin":
@@ -167,19 +168,19 @@ def _devices() -> list[dict[str, Any]]:
 
 def _allocator() -> str:
     """The memory allocator, recognized by the loaded libraries."""
-    loaded = _text("/proc/self/maps") or ""
+    loaded = system_text("/proc/self/maps")
     for name in ("jemalloc", "tcmalloc", "mimalloc"):
         if f"lib{name}" in loaded:
             return name
     return platform.libc_ver()[0] or "system"
 
 
-def _text(path: str) -> str | None:
-    """The text of a file of the system; None where there is none."""
+def system_text(path: str) -> str:
+    """The text of a file that the system writes; empty where there is none."""
     try:
         return Path(path).read_text().strip()
     except OSError:
-        return None
+        return ""
 
 
 def _git_commit(places: Iterable[Path]) -> str | None:

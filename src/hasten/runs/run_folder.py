@@ -29,7 +29,7 @@ from hasten.runs.own_files import (
 if TYPE_CHECKING:
     from hasten.config import RunConfig
 
-CONFIG = "config.yaml"
+CONFIG, PLAN = "config.yaml", "plan.json"
 #: exists from create() to the first write_config(); lists the files that are written meanwhile
 STARTING = ".starting"
 NAME_LENGTH = 64
@@ -137,6 +137,10 @@ class RunFolder:
         if not isinstance(value, dict):
             raise RunFolderError(f"{path}: damaged: not a JSON object")
         return value
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """What was predicted before the run; None if it was not planned."""
+        return self.read_json(PLAN) if (self.path / PLAN).exists() else None
 
     def copy_to(self, out: Path) -> RunFolder:
         """Copy this run to a new folder and lock it, as in :meth:`create`."""
