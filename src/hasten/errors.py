@@ -6,6 +6,7 @@ Anything that is not a ``HastenError`` is a defect in hasten and keeps its trace
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -82,6 +83,8 @@ class Interrupted(HastenError):
         self.exit_code = 128 + signal_number
 
 
+#: error numbers of a full disk, a quota and the largest file
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_MEMORY = re.compile(
     "can't allocate memory|not enough memory|out of memory|bad_alloc|ALLOC_FAILED"
     "|size calculation overflowed",

@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 failed; 2 bad usage, configuration or data; 129/130/143 in
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
@@ -36,6 +35,7 @@ from hasten.cli import (
     verify,
 )
 from hasten.errors import (
+    DISK_FULL,
     HastenError,
     Interrupted,
     ProcessesError,
@@ -46,8 +46,6 @@ from hasten.errors import (
 
 # The base of every error of the command line's grammar, in each release of typer.
 _GrammarError: Any = typer.BadParameter.__mro__[2]
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Commands(TyperGroup):
@@ -177,7 +175,7 @@ def _described(error: BaseException) -> tuple[str, str, int]:
         return Interrupted.code, "interrupted", 130
     if is_out_of_memory(error):
         return "memory", f"out of memory: {str(error).strip()}", 1
-    if isinstance(error, OSError) and (error.filename or error.errno in _DISK_FULL):
+    if isinstance(error, OSError) and (error.filename or error.errno in DISK_FULL):
         where = error.filename or "a file or standard output cannot be written"
         return "system", f"{where}: {error.strerror or error}", 1
     return "defect", f"this is a defect in hasten: {type(error).__name__}: {error}", 1

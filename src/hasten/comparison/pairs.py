@@ -40,7 +40,8 @@ def compare_settings(
     values = {run.path: unit_values(run.path, part, metrics, cache, device) for run in found}
     _refuse_other_protocols(values)
     units = len(values[found[0].path].units)
-    unit = "triples" if _of_triples(config.model.name) else "users"
+    of_triples = issubclass(data_options_of(load_model(config.model.name)), TripleOptions)
+    unit = "triples" if of_triples else "users"
     if units < 2:
         raise UsageError(f"the {part} part has fewer than two {unit}: nothing can be compared")
     notes: list[str] = []
@@ -96,10 +97,6 @@ def compared_metrics(config: RunConfig, metric: str | None) -> tuple[str, ...]:
     for name in names:
         parse_metric(name)
     return names
-
-
-def _of_triples(model: str) -> bool:
-    return issubclass(data_options_of(load_model(model)), TripleOptions)
 
 
 def _refuse_other_protocols(values: dict[Path, UnitValues]) -> None:

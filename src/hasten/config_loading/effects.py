@@ -42,9 +42,8 @@ def refuse_without_effect(
     found = without_effect(config)
     if changed is not None:
         found = {key: reason for key, reason in found.items() if key in changed}
-    lines = [
-        f"{key}{_place(key, origins or {})} has no effect: {why}" for key, why in found.items()
-    ]
+    places = {key: f" ({place})" for key, place in (origins or {}).items()}
+    lines = [f"{key}{places.get(key, '')} has no effect: {why}" for key, why in found.items()]
     if len(lines) == 1:
         raise ConfigurationError(f"{lines[0]}; leave it out")
     if lines:
@@ -113,7 +112,3 @@ def _options(
             only_with = next((m for m in field.metadata if isinstance(m, OnlyWith)), None)
             default = field.get_default() if usual is None else getattr(usual, key)
             yield f"{name}.{key}", getattr(section, key), default, only_with
-
-
-def _place(key: str, origins: Mapping[str, str]) -> str:
-    return f" ({origins[key]})" if key in origins else ""

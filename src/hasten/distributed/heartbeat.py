@@ -105,8 +105,8 @@ class Heartbeat:
         """When the last heartbeat of each process arrived, and what the process was doing then."""
         now = time.monotonic()
         seen = [
-            f"rank {rank} was last seen {now - self._heard[rank]:.0f} s ago at {_activity_of(beat)}"
-            for rank, beat in sorted(self._beats.items())
+            f"rank {rank} was last seen {now - self._heard[rank]:.0f} s ago at {activity}"
+            for rank, (_, activity) in sorted((k, json.loads(v)) for k, v in self._beats.items())
             if ranks is None or rank in ranks
         ]
         return "; ".join(seen) or "never seen"
@@ -177,7 +177,3 @@ class Heartbeat:
 
 def _ranks(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-
-
-def _activity_of(beat: str) -> str:
-    return str(json.loads(beat)[1])

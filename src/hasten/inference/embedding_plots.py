@@ -30,9 +30,9 @@ def plot_components(vectors: NDArray[np.float32], kinds: list[str], folder: Path
     scatter = Figure(figsize=(7, 6), layout="constrained")
     FigureCanvasAgg(scatter)
     axes = scatter.add_subplot()
-    names, count = np.unique(np.array(kinds, object).astype(str), return_counts=True)
-    shown = names[np.argsort(-count, kind="stable")][:_TYPES_SHOWN]
     code = np.array(kinds, object).astype(str)
+    names, count = np.unique(code, return_counts=True)
+    shown = names[np.argsort(-count, kind="stable")][:_TYPES_SHOWN]
     for name in shown.tolist():
         mine = code == name
         axes.scatter(places[mine, 0], places[mine, 1], s=6, alpha=0.6, label=name)

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hasten.errors import UsageError
 
@@ -86,11 +86,9 @@ def generate_hgt_embeddings_batched(
                 "hgt", edges_csv, settings=keys, epochs=num_epochs, lr=learning_rate,
                 device=where, out=folder, quiet=quiet,
             )  # fmt: skip
-            model: Any = result.loaded.model
-            with torch.inference_mode():
-                vectors = model.embed(node_batch_size)
-            diagnostics = diagnose_nodes(vectors, model.graph.types, seed)
-            found = embed(result.loaded, node_batch_size)
+            found, model = embed(result.loaded, node_batch_size), result.loaded.model
+            types = cast(Any, model).graph.types
+            diagnostics = diagnose_nodes(torch.from_numpy(found.vectors), types, seed)
             write_embeddings(found, out, "csv")
             return {
                 "embedding_dim": embedding_dim,

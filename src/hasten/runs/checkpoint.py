@@ -33,7 +33,7 @@ from hasten.atomic_write import (
     remove_folder,
     staging_folder,
 )
-from hasten.errors import CheckpointError, os_errors_as
+from hasten.errors import DISK_FULL, CheckpointError, os_errors_as
 from hasten.runs.exact_json import from_exact_json, to_exact_json
 from hasten.runs.manifest import (
     MANIFEST,
@@ -47,7 +47,6 @@ from hasten.runs.own_files import EPOCH
 from hasten.runs.tensor_file import TensorFile
 
 _READ_ATTEMPTS = 20
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
@@ -225,7 +224,7 @@ def _locate(folder: Path) -> tuple[Path, tuple[int, int] | None]:
 
 
 def _write_error(folder: Path, needed: int, error: OSError) -> CheckpointError:
-    if error.errno not in _DISK_FULL:
+    if error.errno not in DISK_FULL:
         where = error.filename or folder
         return CheckpointError(
             f"{where}: the checkpoint cannot be written: {error.strerror or error}"
