@@ -15,7 +15,6 @@ from hasten.build import evaluate_task, load_weights
 from hasten.data.tables import AnyDataset
 from hasten.distributed.device import describe_device
 from hasten.distributed.processes import Processes
-from hasten.distributed.rank_log import RankLog
 from hasten.distributed.replicas import shared_checkpoint
 from hasten.errors import HastenError, Interrupted
 from hasten.evaluation.protocols import AnyTask
@@ -25,7 +24,7 @@ from hasten.objectives.base import Phase
 from hasten.runs.checkpoint import Checkpoint, read_checkpoint
 from hasten.runs.energy import EnergyMeter
 from hasten.runs.environment import peak_memory_bytes
-from hasten.runs.journal import Journal
+from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 from hasten.runs.record import remove_record, write_record
 from hasten.runs.resuming import position_of, state_part

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hasten.comparison.statistics import Paired, difference, holm, ratio
-from hasten.comparison.student import student_cdf, student_quantile
+from hasten.comparison.statistics import (
+    Paired,
+    difference,
+    holm,
+    ratio,
+    student_cdf,
+    student_quantile,
+)
 from hasten.comparison.verdict import Margin, judge
 
 #: the mean of a simulated metric, and its gain of 3 %

@@ -13,7 +13,7 @@ import hasten
 from hasten import run as run_module
 from hasten.cli.main import main
 from hasten.comparison import training
-from hasten.comparison.switches import speed_switches
+from hasten.comparison.settings import speed_switches
 from hasten.config_loading.build import build_config
 from hasten.errors import HastenError, RunFolderError, UsageError
 from hasten.runs.config_text import config_text

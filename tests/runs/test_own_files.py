@@ -9,7 +9,6 @@ import torch
 
 from hasten import api
 from hasten.config_loading.build import build_config
-from hasten.distributed.rank_log import RankLog
 from hasten.errors import CheckpointError, HastenError, RunFolderError
 from hasten.runs.checkpoint import (
     newest_checkpoint,
@@ -17,7 +16,7 @@ from hasten.runs.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from hasten.runs.journal import Journal
+from hasten.runs.journal import Journal, RankLog
 from hasten.runs.own_files import is_own
 from hasten.runs.resuming import checkpoint_to_resume
 from hasten.runs.run_folder import RunFolder

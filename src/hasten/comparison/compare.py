@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from hasten.comparison.result import Comparison
 from hasten.comparison.run import compare_by_training, compare_finished
-from hasten.comparison.settings import Plan, configurations, plan_settings
-from hasten.comparison.switches import speed_switches
+from hasten.comparison.settings import Plan, configurations, plan_settings, speed_switches
 from hasten.comparison.verdict import Criteria, Margin, Part
 from hasten.config_loading.units import parse_seconds
 from hasten.console import write_stderr

@@ -20,11 +20,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-
-from hasten.comparison.student import student_quantile
 
 Float64 = NDArray[np.float64]
 
@@ -34,6 +33,8 @@ _DRAWS, _FEWEST_DRAWS = 10_000, 1_000
 #: resampled users of all draws together, about 3 s
 _WORK = 2 * 10**8
 _CHUNK = 2**22
+#: with more degrees of freedom, the normal distribution differs by less than 0.3 %
+_NORMAL = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,3 +180,36 @@ def ratio(baseline: Sequence[float], alternative: Sequence[float]) -> Ratio:
         error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
         half = student_quantile(1 - ALPHA / 2, len(logs) - 1) * error
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def student_cdf(t: float, freedom: int) -> float:
+    """P(T <= t) of Student's t with ``freedom`` degrees of freedom, in closed form.
+
+    Abramowitz and Stegun 1964, 26.7.3-4.
+    """
+    if freedom > _NORMAL:
+        return NormalDist().cdf(t)
+    angle = math.atan(t / math.sqrt(freedom))
+    square = math.cos(angle) ** 2
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for n in range(2 + odd, freedom - 1, 2):
+        term *= square * (n - 1) / n
+        total += term
+    inner = math.sin(angle) * total
+    within = 2 / math.pi * (angle + inner) if odd else inner
+    return 0.5 + within / 2
+
+
+def student_quantile(p: float, freedom: int) -> float:
+    """The t with P(T <= t) = p, for 0 < p < 1, by bisection."""
+    if p < 0.5:
+        return -student_quantile(1 - p, freedom)
+    low, high = 0.0, 1.0
+    while student_cdf(high, freedom) < p:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_cdf(middle, freedom) < p else (low, middle)
+    return (low + high) / 2

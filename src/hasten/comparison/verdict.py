@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hasten.comparison.statistics import ALPHA, Difference, holm
-from hasten.comparison.student import student_quantile
+from hasten.comparison.statistics import ALPHA, Difference, holm, student_quantile
 from hasten.errors import UsageError
 
 #: the probability with which the suggested numbers of seeds and users decide

@@ -19,9 +19,16 @@ import torch
 from torch import Tensor
 
 from hasten.arrays import Int64
-from hasten.influence.factors import Arithmetic, Factors, Loss, RowMask
+from hasten.influence.factors import (
+    Arithmetic,
+    Factors,
+    Loss,
+    RowMask,
+    positive_residuals,
+    scores_of,
+    softmax_residuals,
+)
 from hasten.influence.products import paired_products
-from hasten.influence.residuals import positive_residuals, scores_of, softmax_residuals
 from hasten.influence.sources import MemorySizes
 from hasten.models.sequential.base import SequentialModel
 from hasten.objectives.base import Batch

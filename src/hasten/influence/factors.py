@@ -12,6 +12,13 @@ A loss term belongs to a query with the vector x [D], which scores catalogue row
 Residuals are a row that all terms of a query share (``dense``) plus one value at a target:
 ρ = dense + value · 1[target]. Either may be absent.
 
+Residuals of the losses, with the scores s:
+
+- ``1-n`` (KvsAll): binary cross-entropy over all rows, labels y' = (1 - ε) y + ε / N: σ(s) - y'.
+- ``softmax``: cross-entropy of one target j: softmax(s) - 1[j].
+- positive: the binary cross-entropy of entry j alone: (σ(s_j) - y') 1[j]; y' is 1 except for the
+  label smoothing of ``1-n``.
+
 Shapes: n terms of m queries, D width, N catalogue rows, k terms with row gradients.
 """
 
@@ -25,6 +32,7 @@ import torch
 from torch import Tensor
 
 from hasten.ops.dense.product import product
+from hasten.ops.graph.csr import CSR
 
 Loss = Literal["training", "positive"]
 Layers = Literal["all", "last"]
@@ -117,3 +125,35 @@ class Arithmetic:
 def per_term(rows: Tensor, query: Tensor | None) -> Tensor:
     """Rows of queries [m, ...] as rows of their terms [n, ...]."""
     return rows if query is None else rows.index_select(0, query)
+
+
+def scores_of(vectors: Tensor, table: Tensor, bias: Tensor | None, mm: Arithmetic) -> Tensor:
+    """[m, N] the scores of all rows, a new tensor."""
+    scores = mm.product(vectors, table.T)
+    return scores if bias is None else scores.add_(bias)
+
+
+def row_residuals(scores: Tensor, answers: CSR, smoothing: float) -> Tensor:
+    """[m, N] of ``1-n``, in place of the scores. answers: the distinct ones of each query."""
+    residuals = scores.sigmoid_()
+    if smoothing:
+        residuals.sub_(smoothing / residuals.shape[1])
+    place = answers.rows * residuals.shape[1] + answers.items
+    at = torch.from_numpy(place).to(residuals.device)
+    residuals.view(-1).index_add_(0, at, residuals.new_full((len(at),), smoothing - 1))
+    return residuals
+
+
+def softmax_residuals(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The part [m, N] that all terms of a query share, and the value [n] at each target."""
+    return torch.softmax(scores, 1), scores.new_full((len(target),), -1.0)
+
+
+def positive_residuals(
+    vectors: Tensor, table: Tensor, bias: Tensor | None, target: Tensor, label: float
+) -> Tensor:
+    """[n] at the targets. vectors: [n, D]."""
+    scores = torch.linalg.vecdot(vectors, table.index_select(0, target))
+    if bias is not None:
+        scores = scores + bias[target]
+    return torch.sigmoid(scores) - label

@@ -32,14 +32,12 @@ from hasten.influence.factors import (
     RowGradients,
     RowMask,
     per_term,
-)
-from hasten.influence.products import paired_products
-from hasten.influence.residuals import (
     positive_residuals,
     row_residuals,
     scores_of,
     softmax_residuals,
 )
+from hasten.influence.products import paired_products
 from hasten.influence.sources import MemorySizes, cut
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.objectives.triple_queries import both_directions, group_queries, training_queries

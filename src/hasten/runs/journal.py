@@ -102,11 +102,10 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _log(self, file: Any, text: str, shown: bool) -> None:
+    def _log(self, file: TextIO, text: str, shown: bool) -> None:
         line = escape_controls(text)
         with self._os_errors():
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-            file.flush()
+            _write_line(file, line)
         if shown and not write_stderr(line):
             self._log(self._train, "stderr is closed; the log continues in this file", shown=False)
 
@@ -114,9 +113,55 @@ class Journal:
         return os_errors_as(HastenError, "the records cannot be written", self._folder)
 
 
+class RankLog:
+    """Replaces :class:`Journal` on ranks above 0.
+
+    Log lines go to ``train-rank<k>.log``; only rank 0 writes metrics and TensorBoard.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._path = folder / f"train-rank{rank}.log"
+        with self._os_errors():
+            folder.mkdir(parents=True, exist_ok=True)  # another machine without a shared disk
+            self._file = open_log(self._path)
+
+    def record(
+        self, kind: str, epoch: int, step: int, values: Mapping[str, float | str | int]
+    ) -> None:
+        """Do nothing: rank 0 records."""
+
+    def log_train(self, text: str) -> None:
+        """Log a line."""
+        with self._os_errors():
+            _write_line(self._file, escape_controls(text))
+
+    def log_valid(self, text: str) -> None:
+        """Do nothing: rank 0 logs it."""
+
+    def warn(self, text: str) -> None:
+        """Log a warning; rank 0 also shows it."""
+        self.log_train(f"warning: {text}")
+
+    def __enter__(self) -> RankLog:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self.log_train(f"ended by {type(error).__name__}: {error}")
+        self._file.close()
+
+    def _os_errors(self) -> AbstractContextManager[None]:
+        return os_errors_as(HastenError, "cannot be written", self._path)
+
+
 def open_log(path: Path) -> TextIO:
     """Open a log file to append to, never through a symbolic link."""
     return os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+
+
+def _write_line(file: TextIO, line: str) -> None:
+    file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+    file.flush()
 
 
 def _repair(path: Path, resume_step: int | None) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hasten.distributed.rank_log import RankLog
 from hasten.evaluation.ranker import Evaluation
-from hasten.runs.journal import Journal
+from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 
 

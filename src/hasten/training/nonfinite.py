@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hasten.distributed.processes import Processes
-from hasten.distributed.rank_log import RankLog
 from hasten.errors import NonFiniteError
 from hasten.objectives.base import Batch
-from hasten.runs.journal import Journal
+from hasten.runs.journal import Journal, RankLog
 from hasten.training.mixed_precision.pins import PinnedModules, nonfinite_module
 from hasten.training.precision import Precision
 from hasten.training.step import OptimizerStep

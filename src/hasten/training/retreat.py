@@ -34,8 +34,7 @@ from hasten.training.memory_budget import MemoryBudget
 from hasten.training.step import OptimizerStep
 
 if TYPE_CHECKING:
-    from hasten.distributed.rank_log import RankLog
-    from hasten.runs.journal import Journal
+    from hasten.runs.journal import Journal, RankLog
     from hasten.training.state import TrainingState
 
 #: memory of the host that the first use of activation checkpointing may need

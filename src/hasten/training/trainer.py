@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
-from hasten.distributed.rank_log import RankLog
 from hasten.distributed.replicas import require_same_checksums
 from hasten.evaluation.ranker import Evaluation
 from hasten.objectives.base import Phase
@@ -21,7 +20,7 @@ from hasten.runs.checkpoint import (
     prune_checkpoints,
     write_checkpoint,
 )
-from hasten.runs.journal import Journal
+from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 from hasten.runs.resuming import fixed_options
 from hasten.runs.run_folder import RunFolder
