@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,13 @@ def run_once(model: str, extra: Sequence[str], threads: int) -> dict[str, float]
     plan = json.loads(done.stdout.splitlines()[-1])
     return {
         "peak_bytes": float(plan["stages"]["training"]),
-        "activation_bytes": float(kept_bytes(model, sets)),
+        "activation_bytes": float(kept_bytes(model, tuple(sets))),
         "epoch_seconds": float(plan["seconds"]["epoch"]),
     }
 
 
-def kept_bytes(model: str, sets: Sequence[str]) -> int:
+@cache
+def kept_bytes(model: str, sets: tuple[str, ...]) -> int:
     """The activations of the second step of each phase; the most of all phases."""
     data, recipe = MODELS[model]
     path, cpu = str(plain_file(data)), torch.device("cpu")
