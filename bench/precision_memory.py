@@ -6,7 +6,7 @@
 Every cell is a fresh process that takes real steps (``hasten plan``). Peak: resident memory of the
 process until the end of training (VmHWM). Activations: bytes that a step of a whole batch keeps for
 the backward pass, in the phase that keeps most. Rounds go through the table forwards and backwards
-in turn.
+in turn. ``make docs`` writes the newest result into the guide of ConvE.
 """
 
 from __future__ import annotations
@@ -126,19 +126,41 @@ def kept_bytes(model: str, sets: tuple[str, ...]) -> int:
 
 def markdown(result: dict[str, Any]) -> str:
     """The result for people."""
+    return page(result, _about(result), table(result))
+
+
+def _about(result: dict[str, Any]) -> str:
     chosen = result["settings"]
-    about = f"CPU, {chosen['threads']} thread(s), {chosen['rounds']} round(s), medians."
-    titles = "| model, data | configuration | peak MiB | activations MiB | of fp32 | s per epoch |"
-    lines = [titles, "| --- | --- | --- | --- | --- | --- |"]
-    whole = 1.0
+    return f"CPU, {chosen['threads']} thread(s), {chosen['rounds']} round(s), medians."
+
+
+def table(result: dict[str, Any]) -> list[str]:
+    """The lines of a table with a row for each cell; ratios are to the model's baseline."""
+    titles = (
+        "| model, data | configuration | peak MiB | ratio | activations MiB | ratio | s/epoch |"
+    )
+    lines = [titles, "| --- " * 7 + "|"]
+    first = (1.0, 1.0)
     for cell in result["cells"]:
         peak, kept, took = (cell[name]["median"] for name in QUANTITIES)
-        whole = kept if cell["configuration"] == "baseline" else whole
+        first = (peak, kept) if cell["configuration"] == "baseline" else first
         lines.append(
             f"| {cell['model']}, {cell['data']} | {cell['configuration']} | {peak / 2**20:,.0f} "
-            f"| {kept / 2**20:,.1f} | {kept / whole:.2f} | {took:.3g} |"
+            f"| {peak / first[0]:.2f} | {kept / 2**20:,.1f} | {kept / first[1]:.2f} | {took:.3g} |"
         )
-    return page(result, about, lines)
+    return lines
+
+
+def memory_table(folder: str, results: Path = RESULTS) -> str:
+    """The newest result for a page. folder: where the result files are."""
+    files = results.glob("*-precision-memory*.json")
+    found = [(json.loads(file.read_text()), file.stem) for file in files]
+    if not found:
+        return "No result yet."
+    result, name = max(found, key=lambda pair: (pair[0]["date"], pair[0]["number"]))
+    quiet = " Provisional: do not compare the seconds." if result["provisional"] else ""
+    about = f"{_about(result)}{quiet} [Result]({folder}/{name}.md)."
+    return "\n".join([about, "", *table(result)])
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:

@@ -1,4 +1,6 @@
-"""Write the newest results into README.md, between its markers, and into docs/benchmarks.md.
+"""Write the newest results into docs/benchmarks.md, README.md and the guide of ConvE.
+
+The last two have markers, between which the tables are.
 
 python -m bench.table [--check]
 """
@@ -14,6 +16,7 @@ from bench.entries import ENTRIES
 from bench.harness import HASTEN
 from bench.machine import ROOT
 from bench.plan_accuracy import accuracy_table
+from bench.precision_memory import memory_table
 from bench.results import (
     blocks,
     digits,
@@ -27,6 +30,8 @@ from bench.sources import is_stale
 
 BEGIN = "<!-- benchmarks: written by make docs -->"
 END = "<!-- end of benchmarks -->"
+MEMORY_BEGIN = "<!-- precision and memory: written by make docs -->"
+MEMORY_END = "<!-- end of precision and memory -->"
 
 PAGE = """# Benchmarks
 
@@ -203,11 +208,18 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         earlier=earlier_table(earlier_results(root / "bench" / "results"), "../bench/results"),
     )
     readme = root / "README.md"
+    guide = root / "docs" / "coming-from" / "conve-guide.md"
     wanted = {
         readme: replaced(
             readme.read_text(), comparison_table(results, "bench/results", provisional=False)
         ),
         root / "docs" / "benchmarks.md": page,
+        guide: replaced(
+            guide.read_text(),
+            memory_table("../../bench/results", root / "bench" / "results"),
+            MEMORY_BEGIN,
+            MEMORY_END,
+        ),
     }
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
     if "--check" in arguments:

@@ -57,7 +57,11 @@ def test_the_table_of_precision_and_memory_is_written(monkeypatch, tmp_path):
     arguments = ["--models", "conve", "hgt", "--rounds", "2", "--provisional"]
     assert precision_memory.main(arguments, tmp_path) == 0
     (page,) = tmp_path.glob("*-precision-memory.md")
-    assert "| hgt, redda-k | both | 300 | 0.5 | 0.50 | 2 |" in page.read_text()
+    row = "| hgt, redda-k | both | 300 | 1.00 | 0.5 | 0.50 | 2 |"
+    assert row in page.read_text()
+    table = precision_memory.memory_table("results", tmp_path)
+    assert row in table
+    assert f"Provisional: do not compare the seconds. [Result](results/{page.name})." in table
 
 
 def test_the_large_graph_holds_every_entity(tmp_path):

@@ -20,7 +20,16 @@ from bench.results import (
 )
 from bench.sources import describe_sources, is_stale
 from bench.statistics import spread
-from bench.table import BEGIN, END, comparison_table, earlier_table, replaced, study_table
+from bench.table import (
+    BEGIN,
+    END,
+    MEMORY_BEGIN,
+    MEMORY_END,
+    comparison_table,
+    earlier_table,
+    replaced,
+    study_table,
+)
 from bench.table import main as write_tables
 
 ENTRY = Entry(
@@ -221,7 +230,9 @@ def test_figures_that_are_not_recorded_need_no_quiet_machine(result, monkeypatch
 
 
 def test_tables_are_written_and_found_stale(result, tmp_path):
-    (tmp_path / "docs").mkdir()
+    guide = tmp_path / "docs" / "coming-from" / "conve-guide.md"
+    guide.parent.mkdir(parents=True)
+    guide.write_text(f"{MEMORY_BEGIN}\n{MEMORY_END}\n")
     (tmp_path / "README.md").write_text(f"# x\n{BEGIN}\n{END}\nafter\n")
     assert write_tables(["--check"], tmp_path) == 1
     assert write_tables([], tmp_path) == 0
