@@ -41,7 +41,7 @@ class Case:
 _SEQUENCES = {"users": 2400, "items": 400, "events": 48_000}
 _LIBRARY = {"users": 400, "items": 400, "events": 32_000}
 _GALLERY = {"users": 400, "items": 400, "events": 12_000}
-_GRAPH = {"families": 192}
+_GRAPH = {"families": 768}
 _BATCH = {"training.batch_size": 65_536}
 CASES = {
     "sasrec": Case("sequences", _SEQUENCES, {
@@ -56,7 +56,7 @@ CASES = {
     "mmgcn": Case("gallery", _GALLERY, {"model.width": 1024, **_BATCH}),
     "dragon": Case("gallery", _GALLERY, {"model.width": 1024, **_BATCH}),
     "conve": Case("families", _GRAPH, {
-        "training.batch_size": 4096,
+        "training.batch_size": 16_384,
         **{f"model.{name}_dropout": 0 for name in ("input", "feature", "hidden")},
     }),
     "distmult": Case("families", _GRAPH, {"model.width": 4096, **_BATCH, **_PLAIN}),

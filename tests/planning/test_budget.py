@@ -68,6 +68,17 @@ def test_the_fastest_that_fits_is_chosen(costs):
     assert found.chosen.changes == {"accumulate": 2}
 
 
+def test_micro_batches_that_will_not_fit_are_skipped(costs):
+    probed = costs()
+    found = plan_budget(CONFIG, 270 * MB)  # of which 256.5 are usable: 800 / 56.5 is above 14
+    assert probed[:3] == [(1, False), (2, False), (16, False)]
+    assert found.chosen.changes in ({"accumulate": 16}, {"recompute": True, "accumulate": 8})
+    probed.clear()
+    found = plan_budget(CONFIG, 150 * MB)  # below the 200 that are not divided
+    assert probed[:3] == [(1, False), (2, False), (128, False)]
+    assert found.chosen is None
+
+
 def test_micro_batches_are_not_halved_further_where_they_save_nothing(costs):
     probed = costs(fixed=1000, activations=0)
     found = plan_budget(CONFIG, 500 * MB)

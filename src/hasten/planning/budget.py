@@ -1,4 +1,4 @@
-"""Settings that fit a memory budget: each that saves memory is probed, cheapest in time first.
+"""Settings that fit a memory budget: those that save memory are probed, cheapest in time first.
 
 The batch of an optimizer step stays the same, and so do the results, up to rounding. Mixed
 precision, which changes the results, is tried last and never chosen.
@@ -6,6 +6,7 @@ precision, which changes the results, is tried last and never chosen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -139,11 +140,13 @@ def plan_budget(
     first = attempt({})
     if not first.fits(budget):
         for family in _families(config):
-            before = first
-            for changes in family:
-                now = attempt(changes)
+            before, left = first, family
+            while left:
+                now = attempt(left[0])
                 if now.fits(budget) or now.peak > (1 - _SAVES) * before.peak:
                     break
+                wanted = _micro_batches_that_fit(config, before, now, SHARE * budget)
+                left = [each for each in left[1:] if each["accumulate"] >= wanted] or left[1:][-1:]
                 before = now
     return BudgetPlan(budget, tuple(tried))
 
@@ -187,18 +190,35 @@ def mebibytes(count: int) -> str:
     return f"{count / 2**20:,.0f} MiB"
 
 
-def _families(config: RunConfig) -> Iterator[Iterator[dict[str, Any]]]:
+def _micro_batches_that_fit(
+    config: RunConfig, before: Candidate, now: Candidate, limit: float
+) -> float:
+    """How many micro-batches fit if the memory of two settings is a constant and a part of each.
+
+    Skips probes of settings that will not fit. 0: unknown; infinity: none.
+    """
+    shares = [
+        1 / each.changes.get("accumulate", config.training.accumulate) for each in (before, now)
+    ]
+    if shares[0] == shares[1] or before.plan is None or now.plan is None:
+        return 0.0
+    divided = (before.peak - now.peak) / (shares[0] - shares[1])
+    room = limit - (now.peak - divided * shares[1])
+    return divided / room if room > 0 else math.inf
+
+
+def _families(config: RunConfig) -> Iterator[list[dict[str, Any]]]:
     """Changes that save memory: in each family, each saves more than the one before."""
     supports = Supports.of(load_model(config.model.name))
     if not supports.gradient_steps:
         return
-    yield _micro_batches(config, {})
+    yield list(_micro_batches(config, {}))
     if supports.recompute and not config.training.recompute:
         again = {"recompute": True}
-        yield iter([again, *_micro_batches(config, again)])
+        yield [again, *_micro_batches(config, again)]
     fast = slow_precision("bf16", resolve_device(config.device)) is None
     if supports.precision and config.training.precision == "fp32" and fast:
-        yield iter([{"precision": "bf16"}])
+        yield [{"precision": "bf16"}]
 
 
 def _micro_batches(config: RunConfig, more: dict[str, Any]) -> Iterator[dict[str, Any]]:
