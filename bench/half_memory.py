@@ -41,7 +41,7 @@ class Case:
 _SEQUENCES = {"users": 2400, "items": 400, "events": 48_000}
 _LIBRARY = {"users": 400, "items": 400, "events": 32_000}
 _GALLERY = {"users": 400, "items": 400, "events": 12_000}
-_GRAPH = {"families": 768}
+_GRAPH = {"families": 384}
 _BATCH = {"training.batch_size": 65_536}
 CASES = {
     "sasrec": Case("sequences", _SEQUENCES, {
@@ -74,6 +74,7 @@ def measure(model: str, epochs: int, threads: int, settings: Sequence[str] = ())
         sets = [f"--set={key}={value}" for key, value in case.settings.items()]
         arguments = ["train", model, data, *sets, *(f"--set={each}" for each in settings)]
         arguments += ["--epochs", str(epochs), "--threads", str(threads), "--json", "--quiet"]
+        arguments.append("--set=evaluation.test=false")
         free = run_hasten(threads, *arguments, "--out", str(folder / "free"))
         budget = free["peak_memory_bytes"] // 2
         found = {
