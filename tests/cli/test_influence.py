@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.cli.main import main
-from hasten.cli.recommend import show_rows
+from hasten.cli.output import show_rows
 from tests.contract.cases import graph, sequences
 
 CONVE = ["--set", "model.width=9", "--set", "model.channels=2", "--set", "checkpoint.keep=9"]

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasten.cli import options, output
-from hasten.cli.options import EVALUATION, SPEED, TRAINING, argument, option, switch
-from hasten.cli.recommend import show_rows
+from hasten.cli.options import EVALUATION, TRAINING, argument, option, switch
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def compare(
         "NAME", "Compare this part: valid, or at the end test.", EVALUATION, default="valid"
     ),
     device: str | None = options.DEVICE,
-    threads: str | None = option("N", "CPU threads per process.", SPEED),
+    threads: str | None = options.THREADS,
     out: Path | None = option("DIR", "Folder of the comparison; repeat the command to continue."),
     json: bool = options.JSON,
     quiet: bool = options.QUIET,
@@ -114,7 +113,7 @@ def show(found: Comparison) -> None:
     from hasten.comparison.wording import about, explain, table  # noqa: PLC0415
 
     rows = table(found)
-    show_rows(rows, list(rows[0]))
+    output.show_rows(rows, list(rows[0]))
     output.say()
     for each in found.alternatives:
         output.say(f"{each.setting.name}: {explain(each, found)}")

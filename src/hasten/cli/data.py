@@ -37,7 +37,6 @@ READINGS = {
 }
 
 _PATH = argument("PATH", "A file, a folder or a registered name.")
-_FORMAT = option("NAME", "Format of the data, if it is not recognized.")
 _MODEL = option("NAME", "Read the data as this model does; default: by content.")
 
 
@@ -103,7 +102,7 @@ def list_sets(json: bool = options.JSON, debug: bool = options.DEBUG) -> None:  
 @app.command(cls=options.Command)
 def inspect(
     path: str | None = _PATH,
-    format: str | None = _FORMAT,
+    format: str | None = options.FORMAT,
     sets: list[str] | None = options.SETS,
     model: str | None = _MODEL,
     write: Path | None = option("FILE", "Write the configuration to a YAML file."),
@@ -177,7 +176,7 @@ _SAID = (
 @app.command(cls=options.Command)
 def check(
     path: str | None = _PATH,
-    format: str | None = _FORMAT,
+    format: str | None = options.FORMAT,
     sets: list[str] | None = options.SETS,
     model: str | None = _MODEL,
     json: bool = options.JSON,

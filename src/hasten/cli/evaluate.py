@@ -9,7 +9,6 @@ import typer
 
 from hasten.cli import options, output
 from hasten.cli.options import option
-from hasten.cli.recommend import show_rows
 from hasten.errors import UsageError
 
 
@@ -66,7 +65,7 @@ def evaluate(
     if groups is not None and out is None and output.speaks():
         shown = "test" if found["test"] else "valid"
         of_part = [row for row in groups.to_pylist() if row["part"] == shown]
-        show_rows(of_part, groups.column_names)
+        output.show_rows(of_part, groups.column_names)
 
 
 def _configured_metrics(run: Path) -> tuple[str, ...] | None:

@@ -9,7 +9,6 @@ import typer
 
 from hasten.cli import options, output
 from hasten.cli.options import SPEED, option, switch
-from hasten.cli.recommend import show_rows
 from hasten.config_loading.units import parse_size
 from hasten.errors import UsageError
 
@@ -126,4 +125,4 @@ def _report(found: Influences, out: Path | None, format: str | None, json: bool)
     if json:
         output.write_json({**about, **output.rows("influences", found.table, out)})
     elif out is None:
-        show_rows(found.table.to_pylist(), _COLUMNS)
+        output.show_rows(found.table.to_pylist(), _COLUMNS)

@@ -44,7 +44,9 @@ METRICS = option(
     "NAMES", "Metrics, such as ndcg,hr,mrr; the first selects the checkpoint.", EVALUATION
 )
 TOPK = option("NUMBERS", "Cutoffs of the metrics, such as 10,20.", EVALUATION)
+FORMAT = option("NAME", "Format of the data, if it is not recognized.")
 DEVICE = option("NAME", "auto, cpu, cuda, cuda:0 or mps.", SPEED)
+THREADS = option("N", "CPU threads per process.", SPEED)
 DEVICES = option("N", "Processes to start on this machine, each on its own device.", PROCESSES)
 BACKEND = option("NAME", "nccl, gloo, or auto: nccl on CUDA, else gloo.", PROCESSES)
 MASTER_PORT = option("N", "Port for the processes to connect to; 0: a free port.", PROCESSES)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hasten.console import escape_controls, write_stderr
@@ -13,6 +14,11 @@ from hasten.runs.exact_json import to_plain_json
 
 if TYPE_CHECKING:
     from hasten.runs.summary import Summary
+
+#: characters of a cell
+_LONGEST = 48
+#: smaller numbers are shown in scientific notation instead of as 0.000
+_SMALL = 1e-3
 
 
 def speaks() -> bool:
@@ -41,6 +47,26 @@ def write_json(value: Mapping[str, Any]) -> None:
 def rows(key: str, table: Any, out: object) -> dict[str, Any]:
     """What JSON says of a table: its rows, or the file that has them."""
     return {key: table.to_pylist()} if out is None else {"out": out}
+
+
+def show_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], longest: int = _LONGEST
+) -> None:
+    """Print rows as a table, with those of the columns that exist."""
+    names = [name for name in columns if rows and name in rows[0]]
+    lines = [names, *([_cell(row[name], longest) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def _cell(value: Any, longest: int) -> str:
+    if isinstance(value, float):
+        # influences are weighted by the learning rate, so they are small
+        return f"{value:.3e}" if 0 < abs(value) < _SMALL else f"{value:.4f}"
+    text = "" if value is None else escape_controls(re.sub(r"[\n\t]", " ", str(value)))
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def announce(summary: Summary) -> None:

@@ -7,7 +7,6 @@ from typing import cast
 
 from hasten.cli import options, output
 from hasten.cli.options import option
-from hasten.cli.recommend import show_rows
 from hasten.errors import UsageError
 
 _COLUMNS = (
@@ -71,4 +70,4 @@ def predict(
         }
         output.write_json(about | output.rows("predictions", table, out))
     elif out is None:
-        show_rows(table.to_pylist(), _COLUMNS)
+        output.show_rows(table.to_pylist(), _COLUMNS)

@@ -24,7 +24,6 @@ def list_recipes(
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
     """List the recipes, with what was measured with them on the test set."""
-    from hasten.cli.recommend import show_rows  # noqa: PLC0415 - only when it is needed
     from hasten.recipes.load import recipes  # noqa: PLC0415 - brings yaml
 
     found = recipes(model)
@@ -32,7 +31,7 @@ def list_recipes(
         output.write_json({"recipes": [asdict(r) | {"command": r.command()} for r in found]})
         return
     columns = ("model", "recipe", "test", "seeds", "training", "about")
-    show_rows([_row(recipe) for recipe in found], columns)
+    output.show_rows([_row(recipe) for recipe in found], columns)
 
 
 @app.command("show", cls=options.Command)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hasten.cli import options, output
 from hasten.cli.options import option, switch
-from hasten.console import escape_controls
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,9 +17,6 @@ if TYPE_CHECKING:
 
 #: users shown on a terminal; a file or a pipe gets all of them
 SHOWN = 20
-_LONGEST = 48
-#: smaller numbers are shown in scientific notation instead of as 0.000
-_SMALL = 1e-3
 _COLUMNS = ("user_id", "rank", "item_id", "score", "item_name")
 _EXPLAINED = ("user_id", "rank", "item_id", "score", "path", "attention", "explanation")
 
@@ -141,28 +135,10 @@ def _show(found: Recommendations, table: pa.Table) -> None:
     shown = [row for row in table.to_pylist() if row["user_id"] in wanted]
     if not shown:
         return
-    explained = "explanation" in table.column_names
-    show_rows(shown, _EXPLAINED if explained else _COLUMNS, longest=200 if explained else _LONGEST)
+    if "explanation" in table.column_names:
+        output.show_rows(shown, _EXPLAINED, longest=200)
+    else:
+        output.show_rows(shown, _COLUMNS)
     hidden = len(found.users) - limit
     if hidden > 0:
         output.say(f"{hidden:,} more users; --out FILE takes them all")
-
-
-def show_rows(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], longest: int = _LONGEST
-) -> None:
-    """Print rows as a table, with those of the columns that exist."""
-    names = [name for name in columns if rows and name in rows[0]]
-    lines = [names, *([_cell(row[name], longest) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
-
-
-def _cell(value: Any, longest: int) -> str:
-    if isinstance(value, float):
-        # influences are weighted by the learning rate, so they are small
-        return f"{value:.3e}" if 0 < abs(value) < _SMALL else f"{value:.4f}"
-    text = "" if value is None else escape_controls(re.sub(r"[\n\t]", " ", str(value)))
-    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -38,7 +38,7 @@ def train(
         "NAME", "Measured settings for this data: best, paper, ... (hasten recipes list)."
     ),
     sets: list[str] | None = options.SETS,
-    format: str | None = option("NAME", "Format of the data, if it is not recognized."),
+    format: str | None = options.FORMAT,
     out: Path | None = option("DIR", "Run folder; default: runs/<date>-<model>-<data>-<n>."),
     resume: str | None = option("auto", "Resume the run in --out if there is one, else start it."),
     init_from: str | None = option("RUN", "Start from the weights of a run or checkpoint."),
@@ -65,7 +65,7 @@ def train(
         default=None,
     ),
     device: str | None = options.DEVICE,
-    threads: str | None = option("N", "CPU threads per process.", SPEED),
+    threads: str | None = options.THREADS,
     deterministic: bool | None = switch(
         "--deterministic/--no-deterministic",
         "Bit-exact results on CUDA too; slower.",
