@@ -20,6 +20,7 @@ from hasten.config import InteractionOptions, RunConfig
 from hasten.data.interactions.load import load_dataset
 from hasten.errors import HastenError
 from hasten.registry import load_model
+from hasten.runs.environment import accelerators
 
 Status = Literal["ok", "warning", "fail"]
 _SIDE = 512
@@ -41,7 +42,7 @@ def run_checks(cache: Path) -> list[Check]:
     """Every test, in the order of what builds on what. cache: where fetched data would go."""
     tests: dict[str, Callable[[], Check]] = {
         "matrix products": check_products,
-        **{f"device {name}": partial(check_device, name) for name in accelerators()},
+        **{f"device {d['device']}": partial(check_device, d["device"]) for d in accelerators()},
         "training step": check_training,
         "compiler": check_compiler,
         "working folder": partial(check_writable, "working folder", Path.cwd()),
@@ -55,12 +56,6 @@ def _guarded(name: str, test: Callable[[], Check]) -> Check:
         return test()
     except (HastenError, RuntimeError, ImportError, OSError, ValueError) as error:
         return Check(name, "fail", f"{type(error).__name__}: {error}")
-
-
-def accelerators() -> list[str]:
-    """The devices other than the CPU."""
-    found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    return [*found, "mps"] if torch.backends.mps.is_available() else found
 
 
 def check_products() -> Check:

@@ -14,13 +14,12 @@ from hasten.arrays import Int64
 from hasten.config import DataOptions
 from hasten.data.columns.ids import vocabulary
 from hasten.data.readers.triples import read_triples
-from hasten.data.tables import TEST, TRAIN, VALID, Dataset, KnowledgeGraph, Triples
+from hasten.data.tables import PART_NAMES, TRAIN, VALID, Dataset, KnowledgeGraph, Triples
 from hasten.errors import DataError, UsageError
 from hasten.inference.inputs import TRIPLE, read_events
 from hasten.inference.labels import indices_of
 
 REMEDY = "test examples must be in the run's data"
-_PARTS = {"valid": VALID, "test": TEST}
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def select_triples(graph: KnowledgeGraph, selection: Selection, options: DataOpt
         labels = read_test_triples(selection.file, options)
     if labels is None:
         assert selection.part is not None
-        found = graph.of(_PARTS[selection.part])
+        found = graph.of(PART_NAMES.index(selection.part))
         if not len(found):
             raise UsageError(f"--part {selection.part}: the run's data have no such triples")
     elif any(len(row) != 3 for row in labels):
@@ -137,7 +136,7 @@ def part_of_events(dataset: Dataset, part: str, users: Int64 | None = None) -> t
     """Users and items of the interactions of a part, in the order of these users."""
     if users is None:
         users = np.arange(len(dataset.users))
-    chosen = dataset.histories(_PARTS[part]).take(users)
+    chosen = dataset.histories(PART_NAMES.index(part)).take(users)
     if not len(chosen.items):
         raise UsageError(f"--part {part}: these users have no such interactions")
     return np.repeat(users, chosen.lengths), chosen.items

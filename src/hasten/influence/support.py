@@ -40,7 +40,7 @@ def choose_method(
     is given.
     """
     sequential = isinstance(model, SASRec | TiSASRec)
-    if sequential or encoder_of(model, Arithmetic()) is not None:
+    if sequential or isinstance(model, ConvE | BilinearModel):
         if sequential and layers == "all":
             raise UsageError(
                 f"--layers all: the layers of {name} before the last mix the interactions of a "

@@ -58,7 +58,7 @@ def describe_environment() -> dict[str, Any]:
             "instructions": [name for name, there in cpu_features().items() if there],
         },
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "devices": _devices(),
+        "devices": accelerators(),
         "threads": {
             "within_operations": torch.get_num_threads(),
             "between_operations": torch.get_num_interop_threads(),
@@ -149,7 +149,8 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def _devices() -> list[dict[str, Any]]:
+def accelerators() -> list[dict[str, Any]]:
+    """The devices other than the CPU, as JSON values."""
     import torch  # noqa: PLC0415
 
     found: list[dict[str, Any]] = [
