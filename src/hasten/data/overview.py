@@ -17,7 +17,6 @@ from hasten.data.detect import interactions_beside, load_any, readings
 from hasten.data.graph.files import located
 from hasten.data.graph.load_typed import holds_typed, typed_files
 from hasten.data.graph.node_types import NodeTypes
-from hasten.data.interactions.load_knowledge import typed_columns
 from hasten.data.interactions.side_files import locate_features, locate_knowledge, unpacked
 from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
@@ -153,7 +152,7 @@ def _file_of_facts(options: AnyDataOptions) -> list[dict[str, Any]]:
     found = locate_knowledge(options, options.path, options.kg, options.links).kg
     assert found is not None
     with unpacked(found) as path:
-        _, claim = triples.recognize(path, DataOptions(columns=typed_columns(path)))
+        _, claim = triples.recognize(path, DataOptions())
         return [{**_describe(path, None, "facts", claim), "file": str(found)}]
 
 
@@ -163,8 +162,7 @@ def _describe_features(name: str, path: Path) -> dict[str, Any]:
     rows, width = found.values.shape
     whose = "row i is item i" if found.items is None else "items by name"
     reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
-    record = {"file": str(path), "part": None, "format": "features", "reason": reason}
-    return {**record, "first_lines": []}
+    return _describe(path, None, "features", Claim(reason))
 
 
 def _spread_of_interactions(dataset: Dataset) -> dict[str, dict[str, int]]:
@@ -202,7 +200,7 @@ def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str
         "reason": claim.reason,
         **claim.details,
         "first_lines": []
-        if form == "parquet"
+        if form in ("parquet", "features")
         else [line[:200] for _, line in islice(lines_of(path), _SHOWN)],
     }
 

@@ -241,7 +241,7 @@ def test_a_missing_path_is_a_clear_error(name, tmp_path, monkeypatch):
 
 
 def test_swallowed_lines_are_noticed_by_their_number_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(separated.TextRows, "quotes_pair_up", lambda *_: True)
+    monkeypatch.setattr(separated, "quotes_pair_up", lambda *_: True)
     path = tmp_path / "a.csv"
     path.write_text("user,item,note\na,x,n\na,y,n\na,z,n\n" + 'b,x,"n\nb,y,n"\n' + "b,z,n\n")
     with pytest.raises(HastenError, match="line 5"):

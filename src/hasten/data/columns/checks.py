@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -44,15 +44,6 @@ _DATE = re.compile(
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One row that cannot be used: where it is ("line 7"), its text, and why."""
-
-    where: str
-    text: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Rules:
     """The form that the cells of a row must have.
 
@@ -66,9 +57,9 @@ class Rules:
     header: frozenset[str] = frozenset()
     missing: bool = False
 
-    def problem(self, cells: Mapping[str, str]) -> str | None:
-        """Why the cells (role -> text) of a row cannot be used, or None."""
-        for role, text in cells.items():
+    def problem(self, cells: Iterable[tuple[str, str]]) -> str | None:
+        """Why the cells (role and text) of a row cannot be used, or None."""
+        for role, text in cells:
             if role in ID_ROLES:
                 reason = self.id_problem(role, text)
             elif role == "rating":
@@ -184,33 +175,45 @@ def printable(text: str, limit: int = 80) -> str:
     return repr(cut)
 
 
-class Rows(Protocol):
+#: where a row is ("line 7"), its text, and its cells (role and text) or why it has none
+Row = tuple[str, str, Sequence[tuple[str, str]] | str]
+#: where a row is, its text, and why it cannot be used
+Problem = tuple[str, str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
     """A file or table that can be read row by row, to report rows that cannot be used.
 
     source: its name in messages; expected: the form of a good row, in words; rules: those that do
-    not depend on the ids.
+    not depend on the ids; read: all rows.
     """
 
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def expected(self) -> str: ...
-
-    @property
-    def rules(self) -> Rules: ...
+    source: str
+    expected: str
+    rules: Rules
+    read: Callable[[], Iterator[Row]]
 
     def problems(self, rules: Rules) -> Iterator[Problem]:
         """Every row that breaks the rules."""
-        ...
-
-
-class LocatedRows(Rows, Protocol):
-    """Rows that can be shown by their number."""
+        for where, text, cells in self.read():
+            reason = cells if isinstance(cells, str) else rules.problem(cells)
+            if reason is not None:
+                yield where, text, reason
 
     def locate(self, rows: Int64) -> Iterator[tuple[str, str]]:
-        """("line 7", its text) of the given rows (ascending, from 0)."""
-        ...
+        """("line 7", its text) of the given rows (from 0), in order."""
+        left = set(rows.tolist())
+        for number, (where, text, _) in enumerate(self.read()):
+            if number in left:
+                left.remove(number)
+                yield where, text
+            if not left:
+                return
+
+    def refused(self, cause: str) -> DataError:
+        """The error for the rows that break the file's own rules; cause: if there are none."""
+        return broken_rules([self], self.rules, cause)
 
 
 def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str = "") -> DataError:
@@ -222,13 +225,8 @@ def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str 
     return _refusal(sources, problems, cause, remedy)
 
 
-def refused(rows: Rows, cause: str) -> DataError:
-    """The error for the rows of one file that break its own rules. cause: as above."""
-    return broken_rules([rows], rows.rules, cause)
-
-
 def bad_rows(
-    sources: Sequence[tuple[LocatedRows, int]],
+    sources: Sequence[tuple[Rows, int]],
     rows: Int64,
     reason: str | Callable[[int], str],
     remedy: str,
@@ -245,9 +243,9 @@ def bad_rows(
             located = source.locate(first - start) if len(first) else iter(())
             for row, (where, text) in zip(first.tolist(), located, strict=True):
                 place = f"{source.source}, {where}" if len(sources) > 1 else where
-                yield Problem(place, text, reason if isinstance(reason, str) else reason(row))
+                yield place, text, reason if isinstance(reason, str) else reason(row)
             for _ in range(len(mine) - len(first)):
-                yield Problem("line", "", "")
+                yield "line", "", ""
             start += count
 
     return _refusal([source for source, _ in sources], problems(), "", remedy)
@@ -266,9 +264,9 @@ def _refusal(
             shown.append(problem)
     if not shown:
         return DataError(f"{name}: {cause}\nexpected: {expected}")
-    rows = "row" if shown[0].where.startswith("row") else "line"
+    rows = "row" if shown[0][0].startswith("row") else "line"
     lines = [f"{name}: {counted(total, rows)} cannot be used:"]
-    lines += [f"  {p.where}: {p.reason}: {printable(p.text)}" for p in shown]
+    lines += [f"  {where}: {reason}: {printable(text)}" for where, text, reason in shown]
     if total > len(shown):
         lines.append(f"  ... and {total - len(shown)} more")
     lines.append(f"expected: {expected}")

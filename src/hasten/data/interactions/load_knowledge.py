@@ -11,16 +11,14 @@ import pyarrow.compute as pc
 
 from hasten.arrays import Int64, distinct
 from hasten.config import DataOptions, KnowledgeOptions
-from hasten.data.columns import text
 from hasten.data.columns.checks import counted
 from hasten.data.columns.ids import vocabulary
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.id_lists import NumberedList, load_with_lists, read_links
 from hasten.data.interactions.side_files import unpacked
 from hasten.data.readers.arrow import open_memory
-from hasten.data.readers.columns import TRIPLE_ROLES, find_roles
+from hasten.data.readers.columns import TRIPLE_ROLES
 from hasten.data.readers.interface import Columns
-from hasten.data.readers.recbole import atomic_header
 from hasten.data.readers.triples import read_triples
 from hasten.data.sources import catalogue
 from hasten.data.sources.catalogue import RemoteFolder
@@ -43,8 +41,7 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
     dataset, files, lists = load_with_lists(options, seed, table, entry, options.kg, options.links)
     if files.kg is not None:
         with unpacked(files.kg) as path_of_triples:
-            typed = DataOptions(ids=options.ids, columns=typed_columns(path_of_triples))
-            columns = read_triples(path_of_triples, typed)
+            columns = read_triples(path_of_triples, DataOptions())
         dataset = _with_source(dataset, files.kg, files.links)
     elif isinstance(entry, catalogue.Sample) and entry.kind == "facts":
         facts, name = entry.make().facts, f"{entry.name} facts"
@@ -64,19 +61,6 @@ def _with_source(dataset: Dataset, *paths: Path | None) -> Dataset:
     notes = [note for note in dataset.source.notes if not note.startswith("files not used")]
     source = replace(dataset.source, notes=(*notes, f"knowledge graph from {files[0].name}"))
     return replace(dataset, source=source.plus(files=map(file_digest, files)))
-
-
-def typed_columns(path: Path) -> dict[str, str]:
-    """The columns of an atomic file by their whole headers, e.g. head_id:token; {} for others."""
-    lines = text.sample(path).texts
-    typed = atomic_header(lines[0], "\t") if lines else None
-    if typed is None:
-        return {}
-    roles = find_roles(str(path), [name for name, _ in typed], {}, TRIPLE_ROLES)
-    if isinstance(roles, str):
-        raise DataError(f"{path}: {roles}")
-    cells = [cell.strip() for cell in lines[0].split("\t")]
-    return {role: cells[place] for role, place in roles.items()}
 
 
 def _attach(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from hasten.arrays import Int64
 from hasten.config import DataOptions, InteractionOptions
-from hasten.data.columns.checks import ID_ROLES, Problem, Rules, first_rule
+from hasten.data.columns.checks import ID_ROLES, Row, Rows, Rules, first_rule
 from hasten.data.columns.text import Sample, file_digest
 from hasten.data.readers.columns import ROLES, find_roles
 from hasten.data.readers.interface import Claim, Reader, header_claim, unused_note
@@ -27,46 +26,29 @@ _BLOCK = 1 << 16
 _SAMPLE = 1000
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowRows:
+def _rows_of(source: str, columns: Mapping[str, pa.ChunkedArray]) -> Rows:
     """An Arrow table row by row. columns: role -> column."""
+    forms = dict.fromkeys(ID_ROLES, "ids")
+    forms |= {"rating": "numbers", "time": "unix times or dates"}
+    expected = ", ".join(f"{role}: {forms.get(role, role)}" for role in columns)
+    time, rules = columns.get("time"), Rules()
+    if time is not None and types.is_string(time.type):
+        rules = Rules(time=first_rule(time[:_SAMPLE].to_pylist()))
+    return Rows(source, expected, rules, partial(_rows, columns))
 
-    source: str
-    columns: Mapping[str, pa.ChunkedArray]
 
-    @property
-    def expected(self) -> str:
-        forms = dict.fromkeys(ID_ROLES, "ids")
-        forms |= {"rating": "numbers", "time": "unix times or dates"}
-        return ", ".join(f"{role}: {forms.get(role, role)}" for role in self.columns)
-
-    @property
-    def rules(self) -> Rules:
-        time = self.columns.get("time")
-        if time is None or not types.is_string(time.type):
-            return Rules()
-        return Rules(time=first_rule(time[:_SAMPLE].to_pylist()))
-
-    def problems(self, rules: Rules) -> Iterator[Problem]:
-        """Every row that breaks the rules; dates by type need no check."""
-        roles = list(self.columns)
-        dated = "time" in roles and is_date(self.columns["time"].type)
-        for start in range(0, len(self.columns[roles[0]]), _BLOCK):
-            slices = [self.columns[r].slice(start, _BLOCK).to_pylist() for r in roles]
-            for number, values in enumerate(zip(*slices, strict=True), start + 1):
-                row = {r: "" if v is None else str(v) for r, v in zip(roles, values, strict=True)}
-                checked = {r: v for r, v in row.items() if not (r == "time" and dated)}
-                reason = rules.problem(checked)
-                if reason is None and row.get("time") == "":
-                    reason = "the time is missing"
-                if reason is not None:
-                    yield Problem(f"row {number}", ", ".join(row.values()), reason)
-
-    def locate(self, rows: Int64) -> Iterator[tuple[str, str]]:
-        """("row 7", its cells) of the given rows."""
-        cells = [column.take(pa.array(rows)).to_pylist() for column in self.columns.values()]
-        for row, texts in zip(rows.tolist(), zip(*cells, strict=True), strict=True):
-            yield f"row {row + 1}", ", ".join(map(str, texts))
+def _rows(columns: Mapping[str, pa.ChunkedArray]) -> Iterator[Row]:
+    """Every row; dates by type need no check."""
+    roles = list(columns)
+    dated = "time" in roles and is_date(columns["time"].type)
+    for start in range(0, len(columns[roles[0]]), _BLOCK):
+        slices = [columns[role].slice(start, _BLOCK).to_pylist() for role in roles]
+        for number, values in enumerate(zip(*slices, strict=True), start + 1):
+            cells = ["" if value is None else str(value) for value in values]
+            row = dict(zip(roles, cells, strict=True))
+            absent = dated and not row.pop("time")
+            found = "the time is missing" if absent else list(row.items())
+            yield f"row {number}", ", ".join(cells), found
 
 
 def open_arrow(
@@ -80,7 +62,7 @@ def open_arrow(
     columns = {role: _plain(source, role, table.column(i)) for role, i in roles.items()}
     if not table.num_rows:
         raise DataError(f"{source}: 0 rows")
-    return Table(ArrowRows(source, columns), columns, notes=notes)
+    return Table(_rows_of(source, columns), columns, notes=notes)
 
 
 def as_arrow(table: Any, name: str) -> pa.Table:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasten.config import InteractionOptions
+from hasten.data.columns.checks import Rows
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample
 from hasten.data.columns.times import TimeColumn
@@ -26,13 +27,12 @@ from hasten.errors import DataError
 class Columns:
     """The interactions, triples or edges of one file: cells parsed, ids not yet checked. n rows.
 
-    rows: the file row by row, for messages (``Rows``, of tables ``LocatedRows``). ids: by role:
-    user and item, or head, relation and tail. rating: float32 [n]; part: int8 [n], the split that a
-    column gives. files: name, sha256 and size of every file read; notes: what was assumed or left
-    out.
+    rows: the file row by row, for messages. ids: by role: user and item, or head, relation and
+    tail. rating: float32 [n]; part: int8 [n], the split that a column gives. files: name, sha256
+    and size of every file read; notes: what was assumed or left out.
     """
 
-    rows: Any
+    rows: Rows
     ids: Mapping[str, IdColumn]
     rating: NDArray[np.float32] | None = None
     time: TimeColumn | None = None
@@ -46,8 +46,7 @@ class Columns:
     @property
     def source(self) -> str:
         """The name of the file or table in messages."""
-        name: str = self.rows.source
-        return name
+        return self.rows.source
 
 
 @dataclass(eq=False)

@@ -7,16 +7,15 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from hasten.arrays import Int64
 from hasten.data.columns import text
-from hasten.data.columns.checks import ID_ROLES, Problem, Rules, TimeRule, first_rule, refused
+from hasten.data.columns.checks import ID_ROLES, Row, Rows, Rules, first_rule
 from hasten.data.columns.text import Sample
 from hasten.data.readers.cells import BLANKS, Layout, rows_of, split
 from hasten.data.readers.interface import Claim, Columns
@@ -24,101 +23,6 @@ from hasten.data.readers.table import Table
 from hasten.errors import DataError
 
 _QUOTE = "a double quote that does not enclose a whole cell"
-
-
-@dataclass(frozen=True)
-class TextRows:
-    """A file of a known layout line by line. time: what kind of times its first lines hold."""
-
-    path: Path
-    layout: Layout
-    time: TimeRule = "number"
-
-    @property
-    def source(self) -> str:
-        return str(self.path)
-
-    @property
-    def expected(self) -> str:
-        return self.layout.expected()
-
-    @property
-    def rules(self) -> Rules:
-        header, columns = self.layout.header, self.layout.columns
-        ids = frozenset(header[i] for role, i in columns.items() if header and role in ID_ROLES)
-        return Rules(time=self.time, header=ids)
-
-    def skips(self, line: str) -> bool:
-        """Whether a line counts as blank."""
-        return not (line.strip(" \t") if self.layout.separator == BLANKS else line)
-
-    def rows(self) -> Iterator[tuple[int, str]]:
-        """(number, text) of every line after the header that is not blank."""
-        for number, line in text.lines_of(self.path):
-            if number > self.layout.header_line and not self.skips(line):
-                yield number, line
-
-    def problems(self, rules: Rules) -> Iterator[Problem]:
-        """Every line that breaks the rules."""
-        for number, line in self.rows():
-            if reason := self._problem(line, rules):
-                yield Problem(f"line {number}", line, reason)
-
-    def _problem(self, line: str, rules: Rules) -> str | None:
-        layout = self.layout
-        if layout.quoted and not self._pairs_up(line.encode()):
-            return _QUOTE
-        try:
-            cells = split(line, layout.separator)
-        except csv.Error as error:
-            return str(error)
-        if len(cells) != layout.width:
-            plural = "" if len(cells) == 1 else "s"
-            return f"{len(cells)} column{plural} instead of {layout.width}"
-        named = {role: cells[i] for role, i in layout.columns.items()}
-        if not layout.quoted and any('"' in cell for cell in named.values()):
-            return "a double quote; cells are not quoted in this format"
-        return rules.problem(named)
-
-    def locate(self, rows: Int64) -> Iterator[tuple[str, str]]:
-        """("line 7", its text) of the given rows (ascending, from 0)."""
-        wanted = set(rows.tolist())
-        for row, (number, line) in enumerate(self.rows()):
-            if row in wanted:
-                yield f"line {number}", line
-
-    def check_lines(self, found: text.TextScan, rows: int) -> None:
-        """Check that there are as many lines as rows were read, and what bulk reading accepts."""
-        header_rows = 1 if self.layout.header_line else 0
-        if found.lines - header_rows != rows:
-            blank = sum(1 for _, line in text.lines_of(self.path) if self.skips(line))
-            if found.lines - header_rows - blank != rows:
-                raise refused(self, "the number of rows differs from the number of lines")
-        if found.hexadecimal and next(self.problems(self.rules), None) is not None:
-            raise refused(self, "")
-
-    def check_quotes(self, last_quote: int) -> None:
-        """Check that every double quote encloses a cell of one line. last_quote: its offset."""
-        if self.layout.quoted and not self.quotes_pair_up(last_quote + 1):
-            raise refused(self, _QUOTE)
-        if last_quote >= 0 and not self.layout.quoted:
-            raise refused(self, "a double quote in a file whose cells are not quoted")
-
-    def quotes_pair_up(self, stop: int) -> bool:
-        """Whether every double quote before the offset ``stop`` encloses a cell of one line."""
-        with text.open_bytes(self.path) as file:
-            while (start := file.tell()) < stop:
-                lines = file.read(1 << 20) + file.readline()
-                if not self._pairs_up(lines if start else lines.removeprefix(codecs.BOM_UTF8)):
-                    return False
-        return True
-
-    def _pairs_up(self, lines: bytes) -> bool:
-        if b'"' not in lines:
-            return True
-        mark = re.escape(self.layout.separator.encode())
-        pattern = rb'(?:(?<=[\n%b])|\A)"(?:[^"\n]|"")*"(?=[\r\n%b]|\Z)' % (mark, mark)
-        return b'"' not in re.sub(pattern, b"", lines)
 
 
 _BLOCK = 16 << 20
@@ -138,14 +42,69 @@ def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> T
     if not lines:
         raise DataError(f"{path}: 0 rows, only a header ({', '.join(layout.header)})")
     first = _first_times(layout, lines)
-    rows = TextRows(path, layout, first_rule(first))
-    rows.check_quotes(found.last_quote)
+    ids = [i for role, i in layout.columns.items() if role in ID_ROLES and layout.header]
+    rules = Rules(time=first_rule(first), header=frozenset(layout.header[i] for i in ids))
+    rows = Rows(str(path), layout.expected(), rules, partial(_rows, path, layout))
+    if layout.quoted and not quotes_pair_up(path, layout.separator, found.last_quote + 1):
+        raise rows.refused(_QUOTE)
+    if found.last_quote >= 0 and not layout.quoted:
+        raise rows.refused("a double quote in a file whose cells are not quoted")
     whole = all(cell.strip().lstrip("-").isdecimal() for cell in first)
-    times: _Times = "text" if rows.time != "number" else "int" if whole else "float"
-    table = _read(rows, times)
-    rows.check_lines(found, table.num_rows)
+    times: _Times = "text" if rules.time != "number" else "int" if whole else "float"
+    table = _read(path, layout, rows, times)
+    missing = found.lines - bool(layout.header_line) - table.num_rows
+    if missing and missing != sum(_is_blank(line, layout) for _, line in text.lines_of(path)):
+        raise rows.refused("the number of rows differs from the number of lines")
+    if found.hexadecimal and next(rows.problems(rules), None) is not None:  # Arrow reads 0x10
+        raise rows.refused("")
     columns = {role: table.column(f"c{layout.position_of(role)}") for role in layout.columns}
     return Table(rows, columns, (found.source,), notes)
+
+
+def _rows(path: Path, layout: Layout) -> Iterator[Row]:
+    """Every line after the header that is not blank."""
+    for number, line in text.lines_of(path):
+        if number > layout.header_line and not _is_blank(line, layout):
+            yield f"line {number}", line, _cells(line, layout)
+
+
+def _is_blank(line: str, layout: Layout) -> bool:
+    return not (line.strip(" \t") if layout.separator == BLANKS else line)
+
+
+def _cells(line: str, layout: Layout) -> list[tuple[str, str]] | str:
+    """Role and text of the cells of a line, or why it cannot be divided."""
+    if layout.quoted and not _pairs_up(line.encode(), layout.separator):
+        return _QUOTE
+    try:
+        cells = split(line, layout.separator)
+    except csv.Error as error:
+        return str(error)
+    if len(cells) != layout.width:
+        plural = "" if len(cells) == 1 else "s"
+        return f"{len(cells)} column{plural} instead of {layout.width}"
+    named = [(role, cells[i]) for role, i in layout.columns.items()]
+    if not layout.quoted and any('"' in cell for _, cell in named):
+        return "a double quote; cells are not quoted in this format"
+    return named
+
+
+def quotes_pair_up(path: Path, separator: str, stop: int) -> bool:
+    """Whether every double quote before the offset ``stop`` encloses a cell of one line."""
+    with text.open_bytes(path) as file:
+        while (start := file.tell()) < stop:
+            lines = file.read(1 << 20) + file.readline()
+            if not _pairs_up(lines if start else lines.removeprefix(codecs.BOM_UTF8), separator):
+                return False
+    return True
+
+
+def _pairs_up(lines: bytes, separator: str) -> bool:
+    if b'"' not in lines:
+        return True
+    mark = re.escape(separator.encode())
+    pattern = rb'(?:(?<=[\n%b])|\A)"(?:[^"\n]|"")*"(?=[\r\n%b]|\Z)' % (mark, mark)
+    return b'"' not in re.sub(pattern, b"", lines)
 
 
 def _first_times(layout: Layout, lines: list[str]) -> list[str]:
@@ -155,18 +114,18 @@ def _first_times(layout: Layout, lines: list[str]) -> list[str]:
     return [row[layout.columns["time"]] for row in rows if len(row) == layout.width]
 
 
-def _read(rows: TextRows, times: _Times) -> pa.Table:
+def _read(path: Path, layout: Layout, rows: Rows, times: _Times) -> pa.Table:
     """The columns; on failure once more with times as floats and with runs of blanks joined."""
     kinds: list[_Times] = ["int", "float"] if times == "int" else [times]
-    joined = [False, True] if rows.layout.separator == BLANKS else [False]
+    joined = [False, True] if layout.separator == BLANKS else [False]
     cause = ""
     for join_blanks in joined:
         for kind in kinds:
             try:
-                return _arrow(rows.path, rows.layout, kind, join_blanks)
+                return _arrow(path, layout, kind, join_blanks)
             except pa.ArrowInvalid as error:
                 cause = cause or str(error)
-    raise refused(rows, cause)
+    raise rows.refused(cause)
 
 
 def _arrow(path: Path, layout: Layout, times: _Times, join_blanks: bool) -> pa.Table:

@@ -6,7 +6,7 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from hasten.config import InteractionOptions
 from hasten.data.columns import text
 from hasten.data.columns.checks import (
     MAX_TIME,
-    Problem,
+    Row,
+    Rows,
     Rules,
     counted,
     looks_numeric,
-    refused,
     time_problem,
 )
 from hasten.data.columns.ids import IdColumn
@@ -72,46 +72,44 @@ class _Files:
     path: Path
     times: Path | None
     separator: str
-    rules: Rules = field(default_factory=Rules)
 
     @property
-    def source(self) -> str:
-        return str(self.path) if self.times is None else f"{self.path} with {self.times.name}"
-
-    @property
-    def expected(self) -> str:
-        form = f"user item item ..., separated by {cells.separator_name(self.separator)}"
+    def rows(self) -> Rows:
+        """The lines, to report those that cannot be used."""
+        expected = f"user item item ..., separated by {cells.separator_name(self.separator)}"
         if self.times is None:
-            return form
-        return f"{form}; in {self.times.name} on the same line: user time time ..."
+            return Rows(str(self.path), expected, Rules(), self._rows)
+        expected += f"; in {self.times.name} on the same line: user time time ..."
+        return Rows(f"{self.path} with {self.times.name}", expected, Rules(), self._rows)
 
     @property
     def margin(self) -> str:
         """The characters that a line is trimmed of."""
         return " \t" if self.separator == cells.BLANKS else self.separator
 
-    def problems(self, rules: Rules) -> Iterator[Problem]:
-        """Every line, of the items or of the times, that breaks the rules."""
+    def _rows(self) -> Iterator[Row]:
+        """Every line, of the items or of the times."""
         seen: dict[str, int] = {}
         others = iter(()) if self.times is None else self._lines(self.times)
         for mine, other in zip_longest(self._lines(self.path), others):
             if mine is None:
                 assert self.times is not None
-                yield Problem(f"line {other[0]}", other[1], f"only {self.times.name} has this line")
+                yield f"line {other[0]}", other[1], f"only {self.times.name} has this line"
                 continue
             number, line, row = mine
-            reason = rules.id_problem("user", row[0])
-            if reason is None and seen.setdefault(row[0], number) != number:
+            reason = None
+            if seen.setdefault(row[0], number) != number:
                 reason = f"user {row[0]!r} has a line already (line {seen[row[0]]})"
-            if reason is None and '"' in line:
+            elif '"' in line:
                 reason = "a double quote; cells are not quoted in this format"
-            for cell in row[1:]:
-                reason = reason or rules.id_problem("item", cell)
-            if reason is None and self.times is not None:
+            elif self.times is not None:
                 reason = self._time_problem(self.times.name, row, other)
-                line = line if other is None else other[1]
-            if reason is not None:
-                yield Problem(f"line {number}", line, reason)
+                line = line if reason is None or other is None else other[1]
+            yield (
+                f"line {number}",
+                line,
+                reason or [("user", row[0]), *(("item", cell) for cell in row[1:])],
+            )
 
     @staticmethod
     def _time_problem(
@@ -147,20 +145,20 @@ def _read(_: Sample, claim: Claim) -> Columns:
     first, rest, counts = _ragged(files, files.path, encode=True)
     users = IdColumn.of(first)
     if len(np.unique(users.codes)) < len(users.codes):
-        raise refused(files, "a user has two lines")
+        raise files.rows.refused("a user has two lines")
     time = None
     if files.times is not None:
         scans.append(text.scan(text.require_file(files.times)))
         time = _times(files, files.times, counts, users)
     if any(found.last_quote >= 0 for found in scans):
-        raise refused(files, "double quotes")
-    if any(found.hexadecimal for found in scans) and next(files.problems(files.rules), None):
-        raise refused(files, "")
+        raise files.rows.refused("double quotes")
+    if any(found.hexadecimal for found in scans) and next(files.rows.problems(Rules()), None):
+        raise files.rows.refused("")
     if not len(rest):
         raise DataError(f"{files.path}: 0 interactions, no user has an item")
     empty = int(np.count_nonzero(counts == 0))
     return Columns(
-        rows=files,
+        rows=files.rows,
         ids={
             "user": IdColumn(np.repeat(users.codes, counts), users.values),
             "item": IdColumn.of(rest),
@@ -177,7 +175,7 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
     same = len(keys) == len(users) and np.array_equal(counts, lengths)
     mine, theirs = (column.values.take(pa.array(column.codes)) for column in (users, keys))
     if not same or not mine.equals(theirs):
-        raise refused(files, "the lines of the two files differ")
+        raise files.rows.refused("the lines of the two files differ")
     for kind in (pa.int64(), pa.float64()):
         try:
             values = rest.cast(kind).to_numpy()
@@ -185,7 +183,7 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
             continue
         if np.all(np.abs(values) <= MAX_TIME):
             return TimeColumn(values)
-    raise refused(files, "a time that is not a number")
+    raise files.rows.refused("a time that is not a number")
 
 
 def _ragged(files: _Files, path: Path, encode: bool) -> _Ragged:

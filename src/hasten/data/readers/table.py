@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from hasten.data.columns.checks import ID_ROLES, MAX_RATING, MAX_TIME, LocatedRows, part_of, refused
+from hasten.data.columns.checks import ID_ROLES, MAX_RATING, MAX_TIME, Rows, part_of
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.times import TimeColumn
 from hasten.data.readers.interface import Columns
@@ -26,7 +26,7 @@ class Table:
     notes: what was assumed or left out.
     """
 
-    rows: LocatedRows
+    rows: Rows
     columns: Mapping[str, pa.ChunkedArray]
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Table:
 
     def refuse(self, cause: str) -> NoReturn:
         """Raise the error that names the bad rows."""
-        raise refused(self.rows, cause)
+        raise self.rows.refused(cause)
 
     def ids(self, role: str) -> IdColumn:
         """A column of ids, dictionary-encoded: text or whole numbers."""

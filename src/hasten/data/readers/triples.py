@@ -27,6 +27,7 @@ from hasten.data.readers.interface import (
     order_note,
     position_claim,
 )
+from hasten.data.readers.recbole import atomic_header
 from hasten.errors import DataError
 
 NAME = "triples"
@@ -52,10 +53,12 @@ def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
     if separator is None:
         return "the first line has fewer than three cells"
     header = cells.stripped(first, separator)
-    if not _header_like(header, options):
+    typed = None if options.columns else atomic_header(first, separator)
+    names = [name for name, _ in typed] if typed else header
+    if not _header_like(names, options):
         return _claim_lines(beginning, separator, options, named)
     check_distinct(str(beginning.path), header)
-    roles = find_roles(str(beginning.path), header, options.columns, TRIPLE_ROLES)
+    roles = find_roles(str(beginning.path), names, options.columns, TRIPLE_ROLES)
     if isinstance(roles, str):
         return roles
     return header_claim(None, header, roles, (separator, header, beginning.lines[0][0]))

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from hasten.data.columns.checks import LocatedRows, bad_rows, printable
+from hasten.data.columns.checks import Rows, bad_rows, printable
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample, sample
 from hasten.data.readers import cells, separated
@@ -185,7 +185,7 @@ def _joined(column: IdColumn, kind: IdColumn) -> IdColumn:
     return unified(codes.reshape(-1).astype(np.int32), pa.array(labels, pa.string()))
 
 
-def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: LocatedRows) -> IdColumn:
+def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: Rows) -> IdColumn:
     """The labels of ids by the table of nodes; without a table the ids are labels already."""
     texts = column.texts()
     if nodes is None:
@@ -207,9 +207,7 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: LocatedRows) -> 
     return IdColumn(column.codes, pa.array([nodes.labels[text] for text in texts]))
 
 
-def _gather_names(
-    names: dict[str, str], column: IdColumn, name: IdColumn, rows: LocatedRows
-) -> None:
+def _gather_names(names: dict[str, str], column: IdColumn, name: IdColumn, rows: Rows) -> None:
     """Add the names of nodes. Two names for one (type, id) are refused with their line."""
     width = len(name.values)
     pairs, first = np.unique(column.codes.astype(np.int64) * width + name.codes, return_index=True)
