@@ -56,11 +56,6 @@ class IdColumn:
         texts: list[str] = self.values.cast(pa.string()).to_pylist()
         return texts
 
-    def marked(self, values: list[bool]) -> NDArray[np.bool_]:
-        """Bool [n]: the rows whose distinct value is marked."""
-        rows: NDArray[np.bool_] = np.array(values, bool)[self.codes]
-        return rows
-
 
 @dataclass(frozen=True, eq=False)
 class Ids:

@@ -137,21 +137,15 @@ def _count(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
         if missing:
             notes.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
     notes += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
-    return counts | _overlaps(graph, notes) | _leaks(graph, notes)
+    _, pair = np.unique(_keys(graph.triples, graph), return_inverse=True)
+    whole = pair * len(graph.relations) + graph.triples.relation
+    return counts | overlaps(whole, graph.part, "triple", "", notes) | _leaks(graph, notes)
 
 
 def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> Int64:
     """One integer per pair of entities: (head, tail), or (tail, head) with reverse."""
     ends = (triples.tail, triples.head) if reverse else (triples.head, triples.tail)
     return ends[0] * len(graph.entities) + ends[1]
-
-
-def _overlaps(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
-    """Triples that occur in two parts."""
-    pairs = _keys(graph.triples, graph)
-    _, pair = np.unique(pairs, return_inverse=True)
-    whole = pair * len(graph.relations) + graph.triples.relation
-    return overlaps(whole, graph.part, "triple", "", notes)
 
 
 def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:

@@ -20,6 +20,7 @@ from hasten.data.readers.columns import SYNONYMS, plain
 from hasten.data.readers.names import read_pairs
 from hasten.data.readers.recbole import atomic_header
 from hasten.data.sources import catalogue
+from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import locate
 from hasten.data.tables import Dataset, Vocabulary
 from hasten.errors import DataError
@@ -92,11 +93,15 @@ def load_with_lists(
     entry: what options.path names, if it is registered. Also returns the files beside the
     interactions, and the lists by role.
     """
+    name = None
+    if isinstance(entry, catalogue.RemoteFolder):
+        options, name, entry = fetched_options(entry, options), entry.name, None
     files = locate_knowledge(options, None if entry else options.path, kg, links)
     options = files.reading(options)
     dataset = load_dataset(options, seed, table, needs_order=False)
     lists = {role: read_list(path) for role, path in files.lists.items()}
-    return add_id_lists(dataset, lists, options), files, lists
+    dataset = add_id_lists(dataset, lists, options)
+    return replace(dataset, name=name or dataset.name), files, lists
 
 
 def add_id_lists(

@@ -18,8 +18,6 @@ from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.side_files import holds_features, locate_features
 from hasten.data.readers.features import FeatureFile, notes_on, open_features
 from hasten.data.sources import catalogue
-from hasten.data.sources.catalogue import RemoteFolder
-from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import set_name
 from hasten.data.tables import Dataset, Modality, Vocabulary
 from hasten.errors import DataError
@@ -150,8 +148,6 @@ def load_pairs(options: PairOptions, seed: int, table: object | None = None) -> 
         DataError: what is wrong, with file, line and text.
     """
     entry = None if table is not None else catalogue.registered(options.path)
-    if isinstance(entry, RemoteFolder):
-        return replace(load_pairs(fetched_options(entry, options), seed), name=entry.name)
     if options.features or (table is None and holds_features(options)):
         return load_with_feature_files(options, seed, table)[0]
     return load_with_lists(options, seed, table, entry)[0]

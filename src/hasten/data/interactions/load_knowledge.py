@@ -21,8 +21,6 @@ from hasten.data.readers.columns import TRIPLE_ROLES
 from hasten.data.readers.interface import Columns
 from hasten.data.readers.triples import read_triples
 from hasten.data.sources import catalogue
-from hasten.data.sources.catalogue import RemoteFolder
-from hasten.data.sources.fetch import fetched_options
 from hasten.data.tables import Dataset, Facts, Triples, Vocabulary
 from hasten.errors import DataError
 
@@ -36,8 +34,6 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
         DataError: what is wrong, with file, line and text.
     """
     entry = None if table is not None else catalogue.registered(options.path)
-    if isinstance(entry, RemoteFolder):
-        return replace(load_knowledge(fetched_options(entry, options), seed), name=entry.name)
     dataset, files, lists = load_with_lists(options, seed, table, entry, options.kg, options.links)
     if files.kg is not None:
         with unpacked(files.kg) as path_of_triples:

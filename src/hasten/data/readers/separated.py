@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -26,7 +26,7 @@ _QUOTE = "a double quote that does not enclose a whole cell"
 
 
 _BLOCK = 16 << 20
-_Times = Literal["int", "float", "text"]
+_IDS = pa.dictionary(pa.int32(), pa.string())
 
 
 def read(sample: Sample, claim: Claim) -> Columns:
@@ -41,7 +41,8 @@ def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> T
     lines = sample.texts[1:] if layout.header_line else sample.texts
     if not lines:
         raise DataError(f"{path}: 0 rows, only a header ({', '.join(layout.header)})")
-    first = _first_times(layout, lines)
+    cells = rows_of(lines, layout.separator) if "time" in layout.columns else []
+    first = [row[layout.columns["time"]] for row in cells if len(row) == layout.width]
     ids = [i for role, i in layout.columns.items() if role in ID_ROLES and layout.header]
     rules = Rules(time=first_rule(first), header=frozenset(layout.header[i] for i in ids))
     rows = Rows(str(path), layout.expected(), rules, partial(_rows, path, layout))
@@ -50,8 +51,8 @@ def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> T
     if found.last_quote >= 0 and not layout.quoted:
         raise rows.refused("a double quote in a file whose cells are not quoted")
     whole = all(cell.strip().lstrip("-").isdecimal() for cell in first)
-    times: _Times = "text" if rules.time != "number" else "int" if whole else "float"
-    table = _read(path, layout, rows, times)
+    numbers = [pa.int64(), pa.float64()] if whole else [pa.float64()]
+    table = _read(path, layout, rows, numbers if rules.time == "number" else [pa.string()])
     missing = found.lines - bool(layout.header_line) - table.num_rows
     if missing and missing != sum(_is_blank(line, layout) for _, line in text.lines_of(path)):
         raise rows.refused("the number of rows differs from the number of lines")
@@ -107,33 +108,23 @@ def _pairs_up(lines: bytes, separator: str) -> bool:
     return b'"' not in re.sub(pattern, b"", lines)
 
 
-def _first_times(layout: Layout, lines: list[str]) -> list[str]:
-    if "time" not in layout.columns:
-        return []
-    rows = rows_of(lines, layout.separator)
-    return [row[layout.columns["time"]] for row in rows if len(row) == layout.width]
-
-
-def _read(path: Path, layout: Layout, rows: Rows, times: _Times) -> pa.Table:
-    """The columns; on failure once more with times as floats and with runs of blanks joined."""
-    kinds: list[_Times] = ["int", "float"] if times == "int" else [times]
-    joined = [False, True] if layout.separator == BLANKS else [False]
+def _read(path: Path, layout: Layout, rows: Rows, times: list[pa.DataType]) -> pa.Table:
+    """The columns; on failure with the next type of times, and with runs of blanks joined."""
     cause = ""
-    for join_blanks in joined:
-        for kind in kinds:
+    for join_blanks in (False, True) if layout.separator == BLANKS else (False,):
+        for time in times:
             try:
-                return _arrow(path, layout, kind, join_blanks)
+                return _arrow(path, layout, time, join_blanks)
             except pa.ArrowInvalid as error:
                 cause = cause or str(error)
     raise rows.refused(cause)
 
 
-def _arrow(path: Path, layout: Layout, times: _Times, join_blanks: bool) -> pa.Table:
+def _arrow(path: Path, layout: Layout, time: pa.DataType, join_blanks: bool) -> pa.Table:
     double = layout.separator == "::"
     names = [f"c{i}" for i in range(2 * layout.width - 1 if double else layout.width)]
-    types: dict[str, pa.DataType] = {}
-    for role in layout.columns:
-        types[names[layout.position_of(role)]] = _column_type(role, times)
+    kinds = {"rating": pa.float32(), "time": time}
+    types = {names[layout.position_of(r)]: kinds.get(r, _IDS) for r in layout.columns}
     if double:  # "a::b" is read as a, an empty column, b
         types |= {name: pa.null() for name in names[1::2]}
     with text.open_bytes(path) as file:
@@ -155,14 +146,6 @@ def _arrow(path: Path, layout: Layout, times: _Times, join_blanks: bool) -> pa.T
                 strings_can_be_null=False,
             ),
         )
-
-
-def _column_type(role: str, times: _Times) -> pa.DataType:
-    if role == "rating":
-        return pa.float32()
-    if role == "time":
-        return {"int": pa.int64(), "float": pa.float64()}.get(times, pa.string())
-    return pa.dictionary(pa.int32(), pa.string())
 
 
 class _SingleBlanks(io.RawIOBase):

@@ -136,7 +136,10 @@ def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
         ends = [_looked_up(column[role], nodes, table.rows) for role in _ENDS]
     else:
         kinds = [re.sub(r"[\W\d]+$", "", name) for name in layout.header[:2]]
-        ends = [_prefixed(column[role], kind) for role, kind in zip(_ENDS, kinds, strict=True)]
+        ends = [
+            IdColumn(end.codes, pa.array([label_of(kind, name) for name in end.texts()]))
+            for end, kind in zip((column["head"], column["tail"]), kinds, strict=True)
+        ]
         codes = np.zeros(len(column["head"]), np.int32)
         column["relation"] = IdColumn(codes, pa.array([file.relation]))
     return _edges(table, column, ends)
@@ -170,10 +173,6 @@ def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> T
     return triples, names
 
 
-def _prefixed(column: IdColumn, kind: str) -> IdColumn:
-    return IdColumn(column.codes, pa.array([label_of(kind, i) for i in column.texts()]))
-
-
 def _joined(column: IdColumn, kind: IdColumn) -> IdColumn:
     """``type::id`` of every row."""
     width = len(column.values)
@@ -195,7 +194,7 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: Rows) -> IdColum
         bad, reason = [text not in nodes.labels for text in texts], f"is not in {nodes.path}"
         remedy = "add the nodes to the table, or leave out the edges"
     if any(bad):
-        marked = np.flatnonzero(column.marked(bad))
+        marked = np.flatnonzero(np.array(bad)[column.codes])
         raise bad_rows(
             [(rows, len(column))],
             marked,
