@@ -13,8 +13,7 @@ from hasten.config import (
     KnowledgeOptions,
     TypedGraphOptions,
 )
-from hasten.data.columns.text import sample
-from hasten.data.graph.files import located
+from hasten.data.graph.files import claims_triples, located
 from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.graph.load_typed import holds_typed
 from hasten.data.interactions.load import load_dataset
@@ -27,7 +26,6 @@ from hasten.data.interactions.side_files import (
     locate_knowledge,
 )
 from hasten.data.readers import triples, typed
-from hasten.data.readers.interface import Claim
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import holds_events, locate
 from hasten.data.tables import AnyDataset
@@ -84,11 +82,9 @@ def readings(options: AnyDataOptions) -> list[str]:
 
 
 def _claims_triples(options: AnyDataOptions, named: bool) -> bool:
-    try:
-        with located(options) as place:
-            return isinstance(triples.claim(sample(place.parts[0][0]), options, named), Claim)
-    except (DataError, UsageError):
-        return False
+    with suppress(DataError, UsageError), located(options) as place:
+        return claims_triples(place.parts[0][0], options, named)
+    return False
 
 
 def interactions_beside(options: AnyDataOptions) -> FeatureOptions:

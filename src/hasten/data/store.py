@@ -139,29 +139,25 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         HastenError: a file cannot be written.
     """
     with os_errors_as(HastenError, "cannot be written", folder):
-        return _save(dataset, folder)
-
-
-def _save(dataset: AnyDataset, folder: Path) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, table in _tables(dataset).items():
-        with atomic_path(folder / name) as temporary:
-            pq.write_table(table, temporary)
-    mark = fingerprint(dataset)
-    described = {
-        "version": FORMAT_VERSION,
-        "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
-        "typed": isinstance(dataset, KnowledgeGraph) and dataset.typed,
-        "facts": isinstance(dataset, Dataset) and dataset.facts is not None,
-        "name": dataset.name,
-        "split": dataset.split,
-        "fingerprint": mark,
-        "features": save_features(_modalities(dataset), folder),
-        "source": asdict(dataset.source),
-    }
-    text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(folder / DESCRIPTION, text.encode())
-    return mark
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in _tables(dataset).items():
+            with atomic_path(folder / name) as temporary:
+                pq.write_table(table, temporary)
+        mark = fingerprint(dataset)
+        described = {
+            "version": FORMAT_VERSION,
+            "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
+            "typed": isinstance(dataset, KnowledgeGraph) and dataset.typed,
+            "facts": isinstance(dataset, Dataset) and dataset.facts is not None,
+            "name": dataset.name,
+            "split": dataset.split,
+            "fingerprint": mark,
+            "features": save_features(_modalities(dataset), folder),
+            "source": asdict(dataset.source),
+        }
+        text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(folder / DESCRIPTION, text.encode())
+        return mark
 
 
 def _modalities(dataset: AnyDataset) -> tuple[Modality, ...]:

@@ -131,10 +131,10 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
     candidates = [p for p in data_files(folder) if p not in beside]
     graphs = [p for p in candidates if is_graph(p)]
     parts: tuple[tuple[Path, int | None], ...] = part_files(folder, candidates)
-    if not parts or (graphs and not _claimed(parts[0][0], options)):
-        readable = [p for p in candidates if _claimed(p, options)]
+    if not parts or (graphs and not claims_triples(parts[0][0], options)):
+        readable = [p for p in candidates if claims_triples(p, options)]
         if len(readable) > 1:  # exact names first, then what can be nothing but triples
-            certain = [p for p in readable if _claimed(p, options, named=False)]
+            certain = [p for p in readable if claims_triples(p, options, named=False)]
             readable = next((f for f in (graphs, certain) if len(f) == 1), readable)
         if len(readable) != 1:
             listed = ", ".join(p.name for p in readable or candidates) or "nothing"
@@ -147,7 +147,8 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
     return Files(set_name(folder), str(folder), parts, notes=unused_note(candidates, parts))
 
 
-def _claimed(path: Path, options: TripleOptions, named: bool = True) -> bool:
+def claims_triples(path: Path, options: TripleOptions, named: bool = True) -> bool:
+    """Whether a file can be read as triples; named: the user asked for triples."""
     try:
         return isinstance(reader.claim(sample(path), options, named), Claim)
     except DataError:
