@@ -13,9 +13,8 @@ from hasten.config import (
     KnowledgeOptions,
     TypedGraphOptions,
 )
-from hasten.data.graph.files import claims_triples, located
+from hasten.data.graph.files import claims_triples, holds_typed, located
 from hasten.data.graph.load import load_graph, with_node_features
-from hasten.data.graph.load_typed import holds_typed
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features
 from hasten.data.interactions.load_knowledge import load_knowledge

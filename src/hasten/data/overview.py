@@ -14,8 +14,7 @@ from hasten.config import AnyDataOptions, DataOptions
 from hasten.data.columns.text import lines_of
 from hasten.data.columns.times import show
 from hasten.data.detect import interactions_beside, load_any, readings
-from hasten.data.graph.files import located
-from hasten.data.graph.load_typed import holds_typed, typed_files
+from hasten.data.graph.files import holds_typed, located, typed_files
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.interactions.side_files import locate_features, locate_knowledge, unpacked
 from hasten.data.readers import Claim, recognize, triples

@@ -12,7 +12,10 @@ from pathlib import Path
 from hasten.config import TripleOptions
 from hasten.data.columns.text import file_digest, sample
 from hasten.data.readers import triples as reader
+from hasten.data.readers import typed
 from hasten.data.readers.interface import Claim
+from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, EdgeFile
+from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.files import (
     Files,
@@ -25,7 +28,7 @@ from hasten.data.sources.files import (
     stem,
     unused_note,
 )
-from hasten.errors import DataError
+from hasten.errors import DataError, UsageError
 
 #: conventional names of dictionaries, without their ending
 _ENTITY_FILES = ("node_dict", "entity_dict", "entities", "entity2id", "node2id", "entity_ids")
@@ -33,6 +36,7 @@ _RELATION_FILES = ("rel_dict", "relation_dict", "relations", "relation2id", "rel
 _NAME_FILES = ("edge_map",)
 _DICTIONARY_ENDINGS = (".txt", ".tsv", ".dict", ".json", ".csv")
 _ARCHIVE_ENDING = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz|zip)$", re.IGNORECASE)
+_OF_TYPED = ("nodes", "edges", "node_types", "edge_types", "symmetric")
 
 
 @contextmanager
@@ -153,3 +157,68 @@ def claims_triples(path: Path, options: TripleOptions, named: bool = True) -> bo
         return isinstance(reader.claim(sample(path), options, named), Claim)
     except DataError:
         return False
+
+
+def holds_typed(options: TripleOptions) -> bool:
+    """Whether the options name a typed graph: by an option, or by the header of the first file.
+
+    Raises:
+        UsageError: options of typed graphs for data that are not typed.
+    """
+    if options.format is not None:
+        found = options.format in SUMMARIES
+    elif options.edges or options.nodes:
+        found = True
+    else:
+        found = _first_claims(options)
+    given = [f"data.{key}" for key in _OF_TYPED if getattr(options, key)]
+    if given and not found:
+        raise UsageError(f"{', '.join(given)}: these data hold no typed edges")
+    return found
+
+
+def _first_claims(options: TripleOptions) -> bool:
+    path = options.train or options.path
+    if path is None:
+        return False
+    if options.train is None and not Path(path).exists():
+        entry = catalogue.CATALOGUE.get(path)
+        return entry is not None and entry.kind == "typed"
+    try:
+        first = _edge_files(options)[0][0]
+        return typed.claim(sample(first)) is not None
+    except DataError:
+        return False
+
+
+def typed_files(options: TripleOptions) -> list[EdgeFile]:
+    """Every file of edges, and how it is read."""
+    named = options.format in SUMMARIES and options.format != EDGE_FILES
+    form = str(options.format) if named else ""
+    default = "" if options.nodes is None else METAEDGES
+    return [typed.open_edge_file(*found, form, default) for found in _edge_files(options)]
+
+
+def _edge_files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
+    """(file, its part, its relation) of every file of edges."""
+    path = None if options.path is None else Path(options.path)
+    if options.edges:
+        if path is not None and not path.is_dir():
+            raise UsageError("data.edges names files: data.path is the folder that they lie in")
+        found = sorted(options.edges.items())
+        return [(resolve(f"edges.{name}", file, path), None, name) for name, file in found]
+    return [
+        (file, part, None) for file, part in located_parts(options, path, _edges_in_folder).parts
+    ]
+
+
+def _edges_in_folder(folder: Path) -> Files:
+    """The parts in a folder, or its only file of typed edges."""
+    candidates = data_files(folder)
+    if parts := part_files(folder, candidates):
+        return Files(set_name(folder), str(folder), parts)
+    edges = [p for p in candidates if typed.claim(sample(p)) is not None]
+    if len(edges) != 1:
+        listed = ", ".join(p.name for p in edges or candidates) or "nothing"
+        raise DataError(f"{folder}: one file of typed edges is expected: {listed}. Name it")
+    return Files(set_name(folder), str(folder), ((edges[0], None),))

@@ -15,21 +15,23 @@ from hasten.config import TripleOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
 from hasten.data.graph.assemble import GraphRead, assemble_graph
-from hasten.data.graph.files import located
-from hasten.data.graph.load_typed import holds_typed, read_typed
+from hasten.data.graph.files import holds_typed, located, typed_files
 from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.graph.vocabularies import Dictionary, read_dictionary, read_relation_names
 from hasten.data.readers import triples, typed
 from hasten.data.readers.arrow import as_arrow, open_memory
 from hasten.data.readers.columns import TRIPLE_ROLES
 from hasten.data.readers.features import open_features
+from hasten.data.readers.interface import Columns
 from hasten.data.readers.names import read_names
+from hasten.data.readers.node_table import NodeTable, read_nodes
 from hasten.data.sources import catalogue
 from hasten.data.sources.fetch import fetched_options
-from hasten.data.sources.files import Files, refuse_options
-from hasten.data.tables import KnowledgeGraph, Modality
+from hasten.data.sources.files import Files, refuse_options, resolve, set_name
+from hasten.data.tables import TYPE_MARK, KnowledgeGraph, Modality
 from hasten.errors import DataError, UsageError, did_you_mean
 
+_NODE_TABLES = ("nodes.tsv", "nodes.csv")
 _OF_FILES = ("format", "train", "valid", "test", "separator", "entities", "relations")
 
 
@@ -52,7 +54,7 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
         return assemble_graph(read, options, seed)
     name, entry = None, catalogue.registered(options.path)
     if entry is None and holds_typed(options):
-        return assemble_graph(read_typed(options), options, seed)
+        return assemble_graph(_read_typed(options), options, seed)
     if entry is not None:
         if entry.kind not in ("triples", "typed"):
             raise DataError(f"{options.path} holds interactions, not triples")
@@ -63,6 +65,41 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
         read = _read(place, options)
         read.name = name or read.name
         return assemble_graph(read, options, seed)
+
+
+def _read_typed(options: TripleOptions) -> GraphRead:
+    """Read the edges of the files."""
+    files = typed_files(options)
+    nodes = _nodes(options, files[0])
+    read: list[tuple[Columns, int | None]] = []
+    names: dict[str, str] = {} if nodes is None else dict(nodes.names)
+    for file in files:
+        columns, found = typed.read_edges(file, nodes)
+        for label, name in found.items():
+            if names.setdefault(label, name) != name:
+                kind, _, node = label.partition(TYPE_MARK)
+                raise DataError(
+                    f"{file.path}: duplicate ({kind}, {node}): named {name!r} here and "
+                    f"{names[label]!r} in another file"
+                )
+        read.append((columns, file.part))
+    where = Path(options.path or options.train or files[0].path)
+    digests = () if nodes is None else (file_digest(nodes.path),)
+    forms = "+".join(dict.fromkeys(file.form for file in files))
+    name, path = set_name(where), str(where)
+    return GraphRead(name, path, forms, read, names=names, files=digests, typed=True, nodes=nodes)
+
+
+def _nodes(options: TripleOptions, first: typed.EdgeFile) -> NodeTable | None:
+    """The table of nodes that an option names, or that is in the folder of the edges."""
+    if options.nodes is not None:
+        if options.edges:
+            raise UsageError("data.nodes has no effect with data.edges, whose headers name types")
+        path = None if options.path is None else Path(options.path)
+        return read_nodes(resolve("nodes", options.nodes, path))
+    beside = [first.path.with_name(name) for name in _NODE_TABLES] if not options.edges else []
+    found = [path for path in beside if path.is_file()]
+    return read_nodes(found[0]) if found and first.form == typed.METAEDGES else None
 
 
 def _sample(entry: catalogue.Sample, options: TripleOptions) -> GraphRead:
