@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasten.config import InteractionOptions
-from hasten.data.interactions import splits
+from hasten.data import splits
 from hasten.data.interactions.load import load_dataset
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64, matches
 from hasten.config import TripleOptions
-from hasten.data.columns.parts import given_parts, overlaps
 from hasten.data.graph import policies
-from hasten.data.graph.splits import random_parts
-from hasten.data.graph.typed_links import chosen_edges, link_parts, stored_links
+from hasten.data.graph.typed_links import chosen_edges, stored_links
 from hasten.data.graph.vocabularies import Dictionary, index_triples
 from hasten.data.readers.interface import Read
 from hasten.data.readers.names import with_names
 from hasten.data.readers.node_table import NodeTable
+from hasten.data.splits import given_parts, link_parts, overlaps, random_parts
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples
 from hasten.errors import DataError
 

@@ -13,10 +13,8 @@ import pyarrow as pa
 
 from hasten.arrays import Int64
 from hasten.config import TripleOptions
-from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
 from hasten.data.graph.node_types import symmetric_relations, type_codes
-from hasten.data.graph.splits import held_out
 from hasten.data.readers.interface import Read
 from hasten.data.readers.node_table import NodeTable
 from hasten.data.tables import TYPE_MARK, Triples, Vocabulary
@@ -186,30 +184,3 @@ def _in_both_directions(
     )
     order = np.argsort(rows, kind="stable")
     return both.take(order), rows[order]
-
-
-def link_parts(
-    triples: Triples, shares: tuple[float, float, float], seed: int
-) -> tuple[np.ndarray, str]:
-    """A random split of every relation's links by shares. Every node keeps a training edge.
-
-    A link is an unordered pair of nodes under a relation, so an edge and its reverse are always in
-    the same part. In a random order, the first link of each node and of each relation stays in
-    train.
-
-    Raises:
-        DataError: nothing is left for a part that should not be empty.
-    """
-    count = int(max(triples.head.max(), triples.tail.max())) + 1 if len(triples) else 0
-    low, high = np.minimum(triples.head, triples.tail), np.maximum(triples.head, triples.tail)
-    _, first, link = np.unique(
-        (triples.relation * count + low) * count + high, return_index=True, return_inverse=True
-    )
-    links = Triples(low[first], triples.relation[first], high[first])
-    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 2), len(links))
-    part = held_out(links, links.relation, shares, random, "every node and relation keeps an edge")
-    words = "/".join(f"{share:g}" for share in shares)
-    return part[link.reshape(-1)], (
-        f"ratio {words} of every relation's edges with their reverses, at random (seed {seed}), "
-        "no node unseen in train"
-    )

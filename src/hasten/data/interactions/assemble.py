@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import InteractionOptions
+from hasten.data import splits
 from hasten.data.columns import ids, times
 from hasten.data.columns.checks import counted
-from hasten.data.columns.parts import given_parts, overlaps
-from hasten.data.interactions import clean, splits
+from hasten.data.interactions import clean
 from hasten.data.readers import names
 from hasten.data.readers.interface import Read
+from hasten.data.splits import given_parts, overlaps
 from hasten.data.tables import (
     PART_NAMES,
     TEST,

@@ -1,4 +1,4 @@
-"""Split interactions, sorted by user and time, into train, valid and test."""
+"""Splits of interactions, triples and links into train, valid and test; overlaps of the parts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,45 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, distinct
 from hasten.data.columns import counter_random as counter
-from hasten.data.tables import TEST, TRAIN, VALID
+from hasten.data.columns.checks import counted
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Triples
 from hasten.errors import DataError
 
 Parts = NDArray[np.int8]
+Shares = tuple[float, float, float]
 #: a user with fewer interactions is only trained on, never evaluated
 MIN_EVENTS = 3
 #: a user with fewer train items has none in the validation part
 MIN_CARVED = 5
+
+
+def given_parts(part: Parts | None, noun: str, remedy: str) -> tuple[Parts, str]:
+    """The split that the files or a column give. noun: "event" or "triple".
+
+    Raises:
+        DataError: there is none, or no training row.
+    """
+    if part is None:
+        raise DataError(f"data.split=given, but the data name no parts: give {remedy}")
+    if not np.any(part == TRAIN):
+        raise DataError(f"the given split has no training {noun}")
+    names = [name for number, name in enumerate(PART_NAMES) if np.any(part == number)]
+    return part, f"given parts ({', '.join(names)})"
+
+
+def overlaps(keys: Int64, part: Parts, noun: str, of: str, notes: list[str]) -> dict[str, int]:
+    """How many keys are in two parts; notes are appended to ``notes``."""
+    in_part = [distinct(keys[part == p]) for p in (TRAIN, VALID, TEST)]
+    counts = {}
+    for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
+        count = int(np.isin(in_part[second], in_part[first], assume_unique=True).sum())
+        both = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
+        counts[f"{noun}s_in_{both.replace(' ', '_')}"] = count
+        if count:
+            notes.append(f"overlap: {counted(count, noun)}{of} in both {both}")
+    return counts
 
 
 def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
@@ -43,7 +72,7 @@ def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
 def ratio(
     user: Int64,
     users: int,
-    shares: tuple[float, float, float],
+    shares: Shares,
     order: Literal["time", "random"],
     seed: int,
     timed: bool,
@@ -127,3 +156,74 @@ def _counts(user: Int64, users: int) -> tuple[Int64, Int64]:
     """The number of interactions of each user [U], and where they end [U]."""
     counts = np.bincount(user, minlength=users)
     return counts, np.cumsum(counts)
+
+
+def random_parts(triples: Triples, shares: Shares, seed: int) -> tuple[Parts, str]:
+    """A random split by shares, from the seed. Every entity and relation keeps a training triple.
+
+    Raises:
+        DataError: too few triples for a part that should not be empty.
+    """
+    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 1), len(triples))
+    group = np.zeros(len(triples), np.int64)
+    part = _held_out(triples, group, shares, random, "every entity and relation keeps a triple")
+    words = "/".join(f"{share:g}" for share in shares)
+    return part, f"ratio {words} of the triples, at random (seed {seed}), none unseen in train"
+
+
+def _held_out(
+    triples: Triples, group: Int64, shares: Shares, random: NDArray[np.uint64], because: str
+) -> Parts:
+    """The part of each triple: shares of every group, in the order of random numbers.
+
+    The first triple of each entity and of each relation stays in train; of the others in a group,
+    the last ones become test, those before them valid. because: why a part may stay empty.
+
+    Raises:
+        DataError: nothing is left for a part that should not be empty.
+    """
+    order = np.argsort(random)
+    ends = np.stack([triples.head, triples.tail], axis=1)[order]
+    first = np.zeros(len(triples), bool)
+    first[np.unique(ends.reshape(-1), return_index=True)[1] // 2] = True
+    first[np.unique(triples.relation[order], return_index=True)[1]] = True
+    part = np.full(len(triples), TRAIN, np.int8)
+    for number, size in enumerate(np.bincount(group).tolist()):
+        free = order[~first & (group[order] == number)]
+        end = len(free)
+        for which in (TEST, VALID):
+            taken = free[max(0, end - round(size * shares[which])) : end]
+            part[taken] = which
+            end -= len(taken)
+    for which in (TEST, VALID):
+        if shares[which] and not (part == which).any():
+            raise DataError(
+                f"data.ratios: of {len(triples):,} triples none is left for {PART_NAMES[which]}, "
+                f"because {because} in train: name the parts, or lower the shares"
+            )
+    return part
+
+
+def link_parts(triples: Triples, shares: Shares, seed: int) -> tuple[Parts, str]:
+    """A random split of every relation's links by shares. Every node keeps a training edge.
+
+    A link is an unordered pair of nodes under a relation, so an edge and its reverse are always in
+    the same part. In a random order, the first link of each node and of each relation stays in
+    train.
+
+    Raises:
+        DataError: nothing is left for a part that should not be empty.
+    """
+    count = int(max(triples.head.max(), triples.tail.max())) + 1 if len(triples) else 0
+    low, high = np.minimum(triples.head, triples.tail), np.maximum(triples.head, triples.tail)
+    _, first, link = np.unique(
+        (triples.relation * count + low) * count + high, return_index=True, return_inverse=True
+    )
+    links = Triples(low[first], triples.relation[first], high[first])
+    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 2), len(links))
+    part = _held_out(links, links.relation, shares, random, "every node and relation keeps an edge")
+    words = "/".join(f"{share:g}" for share in shares)
+    return part[link.reshape(-1)], (
+        f"ratio {words} of every relation's edges with their reverses, at random (seed {seed}), "
+        "no node unseen in train"
+    )
