@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from typing import Literal
 
 import numpy as np
@@ -222,7 +222,8 @@ def broken_rules(sources: Sequence[Rows], rules: Rules, cause: str, remedy: str 
     cause: what failed while reading by columns; reported if no single row breaks a rule.
     """
     problems = chain.from_iterable(source.problems(rules) for source in sources)
-    return _refusal(sources, problems, cause, remedy)
+    shown = list(islice(problems, SHOWN))
+    return _refusal(sources, shown, len(shown) + sum(1 for _ in problems), cause, remedy)
 
 
 def bad_rows(
@@ -232,36 +233,23 @@ def bad_rows(
     remedy: str,
 ) -> DataError:
     """The error for given rows. sources: files with their number of rows; rows: over all files."""
-    rows = np.sort(rows)
-
-    def problems() -> Iterator[Problem]:
-        start, shown = 0, 0
-        for source, count in sources:
-            mine = rows[(rows >= start) & (rows < start + count)]
-            first = mine[: SHOWN - shown]
-            shown += len(first)
-            located = source.locate(first - start) if len(first) else iter(())
-            for row, (where, text) in zip(first.tolist(), located, strict=True):
-                place = f"{source.source}, {where}" if len(sources) > 1 else where
-                yield place, text, reason if isinstance(reason, str) else reason(row)
-            for _ in range(len(mine) - len(first)):
-                yield "line", "", ""
-            start += count
-
-    return _refusal([source for source, _ in sources], problems(), "", remedy)
+    first = np.sort(rows)[:SHOWN]
+    shown: list[Problem] = []
+    start = 0
+    for source, count in sources:
+        mine = first[(first >= start) & (first < start + count)]
+        for row, (where, text) in zip(mine.tolist(), source.locate(mine - start), strict=True):
+            place = f"{source.source}, {where}" if len(sources) > 1 else where
+            shown.append((place, text, reason if isinstance(reason, str) else reason(row)))
+        start += count
+    return _refusal([source for source, _ in sources], shown, len(rows), "", remedy)
 
 
 def _refusal(
-    sources: Sequence[Rows], problems: Iterable[Problem], cause: str, remedy: str
+    sources: Sequence[Rows], shown: Sequence[Problem], total: int, cause: str, remedy: str
 ) -> DataError:
     """The error that lists the first problems, their number, and the expected form."""
     name, expected = ", ".join(source.source for source in sources), sources[0].expected
-    shown: list[Problem] = []
-    total = 0
-    for problem in problems:
-        total += 1
-        if len(shown) < SHOWN:
-            shown.append(problem)
     if not shown:
         return DataError(f"{name}: {cause}\nexpected: {expected}")
     rows = "row" if shown[0][0].startswith("row") else "line"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ class Selection:
     triples: Triples
     part: NDArray[np.int8]
     row: Int64
-    counts: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    counts: dict[str, Any]
+    notes: list[str]
 
     def take(self, rows: NDArray[np.bool_] | Int64) -> None:
         """Keep these triples only, in this order."""

@@ -77,9 +77,7 @@ def git_name(path: Path) -> str:
     """``git:`` and the Git blob hash of a file."""
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return GIT + digest.hexdigest()
+        return GIT + hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 #: the sets that ``hasten data fetch`` downloads
