@@ -110,11 +110,8 @@ def unite(role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[
     labels = pc.unique(united)
     labels = labels.take(pc.array_sort_indices(labels))
     order = np.asarray(pc.index_in(united, value_set=labels), np.int32)
-    codes, start = [], 0
-    for column in columns:
-        stop = start + len(column.values)
-        codes.append(order[start:stop][column.codes])
-        start = stop
+    parts = np.split(order, np.cumsum([len(column.values) for column in columns])[:-1])
+    codes = [part[column.codes] for part, column in zip(parts, columns, strict=True)]
     return Ids(labels, codes, notes)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -70,15 +71,14 @@ def claim(beginning: Sample) -> tuple[str, Claim] | None:
     """The format of a file whose header is one of typed edges, and how it is read."""
     if not beginning.lines:
         return None
-    for separator in _SEPARATORS:
+    for separator, (form, known) in product(_SEPARATORS, _FORMS.items()):
         header = cells.stripped(beginning.texts[0], separator)
         plain = [cell.lower() for cell in header]
-        for form, known in _FORMS.items():
-            if all(name in plain for name in _required(known)):
-                check_distinct(str(beginning.path), [name for name in plain if name in known])
-                roles = {known[n]: i for i, n in enumerate(plain) if n in known}
-                text = separator, header, beginning.lines[0][0]
-                return form, header_claim(None, header, roles, text)
+        if all(name in plain for name in _required(known)):
+            check_distinct(str(beginning.path), [name for name in plain if name in known])
+            roles = {known[n]: i for i, n in enumerate(plain) if n in known}
+            text = separator, header, beginning.lines[0][0]
+            return form, header_claim(None, header, roles, text)
     return None
 
 
