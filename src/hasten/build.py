@@ -23,7 +23,7 @@ from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
-from hasten.data.refit import refitted
+from hasten.data.splits import refitted
 from hasten.data.store import fingerprint
 from hasten.data.tables import TEST, VALID, AnyDataset
 from hasten.distributed.processes import Processes

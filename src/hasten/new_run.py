@@ -14,7 +14,7 @@ from hasten.build import (
     load_data,
     ranking_tasks,
 )
-from hasten.data.refit import require_validation
+from hasten.data.splits import require_validation
 from hasten.data.store import describe_data, save_dataset, stored_files
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes

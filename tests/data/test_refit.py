@@ -15,7 +15,7 @@ from hasten.config import InteractionOptions, TripleOptions
 from hasten.config_loading.build import build_config
 from hasten.data.graph.load import load_graph
 from hasten.data.interactions.load import load_dataset
-from hasten.data.refit import refitted
+from hasten.data.splits import refitted
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.distributed.processes import Processes
 from hasten.errors import ConfigurationError, DataError, Interrupted

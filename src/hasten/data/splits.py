@@ -1,7 +1,8 @@
-"""Splits of interactions, triples and links into train, valid and test; overlaps of the parts."""
+"""Splits of interactions, triples and links into train, valid and test; overlaps; refit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64, distinct
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
-from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, Triples
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, KnowledgeGraph, Triples
 from hasten.errors import DataError
 
 Parts = NDArray[np.int8]
@@ -227,3 +228,26 @@ def link_parts(triples: Triples, shares: Shares, seed: int) -> tuple[Parts, str]
         f"ratio {words} of every relation's edges with their reverses, at random (seed {seed}), "
         "no node unseen in train"
     )
+
+
+def require_validation(dataset: AnyDataset) -> None:
+    """Raise DataError if there is no validation part."""
+    if not (dataset.part == VALID).any():
+        raise DataError(f"{dataset.name}: data.refit=true, but there is no validation part")
+
+
+def refitted(dataset: AnyDataset) -> AnyDataset:
+    """The dataset with its validation part moved into the training part; test stays as it is.
+
+    Raises:
+        DataError: there is no validation part.
+    """
+    require_validation(dataset)
+    moved = dataset.part == VALID
+    part = np.where(moved, TRAIN, dataset.part).astype(np.int8)
+    note = f"{int(moved.sum()):,} of validation are trained on (data.refit)"
+    source = dataset.source.plus([note], train=int(np.sum(part == TRAIN)), valid=0)
+    split = f"{dataset.split}, refitted on train and validation"
+    if isinstance(dataset, KnowledgeGraph):
+        dataset = replace(dataset, rank_last=dataset.rank_last & ~moved)
+    return replace(dataset, part=part, split=split, source=source)
