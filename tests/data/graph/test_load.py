@@ -113,6 +113,10 @@ def test_headers_tables_and_parquet(tmp_path):
     assert facts(load(csv, **options)) == EXPECTED
     assert facts(load(tmp_path / "facts.parquet", **options)) == EXPECTED
     assert facts(load_graph(TripleOptions(**options), 0, columns)) == EXPECTED
+    atomic = tmp_path / "facts.kg"
+    header = ("head_id:token", "relation_id:token", "tail_id:token")
+    atomic.write_text("\n".join("\t".join(row) for row in [header, *rows]))
+    assert facts(load(atomic, **options)) == EXPECTED
     named = {"head": "object", "relation": "predicate", "tail": "subject"}
     assert ("b", "r", "a") in facts(load(csv, columns=named, **options))
 
