@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from hasten import registry
+from hasten.distributed import launch
 from hasten.testing import check_model
+from tests import forked
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 _CODE = re.compile(r"<!-- tested: model (\w+) -->\n```python\n(.*?)```", re.DOTALL)
@@ -35,8 +36,7 @@ def package(tmp_path, monkeypatch):
     points = [f"{name} = {name}:{kind}" for name, (_, kind) in EXAMPLES.items()]
     (about / "entry_points.txt").write_text("\n".join(["[hasten.models]", *points, ""]))
     monkeypatch.syspath_prepend(about.parent)
-    others = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(about.parent), others])))
+    monkeypatch.setattr(launch, "subprocess", forked)
     registry._foreign_entries.cache_clear()
     yield found
     registry._foreign_entries.cache_clear()

@@ -19,12 +19,14 @@ from hasten.models.typed_graph.jaccard import jaccard_pairs
 from hasten.ops.attention.edge_attention import edge_attention
 from hasten.ops.graph.typed_edges import TypedEdges
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    torch_geometric = pytest.importorskip("torch_geometric", reason="pip install torch_geometric")
-
-
 SIZES, ENDS, HEADS = (60, 90, 50), [[0, 1], [2, 2], [1, 0], [1, 2]], 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch_geometric():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torch_geometric", reason="pip install torch_geometric")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from bench import column_sharding, scaling
+from tests import forked
 
 
 def test_rounds_alternate_and_ratios_are_within_rounds(tmp_path, monkeypatch, capsys):
@@ -79,10 +80,11 @@ def test_one_process_is_what_others_are_compared_with(tmp_path):
         scaling.main(["--epochs", "2"], tmp_path)
 
 
-def test_a_layer_in_columns_gives_what_a_repeated_one_gives(shared_data, tmp_path):
+def test_a_layer_in_columns_gives_what_a_repeated_one_gives(shared_data, tmp_path, monkeypatch):
     if not (shared_data / "cf_amazon-book_noKG").is_dir():
         pytest.skip("the pairs of Amazon-book are not at hand")
-    column_sharding.main(["--scale", "0.002", "--rounds", "2", "--provisional"], tmp_path)
+    monkeypatch.setattr(column_sharding, "subprocess", forked)
+    column_sharding.main(["--scale", "0.002", "--rounds", "1", "--provisional"], tmp_path)
     (file,) = tmp_path.glob("*-column-sharding-2.json")
     found = json.loads(file.read_text())
     assert found["settings"]["differ"] < 1e-6

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from hasten.cli.main import main
+from hasten.distributed import launch
+from tests import forked
 from tests.models.multimodal.modal_data import write_features
 
 ITEMS = 24
@@ -31,6 +33,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("model", ["mmgcn", "dragon"])
 def test_two_processes_train_what_one_does(model, folder, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(launch, "subprocess", forked)
     shown = []
     for devices in (1, 2):
         arguments = ["train", model, str(folder), "--out", str(tmp_path / str(devices))]

@@ -12,6 +12,8 @@ import pytest
 
 from hasten.cli.main import main
 from hasten.cli.output import show_rows
+from hasten.distributed import launch
+from tests import forked
 from tests.contract.cases import graph, sequences
 
 CONVE = ["--set", "model.width=9", "--set", "model.channels=2", "--set", "checkpoint.keep=9"]
@@ -106,6 +108,7 @@ def test_files_parts_and_several_checkpoints(folder, capfd, tmp_path):
 
 def test_two_processes_write_what_one_does(folder, capfd, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(launch, "subprocess", forked)
     files = []
     for devices, options in (
         (1, ["--part", "test"]), (2, ["--part", "test"]), (1, ["--self"]), (2, ["--self"]),

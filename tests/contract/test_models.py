@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,12 @@ FIRST_COMPILED = {case.model: case for case in reversed(COMPILED)}
 each_compiled_model = pytest.mark.parametrize(
     "case", FIRST_COMPILED.values(), ids=FIRST_COMPILED.keys()
 )
+#: fewer blocks, lengths and groups of queries to trace: the others are traced alike
+SHORTER = {
+    "sasrec": {"model__blocks": 1, "model__max_length": 5},
+    "tisasrec": {"model__blocks": 1},
+    "conve": {"training__batch_size": 16},
+}
 each_trained = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case.label)
 
 
@@ -49,9 +57,22 @@ def train(case: ModelCase, out: Path, **settings: Any) -> api.Result:
     return api.train(case.model, case.data, settings=merged, out=str(out), quiet=True)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Callable[..., api.Result]:
+    """A function that trains a case once with the same settings; its runs are only read."""
+    folder = tmp_path_factory.mktemp("trained")
+
+    @cache
+    def run_of(case: str, **settings: Any) -> api.Result:
+        out = folder / "-".join([case, *map(str, settings.values())])
+        return train(next(each for each in CASES if each.label == case), out, **settings)
+
+    return lambda case, **settings: run_of(case.label, **settings)
+
+
 @each
-def test_trains_and_reports(case, tmp_path):
-    result = train(case, tmp_path / "run")
+def test_trains_and_reports(case, trained):
+    result = trained(case)
     if case.triples:
         assert set(result.metrics) == {"mrr", "hits@1", "hits@3", "hits@10", "mr", "amri"}
         assert result.metrics["mr"] >= 1
@@ -61,9 +82,9 @@ def test_trains_and_reports(case, tmp_path):
         assert all(0 <= value <= 1 for value in result.metrics.values())
         assert "full ranking" in result.protocol
     for name in ("config.yaml", "environment.json", "data.json", "metrics.json", "metrics.jsonl"):
-        assert (tmp_path / "run" / name).is_file(), name
+        assert (result.path / name).is_file(), name
     for name in ("best", "final"):
-        assert (tmp_path / "run" / name / "manifest.json").is_file()
+        assert (result.path / name / "manifest.json").is_file()
 
 
 @each_trained
@@ -78,11 +99,11 @@ def test_learns_what_is_planted(case, tmp_path):
 
 
 @each
-def test_same_seed_same_result(case, tmp_path):
-    train(case, tmp_path / "a")
+def test_same_seed_same_result(case, trained, tmp_path):
+    first = trained(case).path
     train(case, tmp_path / "b")
-    assert_same(tmp_path / "a", tmp_path / "b")
-    assert training_log(tmp_path / "a") == training_log(tmp_path / "b")
+    assert_same(first, tmp_path / "b")
+    assert training_log(first) == training_log(tmp_path / "b")
 
 
 @each_trained
@@ -99,11 +120,10 @@ def test_averages_stand_beside_the_same_weights(case, tmp_path):
 
 
 @each_trained
-def test_another_seed_another_result(case, tmp_path):
-    train(case, tmp_path / "a")
+def test_another_seed_another_result(case, trained, tmp_path):
     train(case, tmp_path / "b", seed=1)
     with pytest.raises(AssertionError, match="differs"):
-        assert_same(tmp_path / "a", tmp_path / "b")
+        assert_same(trained(case).path, tmp_path / "b")
 
 
 @pytest.mark.parametrize("epochs", [6, pytest.param(34, marks=pytest.mark.slow)])
@@ -141,23 +161,23 @@ def test_micro_batches_change_nothing(case, tmp_path):
 
 
 @each
-def test_saves_and_reloads_to_the_same_scores(case, tmp_path):
-    result = train(case, tmp_path / "run")
+def test_saves_and_reloads_to_the_same_scores(case, trained):
+    result = trained(case)
     dataset = result.loaded.dataset
     task = ranking_task(dataset, TEST, result.loaded.config.evaluation, 0)
     queries = task.queries
     with torch.inference_mode():
         first = result.loaded.model.scorer(queries).block(0, task.item_count)
-        again = api.load(tmp_path / "run").model.scorer(queries).block(0, task.item_count)
+        again = api.load(result.path).model.scorer(queries).block(0, task.item_count)
     assert first.shape == (len(queries), task.item_count)
     assert torch.isfinite(first).all()
     assert torch.equal(first, again)
 
 
 @each
-def test_evaluates_the_same_in_any_share(case, tmp_path):
+def test_evaluates_the_same_in_any_share(case, trained):
     """Metrics of one checkpoint from 1, 2 and 3 shares of the queries are identical."""
-    loaded = train(case, tmp_path / "run").loaded
+    loaded = trained(case).loaded
     task = ranking_task(loaded.dataset, TEST, loaded.config.evaluation, 0)
     names, device = ["ndcg@10", "mrr"], loaded.device
     values = [metrics_of_shares(loaded.model, task, names, parts, device) for parts in (1, 2, 3)]
@@ -196,14 +216,13 @@ def test_every_option_is_documented(case):
 
 
 @each_trained
-def test_recompute_changes_no_number(case, tmp_path):
+def test_recompute_changes_no_number(case, trained, tmp_path):
     if not Supports.of(load_model(case.model)).recompute:
         with pytest.raises(ConfigurationError, match="no effect"):
             train(case, tmp_path / "recomputed", training__recompute=True)
         return
-    train(case, tmp_path / "plain")
     train(case, tmp_path / "recomputed", training__recompute=True)
-    assert_same(tmp_path / "plain", tmp_path / "recomputed")
+    assert_same(trained(case).path, tmp_path / "recomputed")
 
 
 @pytest.mark.filterwarnings("default")
@@ -220,7 +239,10 @@ def test_compiles_what_is_called(case, backend, monkeypatch, tmp_path):
     monkeypatch.setattr(product, "LEAST", 0)
     faster = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     monkeypatch.setattr(product, "onednn_is_faster", lambda: faster)
-    result = train(case, tmp_path / "run", training__epochs=1, training__compile="default")
+    shorter = SHORTER.get(case.model, {}) if backend == "aot_eager" else {}
+    result = train(
+        case, tmp_path / "run", training__epochs=1, training__compile="default", **shorter
+    )
     reports = result.summary.effective["compile"]
     assert reports
     for report in reports:
@@ -258,19 +280,18 @@ def test_what_was_compiled_is_put_back_where_it_does_not_pay(case, monkeypatch, 
 
 @each_trained
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_lower_precision_follows_float32(case, precision, tmp_path):
+def test_lower_precision_follows_float32(case, precision, trained, tmp_path):
     if not Supports.of(load_model(case.model)).precision:
         with pytest.raises(ConfigurationError, match="no effect"):
             train(case, tmp_path / "low", training__precision=precision)
         return
-    train(case, tmp_path / "fp32", training__epochs=4)
     low_precision = {"training__precision": precision, "training__epochs": 4}
     if precision == "fp16":
         low_precision["training__emulate_fp16"] = True
     train(case, tmp_path / "low", **low_precision)
     full, low = (
-        [r[case.loss] for r in training_log(tmp_path / name) if r["kind"] == "train"]
-        for name in ("fp32", "low")
+        [r[case.loss] for r in training_log(path) if r["kind"] == "train"]
+        for path in (trained(case, training__epochs=4).path, tmp_path / "low")
     )
     # with fp16 the scaler may leave out a first step, which the mean then lacks
     assert low == pytest.approx(full, rel=5e-3 if precision == "bf16" else 4e-2)

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from hasten.distributed.processes import Processes
+from tests import forked
 from tests.distributed import worker
 from tests.distributed.worker import CPU, FEWER_STEPS, MODELS, STEPS
 
@@ -34,33 +35,27 @@ def run_workers(
 ) -> list[dict[str, Any]]:
     """What the processes of a module find on every rank."""
     port = free_port()
-    started = []
-    for rank in range(world):
-        variables = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": world,
-            "LOCAL_WORLD_SIZE": world,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "OMP_NUM_THREADS": 1,
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-        }
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", module, str(out)],
-                env={**os.environ, **{name: str(value) for name, value in variables.items()}},
-                cwd=ROOT,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+    variables = {
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": 1,
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    logs, started = [out / f"{rank}.stderr" for rank in range(world)], []
+    for rank, log in enumerate(logs):
+        own = {**variables, "RANK": rank, "LOCAL_RANK": rank}
+        environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
+        with log.open("w") as file:
+            command = [sys.executable, "-m", module, str(out)]
+            started.append(forked.Popen(command, env=environment, stderr=file))
     try:
-        errors = [process.communicate(timeout=180)[1] for process in started]
+        codes = [process.wait(timeout=180) for process in started]
     finally:
         for process in started:
             process.kill()
-    assert [process.returncode for process in started] == [0] * world, "\n".join(errors)
+    assert codes == [0] * world, "\n".join(log.read_text() for log in logs)
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(world)]
 
 

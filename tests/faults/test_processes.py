@@ -20,9 +20,11 @@ import torch
 
 from hasten import api, run
 from hasten import loaded_run as finished
+from hasten.distributed import launch
 from hasten.distributed.launch import run_processes
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint, training_log
+from tests import forked
 from tests.contract.cases import sequences
 from tests.distributed.test_processes import ROOT, free_port
 
@@ -148,6 +150,7 @@ def test_two_processes_are_one_run(data, tmp_path, monkeypatch):
         for name, tensor in both[1][group].items():
             torch.testing.assert_close(both[0][group][name], tensor, rtol=1e-4, atol=1e-6)
 
+    monkeypatch.setattr(launch, "subprocess", forked)
     judged = [finished.evaluate(out, device="cpu")]
     for count in (2, 3):
         judging = ["evaluate", str(out), "--device", "cpu", "--json"]

@@ -67,9 +67,16 @@ def test_checkpoints_are_kept_as_asked(tmp_path):
     assert kept == ["epoch-0006", "epoch-0007"]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """An unbroken run of thirty epochs."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train(out, training__epochs=30)
+    return out
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_and_the_run_goes_on_exactly(number, tmp_path):
-    train(tmp_path / "whole", training__epochs=30)
+def test_a_signal_saves_and_the_run_goes_on_exactly(number, whole, tmp_path):
     timer = threading.Timer(0.6, os.kill, (os.getpid(), number))
     timer.start()
     with pytest.raises(Interrupted) as stopped:
@@ -77,8 +84,8 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(number, tmp_path):
     timer.cancel()
     assert stopped.value.exit_code == 128 + number
     run.resume(tmp_path / "run", quiet=True)
-    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
-    assert training_log(tmp_path / "run") == training_log(tmp_path / "whole")
+    assert fingerprint(tmp_path / "run") == fingerprint(whole)
+    assert training_log(tmp_path / "run") == training_log(whole)
 
 
 @pytest.mark.filterwarnings("default")

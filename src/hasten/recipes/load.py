@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class Recipe:
         return f"hasten train {self.model} {data or self.data} --recipe {self.key}"
 
 
+@cache
 def read_file(path: Path) -> list[Recipe]:
     """The recipes of one file. All scalars of ``configuration`` stay text."""
     text = path.read_text(encoding="utf-8")
