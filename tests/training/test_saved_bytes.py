@@ -71,7 +71,7 @@ class _Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("model", ["sasrec", "tisasrec"])
+@pytest.mark.parametrize("model", ["sasrec", "tisasrec", "kgat"])
 def test_products_in_bf16_have_few_shapes_in_all_batches(model):
     config = with_sample(build_config(model, None, None, (), {"training.batch_size": 64}))
     dataset = load_data(config, None)

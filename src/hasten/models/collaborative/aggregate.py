@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dense.dropout import dropout, keep_bytes, mask_of
+from hasten.ops.dense.product import rounded_rows
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.graph.spmm_rows import places
@@ -73,7 +74,7 @@ def mix(
 ) -> Tensor:
     """[S, K] the same from rows and the sums of their neighbors, with PyTorch's operations."""
     parts = [
-        F.leaky_relu(F.linear(_input(kind, own, neighbors), weight, bias), slope)
+        F.leaky_relu(_linear(_input(kind, own, neighbors), weight, bias), slope)
         for kind, (weight, bias) in zip(_INPUTS[aggregator], matrices, strict=True)
     ]
     return dropout(torch.stack(parts).sum(0), probability, training=True)
@@ -83,6 +84,20 @@ def _input(kind: str, own: Tensor, neighbors: Tensor) -> Tensor:
     if kind == "sum":
         return own + neighbors
     return own * neighbors if kind == "product" else torch.cat([own, neighbors], 1)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    padded = _padded(x)
+    out = F.linear(padded, weight, bias)
+    return out if padded is x else out[: len(x)]
+
+
+def _padded(x: Tensor) -> Tensor:
+    """In bf16 on a CPU: x and rows of zeros up to one of few sizes (see :func:`rounded_rows`)."""
+    if x.device.type != "cpu" or x.dtype == accumulation_dtype(x):
+        return x
+    missing = rounded_rows(len(x)) - len(x)
+    return F.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 class _Aggregate(torch.autograd.Function):
@@ -115,7 +130,11 @@ class _Aggregate(torch.autograd.Function):
             for number, kind in enumerate(kinds):
                 weight, bias = low_matrices[2 * number : 2 * number + 2]
                 y = parts[number][part]
-                torch.addmm(bias, _input(kind, own, neighbors), weight.T, out=y)
+                entering = _padded(_input(kind, own, neighbors))
+                if len(entering) == len(y):
+                    torch.addmm(bias, entering, weight.T, out=y)
+                else:
+                    y.copy_(torch.addmm(bias, entering, weight.T)[: len(y)])
                 F.leaky_relu_(y, slope)
             if len(kinds) > 1:
                 torch.add(parts[0][part], parts[1][part], out=total)
@@ -153,18 +172,22 @@ class _Aggregate(torch.autograd.Function):
             for number, kind in enumerate(kinds):
                 # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
-                grads[2 * number] += g.T @ _input(kind, own, neighbors)
+                g = _padded(g)
+                grads[2 * number] += g.T @ _padded(_input(kind, own, neighbors))
                 grads[2 * number + 1] += g.sum(0, dtype=accumulation_dtype(g))
                 if kind == "sum":
-                    torch.mm(g, low_matrices[2 * number], out=to_own)
+                    if len(g) == len(own):
+                        torch.mm(g, low_matrices[2 * number], out=to_own)
+                    else:
+                        to_own.copy_((g @ low_matrices[2 * number])[: len(own)])
                     if len(kinds) == 1:
                         to_sums.copy_(to_own)
                 elif kind == "product":
-                    d = g @ low_matrices[2 * number]
+                    d = (g @ low_matrices[2 * number])[: len(own)]
                     torch.addcmul(to_own, d, own, out=to_sums)
                     to_own.addcmul_(d, neighbors)
                 else:
-                    d = g @ low_matrices[2 * number]
+                    d = (g @ low_matrices[2 * number])[: len(own)]
                     to_own.copy_(d[:, : own.shape[1]])
                     to_sums.copy_(d[:, own.shape[1] :])
         transposed, columns = ctx.weights.transposed.to(ctx.dtype), graph.columns_t
