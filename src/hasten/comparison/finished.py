@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ class Setting:
     """Runs that differ only in their seed. name: what differs from the baseline."""
 
     name: str
-    runs: list[FinishedRun] = field(default_factory=list)
+    runs: list[FinishedRun]
 
     @property
     def seeds(self) -> list[int]:

@@ -49,16 +49,13 @@ def open_comparison(folder: Path, plan: Plan) -> Iterator[None]:
             raise RunFolderError(
                 f"{folder}: not empty and not a comparison; choose a new or an empty folder"
             )
-        lock = RunLock(folder)
-        try:
+        with RunLock(folder):
             if any((folder / "runs").glob("*/config.yaml")):
                 kept = RunFolder(folder, None).read_json(PLAN)
                 _refuse_other_plan(folder, kept, plan.to_json())
             else:  # what nothing was trained for may change
                 write_atomically(file, (json.dumps(plan.to_json(), indent=1) + "\n").encode())
             yield
-        finally:
-            lock.release()
 
 
 def _refuse_other_plan(folder: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -81,13 +81,11 @@ class AutogradSource:
         batch, positions = self.examples.batch_of(np.arange(start, stop))
         weights = self._weights()
 
-        def losses(weights: Weights) -> Tensor:
-            values: Tensor = functional_call(self.losses, weights, (batch, positions))
-            return values
+        def losses(weights: Weights) -> Any:
+            return functional_call(self.losses, weights, (batch, positions))
 
-        def derivatives(direction: Weights) -> Tensor:
-            derivative: Tensor = jvp(losses, (weights,), (direction,))[1]
-            return derivative
+        def derivatives(direction: Weights) -> Any:
+            return jvp(losses, (weights,), (direction,))[1]
 
         with _function_transforms():
             products: Tensor = vmap(derivatives, chunk_size=_TESTS)(gradients)
