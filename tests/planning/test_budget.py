@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hasten.config_loading.build import build_config
-from hasten.errors import UsageError
+from hasten.errors import HastenError, UsageError
 from hasten.planning import budget
 from hasten.planning.budget import BudgetError, fit_run, mebibytes, plan_budget
 from hasten.planning.plan import OutOfMemoryError, Plan
@@ -77,6 +77,24 @@ def test_micro_batches_that_will_not_fit_are_skipped(costs):
     found = plan_budget(CONFIG, 150 * MB)  # below the 200 that are not divided
     assert probed[:3] == [(1, False), (2, False), (128, False)]
     assert found.chosen is None
+
+
+def test_of_micro_batches_that_a_model_refuses_the_most_it_takes_are_tried(costs, monkeypatch):
+    probed = costs()
+    plan = budget.plan_run
+
+    def refusing(config):
+        if config.training.accumulate > 16:
+            probed.append((config.training.accumulate, config.training.recompute))
+            error = HastenError("not divided into so many")
+            error.code = "configuration"  # as a probe tells it
+            raise error
+        return plan(config)
+
+    monkeypatch.setattr(budget, "plan_run", refusing)
+    found = plan_budget(CONFIG, 150 * MB)
+    assert [count for count, _ in probed[:6]] == [1, 2, 128, 64, 32, 16]
+    assert found.smallest == int(225 * MB / 0.95) + 1
 
 
 def test_micro_batches_are_not_halved_further_where_they_save_nothing(costs):

@@ -6,7 +6,6 @@ precision, which changes the results, is tried last and never chosen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from hasten.build import with_sample
 from hasten.config import RunConfig
 from hasten.distributed.device import resolve_device
-from hasten.errors import HastenError
+from hasten.errors import ConfigurationError, HastenError
 from hasten.models.supports import Supports
 from hasten.planning.plan import OutOfMemoryError, Plan, plan_run
 from hasten.registry import load_model
@@ -141,13 +140,22 @@ def plan_budget(
     if not first.fits(budget):
         for family in _families(config):
             before, left = first, family
+            skipped: list[dict[str, Any]] = []
             while left:
-                now = attempt(left[0])
+                try:
+                    now = attempt(left[0])
+                except HastenError as error:
+                    if error.code != ConfigurationError.code:
+                        raise
+                    # the model does not divide its batch into so many
+                    left, skipped = skipped[-1:], skipped[:-1]
+                    continue
                 if now.fits(budget) or now.peak > (1 - _SAVES) * before.peak:
                     break
                 wanted = _micro_batches_that_fit(config, before, now, SHARE * budget)
-                left = [each for each in left[1:] if each["accumulate"] >= wanted] or left[1:][-1:]
-                before = now
+                more, before = left[1:], now
+                left = [each for each in more if each["accumulate"] >= wanted] or more[-1:]
+                skipped = more[: len(more) - len(left)]
     return BudgetPlan(budget, tuple(tried))
 
 
@@ -195,16 +203,16 @@ def _micro_batches_that_fit(
 ) -> float:
     """How many micro-batches fit if the memory of two settings is a constant and a part of each.
 
-    Skips probes of settings that will not fit. 0: unknown; infinity: none.
+    Skips probes of settings that will not fit. 0: unknown. If none fit, the number above which more
+    hardly help.
     """
-    shares = [
-        1 / each.changes.get("accumulate", config.training.accumulate) for each in (before, now)
-    ]
+    given = config.training.accumulate
+    shares = [1 / int(each.changes.get("accumulate", given)) for each in (before, now)]
     if shares[0] == shares[1] or before.plan is None or now.plan is None:
         return 0.0
     divided = (before.peak - now.peak) / (shares[0] - shares[1])
-    room = limit - (now.peak - divided * shares[1])
-    return divided / room if room > 0 else math.inf
+    constant = now.peak - divided * shares[1]
+    return divided / max(limit - constant, _SAVES * constant)
 
 
 def _families(config: RunConfig) -> Iterator[list[dict[str, Any]]]:
