@@ -26,6 +26,7 @@ from hasten.ops.buckets import (
     flat_indices,
     make_buckets,
     padding_bucket,
+    pads_tokens,
 )
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
@@ -74,7 +75,7 @@ def sequence_batch(
     """
     buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
     real = flat_indices(lengths, buckets)
-    if device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+    if pads_tokens(device):
         buckets = padding_bucket(buckets)
     ends = np.cumsum(lengths)
     positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])

@@ -8,9 +8,13 @@ padding would cost more than the kernel launches of a bucket.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from hasten.arrays import Int64
 from hasten.ops.dense.product import rounded_rows
@@ -53,6 +57,24 @@ def make_buckets(lengths: Int64, slack: int) -> list[Bucket]:
     if first < len(lengths):
         buckets.append(Bucket(start, len(lengths) - first, int(lengths[first])))
     return buckets
+
+
+_like_bf16: ContextVar[bool] = ContextVar("_like_bf16", default=False)
+
+
+@contextmanager
+def padded_like_bf16() -> Iterator[None]:
+    """Pad batches in fp32 as in bf16, so that both draw the same dropout masks."""
+    token = _like_bf16.set(True)
+    try:
+        yield
+    finally:
+        _like_bf16.reset(token)
+
+
+def pads_tokens(device: torch.device) -> bool:
+    """Whether batches get a :func:`padding_bucket`: on a CPU under autocast."""
+    return device.type == "cpu" and (torch.is_autocast_enabled("cpu") or _like_bf16.get())
 
 
 def padding_bucket(buckets: list[Bucket]) -> list[Bucket]:

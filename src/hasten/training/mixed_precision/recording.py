@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.objectives.base import Batch
+from hasten.ops.buckets import padded_like_bf16
 from hasten.ops.dtypes import upcast
 from hasten.training.precision import Precision
 from hasten.training.step import OptimizerStep
@@ -96,7 +97,7 @@ class Recording:
                         module.register_forward_pre_hook(begin),
                         module.register_forward_hook(finish, with_kwargs=True),
                     ]
-            with torch.random.fork_rng(devices), eager:
+            with torch.random.fork_rng(devices), eager, padded_like_bf16():
                 stepper.zero_grad()
                 losses = stepper.accumulate(batch)
             self.losses: Samples = {name: Sample.of(value) for name, value in losses.items()}
