@@ -47,8 +47,8 @@ CASES = {
     "sasrec": Case("sequences", _SEQUENCES, {
         "model.width": 128, "training.batch_size": 4096, **_PLAIN,
     }),
-    "tisasrec": Case("sittings", _SEQUENCES, {
-        "model.width": 64, "training.batch_size": 2048, **_PLAIN,
+    "tisasrec": Case("sittings", {"users": 4800, "items": 400, "events": 96_000}, {
+        "model.width": 128, "training.batch_size": 4096, **_PLAIN,
     }),
     "bprmf": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
     "lightgcn": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
@@ -61,7 +61,7 @@ CASES = {
     }),
     "distmult": Case("families", _GRAPH, {"model.width": 4096, **_BATCH, **_PLAIN}),
     "complex": Case("families", _GRAPH, {"model.width": 4096, **_BATCH, **_PLAIN}),
-    "hgt": Case("medicine", {"genes": 2880}, {"model.width": 256, "model.hidden": 256, **_PLAIN}),
+    "hgt": Case("medicine", {"genes": 5760}, {"model.width": 256, "model.hidden": 256, **_PLAIN}),
 }  # fmt: skip
 
 
