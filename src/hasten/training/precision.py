@@ -109,6 +109,10 @@ def refuse_emulated_fp16(options: TrainingOptions, device: torch.device) -> None
 
 
 def gradient_norm(parameters: Sequence[Tensor], kind: float = 2.0) -> Tensor:
-    """A norm of all gradients together, on their device, without a synchronization."""
+    """A norm of all gradients together, on their device, without a synchronization.
+
+    As torch.nn.utils.get_total_norm, which takes twice as long to call: of one device and dtype.
+    """
     grads = [p.grad for p in parameters if p.grad is not None]
-    return torch.nn.utils.get_total_norm(grads, kind)
+    found: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, kind)), kind)
+    return found

@@ -6,6 +6,7 @@ the gradients of micro-batches (and of processes) add up to the gradient of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -93,7 +94,7 @@ class OptimizerStep:
         losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimizer)
         norm = gradient_norm(parameters)
-        finite = torch.isfinite(norm)
+        finite = norm < math.inf  # NaN is not: one operation, where isfinite takes four
         self.clip(parameters, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -102,11 +103,11 @@ class OptimizerStep:
         if batch.index == self.phase.steps() - 1:
             self.optimizer.flush()
         self.phase.end_step(finite)
-        self.nonfinite_steps += ~finite
-        self.consecutive_nonfinite_steps = torch.where(
-            finite, 0, self.consecutive_nonfinite_steps + 1
-        )
-        return {name: torch.where(finite, value, 0.0) for name, value in losses.items()}
+        skipped = ~finite
+        self.nonfinite_steps += skipped
+        self.consecutive_nonfinite_steps.add_(1).mul_(skipped)
+        zero = norm.new_zeros(())
+        return {name: torch.where(finite, value, zero) for name, value in losses.items()}
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
