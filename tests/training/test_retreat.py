@@ -196,7 +196,7 @@ def test_moments_that_were_not_allocated_whole_are_allocated_again(tmp_path, mon
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "plain")
 
 
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_phase_is_not_compiled_if_there_is_no_memory_to_measure_it(tmp_path, monkeypatch):
     failing(monkeypatch, OptimizerStep, "encode", {1})
     found = train("sasrec-ce", tmp_path / "run", training__compile="auto").summary.effective

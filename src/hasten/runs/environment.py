@@ -179,7 +179,7 @@ def _allocator() -> str:
 def system_text(path: str) -> str:
     """The text of a file that the system writes; empty where there is none."""
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
