@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.machine import load
 from bench.plan_accuracy import run_hasten
-from bench.results import RESULTS, circumstances, page, write_result
+from bench.results import RESULTS, circumstances, newest_cases, page, record_links, write_result
 from hasten.data.samples.files import write_sample
 
 NAME, LARGEST = "half-memory", 1e-4
@@ -40,8 +40,8 @@ class Case:
 
 _SEQUENCES = {"users": 2400, "items": 400, "events": 48_000}
 _LIBRARY = {"users": 400, "items": 400, "events": 32_000}
-_GALLERY = {"users": 400, "items": 400, "events": 12_000}
-_GRAPH = {"families": 384}
+_GALLERY = {"users": 800, "items": 800, "events": 64_000}
+_TRIPLES = {"families": 96}
 _BATCH = {"training.batch_size": 65_536}
 CASES = {
     "sasrec": Case("sequences", _SEQUENCES, {
@@ -53,15 +53,18 @@ CASES = {
     "bprmf": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
     "lightgcn": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
     "kgat": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH, **_PLAIN}),
-    "mmgcn": Case("gallery", _GALLERY, {"model.width": 1024, **_BATCH}),
-    "dragon": Case("gallery", _GALLERY, {"model.width": 1024, **_BATCH}),
-    "conve": Case("families", _GRAPH, {
+    "mmgcn": Case("gallery", _GALLERY, {"model.width": 512, **_BATCH}),
+    "dragon": Case("gallery", _GALLERY, {"model.width": 256, **_BATCH}),
+    "conve": Case("families", {"families": 384}, {
         "training.batch_size": 16_384,
         **{f"model.{name}_dropout": 0 for name in ("input", "feature", "hidden")},
     }),
-    "distmult": Case("families", _GRAPH, {"model.width": 4096, **_BATCH, **_PLAIN}),
-    "complex": Case("families", _GRAPH, {"model.width": 4096, **_BATCH, **_PLAIN}),
-    "hgt": Case("medicine", {"genes": 5760}, {"model.width": 256, "model.hidden": 256, **_PLAIN}),
+    "distmult": Case("families", _TRIPLES, {"model.width": 4096, **_BATCH, **_PLAIN}),
+    "complex": Case("families", _TRIPLES, {"model.width": 4096, **_BATCH, **_PLAIN}),
+    "hgt": Case("medicine", {"genes": 2880}, {
+        "model.width": 256, "model.hidden": 256, "model.layers": 6, "model.steps_per_epoch": 2,
+        **_PLAIN,
+    }),
 }  # fmt: skip
 
 
@@ -134,6 +137,19 @@ def row(found: Mapping[str, Any]) -> str:
     return f"| {' | '.join(cells)} | {'yes' if passes(found) else '**no**'} |"
 
 
+def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The cases as a Markdown table."""
+    return [_HEAD, "|" + " --- |" * (_HEAD.count("|") - 1), *map(row, found)]
+
+
+def memory_table(folder: str, results: Path = RESULTS) -> str:
+    """The newest record of each case for a page. folder: where the result files are."""
+    found = newest_cases(NAME, results, list(CASES))
+    passed = f"{sum(map(passes, found))} of {len(CASES)} models pass."
+    links = record_links(found, folder)
+    return "\n".join([f"{passed} {links}", "", *table(found)]) if found else "No result yet."
+
+
 _MEMORY = ("free", "budget", "predicted", "held")
 _HEAD = (
     "| model | settings | peak MiB | budget | predicted | peak within it | chosen | retreats | "
@@ -162,8 +178,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         "repeat": "python -m bench.half_memory " + " ".join(sys.argv[1:]),
     }
     about = f"CPU, {options.threads} thread(s), runs of {options.epochs} epochs."
-    table = [_HEAD, "|" + " --- |" * (_HEAD.count("|") - 1), *map(row, found)]
-    text = page(result, about, table)
+    text = page(result, about, table(found))
     print(text)
     if not options.no_record:
         print(write_result(result, text, results))

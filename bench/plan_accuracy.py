@@ -26,7 +26,7 @@ from typing import Any
 
 from bench.data import plain_file
 from bench.machine import ROOT, load
-from bench.results import RESULTS, circumstances, page, write_result
+from bench.results import RESULTS, circumstances, newest_cases, page, record_links, write_result
 
 PEAK, SECONDS, ATTEMPTS = 0.10, 0.25, 3
 CPU_CLOCK = ROOT / "bench" / "cpu_clock"
@@ -192,27 +192,13 @@ def summary(found: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def newest(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """The newest record of each case, in the order of MODELS; ``record``: the name of its file."""
-    records = [(json.loads(p.read_text()), p.stem) for p in folder.glob(f"*-{NAME}*.json")]
-    records.sort(key=lambda record: (record[0]["date"], record[0]["number"]))
-    found = {
-        (case["model"], case["size"]): {**case, "record": file, "date": record["date"]}
-        for record, file in records
-        for case in record["cases"]
-    }
-    order = list(MODELS)
-    return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
-
-
 def accuracy_table(folder: str, results: Path = RESULTS) -> str:
     """The newest record of each case for a page. folder: where the result files are."""
-    found = newest(results)
-    if not found:
-        return "No result yet."
-    dates = {case["record"]: case["date"] for case in found}
-    links = ", ".join(f"[{date}]({folder}/{file}.md)" for file, date in sorted(dates.items()))
-    return "\n".join([f"{summary(found)} Measured: {links}.", "", *table(found)])
+    found = newest_cases(NAME, results, list(MODELS), "size")
+    links = record_links(found, folder)
+    return (
+        "\n".join([f"{summary(found)} {links}", "", *table(found)]) if found else "No result yet."
+    )
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:

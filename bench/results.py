@@ -70,6 +70,32 @@ def results_by_name(folder: Path = RESULTS) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def newest_cases(
+    name: str, folder: Path, models: Sequence[str], *keys: str
+) -> list[dict[str, Any]]:
+    """The newest record of each case of these results, in the order of the models.
+
+    keys: what tells cases of a model apart. ``record`` is the name of the file, ``date`` its date.
+    """
+    records = [(json.loads(p.read_text()), p.stem) for p in folder.glob(f"*-{name}*.json")]
+    records.sort(key=lambda record: (record[0]["date"], record[0]["number"]))
+    found = {
+        (models.index(case["model"]), *(case[key] for key in keys)): {
+            **case, "record": file, "date": record["date"],
+        }
+        for record, file in records
+        for case in record["cases"]
+    }  # fmt: skip
+    return [found[key] for key in sorted(found)]
+
+
+def record_links(cases: Sequence[Mapping[str, Any]], folder: str) -> str:
+    """When the cases were measured, with links to their records in a folder."""
+    dates = {case["record"]: case["date"] for case in cases}
+    links = (f"[{date}]({folder}/{file}.md)" for file, date in sorted(dates.items()))
+    return f"Measured: {', '.join(links)}."
+
+
 def earlier_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
     """The results of before 2026-11-23, of one baseline, mostly of one or two blocks, by name."""
     found = ((path.stem, json.loads(path.read_text())) for path in sorted(folder.glob("*.json")))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.entries import ENTRIES
+from bench.half_memory import memory_table as half_memory_table
 from bench.harness import HASTEN
 from bench.machine import ROOT
 from bench.plan_accuracy import accuracy_table
@@ -77,6 +78,15 @@ limits is measured twice more, and the median of the three errors counts. No fin
 the predictions. `pop` and `degree` take no steps, so they have no seconds per epoch and no sizes.
 
 {plan}
+
+## Half of the peak memory
+
+`python -m bench.half_memory` trains each model without a budget and then with `--memory-budget` of
+half the peak, on made samples, without dropout. Peak memory is `VmHWM` of fresh processes. A model
+passes if the run keeps to its budget and no loss differs by more than 1e-4. Seconds are of single
+runs, so they say little.
+
+{half}
 
 ## Earlier measurements
 
@@ -205,6 +215,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         comparisons=comparison_table(results, "../bench/results"),
         studies=study_table(results, "../bench/results"),
         plan=accuracy_table("../bench/results", root / "bench" / "results"),
+        half=half_memory_table("../bench/results", root / "bench" / "results"),
         earlier=earlier_table(earlier_results(root / "bench" / "results"), "../bench/results"),
     )
     readme = root / "README.md"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from bench import gpu_plan, plan_accuracy
+from bench import gpu_plan, half_memory, plan_accuracy
 from hasten.registry import model_entries
 
 MIB = 2**20
@@ -57,6 +58,26 @@ def test_a_page_has_the_newest_record_of_each_case(errors, tmp_path):
     assert text.count("**no**") == 1
     assert plan_accuracy.main(["--models", "conve", "sasrec", "--sizes", "1"], tmp_path) == 0
     assert "**no**" not in plan_accuracy.accuracy_table(".", tmp_path)
+
+
+def test_the_page_of_half_memory_has_the_newest_record_of_each_model(tmp_path, monkeypatch):
+    ran: dict[str, Any] = {
+        "predicted": 45 * MIB, "chosen": {"accumulate": 4}, "retreats": 0, "difference": 1e-7,
+        "slower": 1.5,
+    }  # fmt: skip
+    coming = [{"refused": "too few"}, {**ran, "held": 51 * MIB}, {**ran, "held": 50 * MIB}]
+
+    def measure(model, *_):
+        known = {"model": model, "settings": {"model.width": 8}, "free": 100 * MIB}
+        return {**known, "budget": 50 * MIB, **coming.pop(0)}
+
+    monkeypatch.setattr(half_memory, "measure", measure)
+    for passed in (False, False, True):
+        assert (half_memory.main(["--models", "kgat"], tmp_path) == 0) is passed
+        text = half_memory.memory_table(".", tmp_path)
+        assert text.startswith(f"{int(passed)} of {len(half_memory.CASES)} models pass.")
+    row = "| kgat | width 8 | 100 | 50 | 45 | 50 | accumulate 4 | 0 | 1.0e-07 | 1.50 | yes |"
+    assert row in text.splitlines()
 
 
 def test_absent_data_are_skipped_with_the_reason(errors, tmp_path, monkeypatch):
