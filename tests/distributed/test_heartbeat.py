@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -43,6 +44,19 @@ def test_nobody_is_lost_while_all_beat(beats):
     time.sleep(1.5)
     assert [beat.lost for beat in beats] == [None] * 3
     assert "rank 2 was last seen 0 s ago at step 2" in beats[0].last_seen()
+
+
+def test_processes_that_were_stopped_together_go_on(beats, monkeypatch):
+    """As after Ctrl-Z and fg: the clock of all of them jumps."""
+    monotonic, stopped = time.monotonic, [0.0]
+    clock = SimpleNamespace(monotonic=lambda: monotonic() + stopped[0], sleep=time.sleep)
+    monkeypatch.setattr("hasten.distributed.heartbeat.time", clock)
+    time.sleep(0.3)
+    stopped[0] = 100.0
+    time.sleep(1.5)
+    assert [beat.lost for beat in beats] == [None] * 3
+    beats[2].stop()
+    until(lambda: beats[0].lost and beats[1].lost)
 
 
 def test_a_silent_process_is_named_with_its_place(beats):

@@ -147,8 +147,13 @@ class Heartbeat:
                 return
 
     def _watch(self) -> None:
+        last = time.monotonic()
         while not self._stopping.wait(self.interval / 2):
             now = time.monotonic()
+            if now - last > self.timeout / 2:
+                # this process stood still itself (Ctrl-Z and fg): nobody could be heard
+                self._store_answered, self._heard = now, dict.fromkeys(self._others(), now)
+            last = now
             silent = [rank for rank, heard in self._heard.items() if now - heard > self.timeout]
             if now - self._store_answered > self.timeout:
                 self._lose(
