@@ -49,8 +49,8 @@ CASES = {
     "sasrec": Case("sequences", _SEQUENCES, {
         "model.width": 128, "training.batch_size": 4096, **_PLAIN,
     }),
-    "tisasrec": Case("sittings", {"users": 4800, "items": 400, "events": 96_000}, {
-        "model.width": 128, "training.batch_size": 4096, **_PLAIN,
+    "tisasrec": Case("sittings", _SEQUENCES, {
+        "model.width": 128, "training.batch_size": 2048, **_PLAIN,
     }),
     "bprmf": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
     "lightgcn": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
@@ -64,7 +64,7 @@ CASES = {
     "distmult": Case("families", _TRIPLES, {"model.width": 4096, **_BATCH, **_PLAIN}),
     "complex": Case("families", _TRIPLES, {"model.width": 4096, **_BATCH, **_PLAIN}),
     "hgt": Case("medicine", {"genes": 5760}, {
-        "model.width": 128, "model.hidden": 128, "model.layers": 12, "model.steps_per_epoch": 1,
+        "model.width": 64, "model.hidden": 64, "model.negatives": 5760, "model.steps_per_epoch": 2,
         **_PLAIN,
     }),
 }  # fmt: skip
