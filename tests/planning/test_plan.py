@@ -99,6 +99,13 @@ LARGE = {
 }
 
 
+def test_slow_steps_are_measured_in_two_epochs(tmp_path, monkeypatch):
+    # gradients, moments and freed memory are there from the second epoch on
+    monkeypatch.setattr("hasten.planning.probe._LIMIT", 0.0)
+    slow = {"model.width": 8, "training.batch_size": 512, "training.epochs": 4}
+    assert probe(configured("sasrec", **slow), tmp_path / "run")["steps"]["measured"] == 2 * 3
+
+
 def trained(model: str, out: Path, *more: str) -> dict[str, Any]:
     """The result of a run in a process of its own."""
     sets = [f"{key}={value}" for key, value in LARGE[model].items()]

@@ -32,7 +32,7 @@ from hasten.training_run import TrainingRun, open_run
 
 #: seconds that steps, and tiles of an evaluation, are measured for, and how many at least and most
 _SECONDS, _FEWEST, _MOST = 1.0, 3, 50
-#: most epochs of which steps are taken, and the seconds after which no further one begins
+#: most epochs of which steps are taken, and the seconds after which no third one begins
 _EPOCHS, _LIMIT = 12, 7.0
 
 
@@ -165,7 +165,7 @@ def _measure_epochs(training: TrainingRun) -> tuple[list[PhaseCost], float]:
     costs = [_steps_to_take(trainer, number) for number in range(len(trainer.steppers))]
     begin, save_seconds = time.perf_counter(), 0.0
     for epoch in range(max(1, min(trainer.epochs, _EPOCHS))):
-        if epoch and time.perf_counter() - begin > _LIMIT:
+        if epoch > 1 and time.perf_counter() - begin > _LIMIT:
             break
         trainer.state.position.epoch = epoch
         for number, cost in enumerate(costs):
