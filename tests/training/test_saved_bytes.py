@@ -71,8 +71,10 @@ class _Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("model", ["sasrec", "tisasrec", "kgat"])
-def test_products_in_bf16_have_few_shapes_in_all_batches(model):
+@pytest.mark.parametrize(
+    ("model", "most"), [("sasrec", 48), ("tisasrec", 48), ("kgat", 48), ("hgt", 64)]
+)
+def test_products_in_bf16_have_few_shapes_in_all_batches(model, most):
     config = with_sample(build_config(model, None, None, (), {"training.batch_size": 64}))
     dataset = load_data(config, None)
     built = build_model(config, dataset, CPU).train()
@@ -84,4 +86,4 @@ def test_products_in_bf16_have_few_shapes_in_all_batches(model):
             phase.start_epoch(0, 0)
             for index in range(min(8, phase.steps())):
                 step(phase.plan(0, 0, index), 1e-3)
-    assert 0 < len(products.shapes) <= 48, sorted(products.shapes)
+    assert 0 < len(products.shapes) <= most, sorted(products.shapes)

@@ -21,6 +21,8 @@ from torch.nn import functional as F
 from hasten.arrays import Int64, pair_mask, ragged_positions
 from hasten.objectives.base import Batch
 from hasten.objectives.permutations import LastValueCache, cached_permutation
+from hasten.ops.dense.product import padded_rows
+from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.csr import CSR
 from hasten.ops.random import Stream, integers, key
 
@@ -91,7 +93,9 @@ class Contrast:
         """The sum over the anchors, from [A, D], [A, D] and [M, D] vectors of the nodes."""
         anchor, positive, negative = (F.normalize(x) for x in (anchors, positives, negatives))
         near = torch.linalg.vecdot(anchor, positive) / self.similar.temperature
-        far = (anchor @ negative.T).to(near.dtype) / self.similar.temperature
+        left, right = (padded_rows(x.to(autocast_dtype(x))) for x in (anchor, negative))
+        far = (left @ right.T)[: len(anchor), : len(negative)]
+        far = far.to(near.dtype) / self.similar.temperature
         far = far.masked_fill(self._ignored(nodes).to(far.device), -torch.inf)
         total: Tensor = (torch.logsumexp(torch.cat([near[:, None], far], 1), 1) - near).sum()
         return total

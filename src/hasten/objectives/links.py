@@ -29,7 +29,9 @@ from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.contrastive import Contrast, Similar
 from hasten.objectives.link_sampling import LinkLoss, LinkSampler, LinkSampling
 from hasten.objectives.permutations import LastValueCache
-from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.buckets import pads_tokens
+from hasten.ops.dense.product import rounded_rows
+from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.ops.random import Stream, key
 
@@ -169,13 +171,15 @@ class LinkPhase(Phase):
             if self.sampling.loss == "softmax":
                 # its gradient is zero up to rounding, which Adam would amplify
                 bias = bias.detach()
-            true = torch.linalg.vecdot(queries.to(total.dtype), right.to(total.dtype)) + bias
+            both = queries[: len(head), :] * right[: len(head), :]
+            true = both.sum(1, dtype=total.dtype) + bias
             if self.sampling.loss == "logistic":
                 total = total + F.softplus(-true).sum()
             # the product with the relation is the same from either side
             given = (queries, self.model.queries(right, kind)[0])
             for side, nodes in enumerate((head, tail)):
-                scores = (given[side] @ tables[side].T).to(total.dtype) + bias
+                scores = (given[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
+                scores = scores.to(total.dtype) + bias
                 unknown = self.sampler.unknown(kind, side, nodes, candidates[side])
                 unknown = unknown.to(scores.device)
                 total = total + _negative_loss(self.sampling.loss, true, scores, unknown) / 2
@@ -185,21 +189,29 @@ class LinkPhase(Phase):
 def _rows_of_groups(
     vectors: Tensor, wanted: Int64, groups: Sequence[Sequence[Int64]]
 ) -> Iterator[Sequence[Tensor]]:
-    """For each relation, the rows of each of its lists of nodes.
+    """For each relation, the rows of each of its lists of nodes, in autocast's precision.
+
+    Under autocast on a CPU a list's rows are followed by copies of the last one, so that products
+    have few shapes (see :func:`rounded_rows`).
 
     Relations are gathered together until they need as many rows as there are vectors. Each gather
     costs a gradient of all vectors; a single gather would hold the gradients of all rows.
     """
+    exact = not pads_tokens(vectors.device)
     pending: list[Sequence[Int64]] = []
     for number, group in enumerate(groups, 1):
         pending.append(group)
-        nodes = [each for group in pending for each in group]
+        nodes = [each if exact else _rounded(each) for group in pending for each in group]
         if number < len(groups) and sum(map(len, nodes)) < len(vectors):
             continue
-        rows = _rows(vectors, wanted, np.concatenate(nodes))
+        rows = _rows(vectors, wanted, np.concatenate(nodes)).to(autocast_dtype(vectors))
         pieces = iter(torch.split(rows, [len(each) for each in nodes]))
         yield from [[next(pieces) for _ in group] for group in pending]
         pending = []
+
+
+def _rounded(nodes: Int64) -> Int64:
+    return np.pad(nodes, (0, rounded_rows(len(nodes)) - len(nodes)), "edge")
 
 
 def _rows(vectors: Tensor, wanted: Int64, nodes: Int64) -> Tensor:

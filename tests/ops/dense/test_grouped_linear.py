@@ -36,6 +36,7 @@ def test_large_blocks_in_float32_and_under_autocast():
     sizes = 2048, 100
     x, weight = torch.randn(sum(sizes), 192), torch.randn(2, 192, 192)
     bias, ends = torch.randn(2, 192), (slice(0, 2048), slice(2048, None))
+    leaves = [each.requires_grad_() for each in (x, weight, bias)]
     wanted = torch.cat([torch.addmm(bias[i], x[rows], weight[i]) for i, rows in enumerate(ends)])
     found = grouped_linear(x, weight, bias, sizes)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
@@ -43,3 +44,10 @@ def test_large_blocks_in_float32_and_under_autocast():
         low = grouped_linear(x, weight, bias, sizes)
     assert low.dtype == torch.bfloat16
     torch.testing.assert_close(low.float(), wanted, rtol=0.05, atol=0.5)
+    upper = torch.randn_like(wanted)
+    for full in (found, low):
+        grads = torch.autograd.grad(full, leaves, upper.to(full.dtype))
+        exact = torch.autograd.grad(wanted, leaves, upper, retain_graph=True)
+        for one, other in zip(grads, exact, strict=True):
+            assert one.dtype == torch.float32
+            assert (one - other).norm() < 0.01 * other.norm()

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dense.dropout import dropout, keep_bytes, mask_of
-from hasten.ops.dense.product import rounded_rows
+from hasten.ops.dense.product import padded_rows
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.graph.spmm_rows import places
@@ -87,17 +87,9 @@ def _input(kind: str, own: Tensor, neighbors: Tensor) -> Tensor:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    padded = _padded(x)
+    padded = padded_rows(x)
     out = F.linear(padded, weight, bias)
     return out if padded is x else out[: len(x)]
-
-
-def _padded(x: Tensor) -> Tensor:
-    """In bf16 on a CPU: x and rows of zeros up to one of few sizes (see :func:`rounded_rows`)."""
-    if x.device.type != "cpu" or x.dtype == accumulation_dtype(x):
-        return x
-    missing = rounded_rows(len(x)) - len(x)
-    return F.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 class _Aggregate(torch.autograd.Function):
@@ -130,7 +122,7 @@ class _Aggregate(torch.autograd.Function):
             for number, kind in enumerate(kinds):
                 weight, bias = low_matrices[2 * number : 2 * number + 2]
                 y = parts[number][part]
-                entering = _padded(_input(kind, own, neighbors))
+                entering = padded_rows(_input(kind, own, neighbors))
                 if len(entering) == len(y):
                     torch.addmm(bias, entering, weight.T, out=y)
                 else:
@@ -172,8 +164,8 @@ class _Aggregate(torch.autograd.Function):
             for number, kind in enumerate(kinds):
                 # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
-                g = _padded(g)
-                grads[2 * number] += g.T @ _padded(_input(kind, own, neighbors))
+                g = padded_rows(g)
+                grads[2 * number] += g.T @ padded_rows(_input(kind, own, neighbors))
                 grads[2 * number + 1] += g.sum(0, dtype=accumulation_dtype(g))
                 if kind == "sum":
                     if len(g) == len(own):

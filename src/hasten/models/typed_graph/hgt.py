@@ -41,7 +41,8 @@ from hasten.objectives.contrastive import Similar
 from hasten.objectives.link_sampling import LinkSampling
 from hasten.objectives.links import LinkPhase
 from hasten.ops.dense.linear import LinearMap
-from hasten.ops.dtypes import upcast
+from hasten.ops.dense.product import padded_rows
+from hasten.ops.dtypes import autocast_dtype, upcast
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.random import seed_device
@@ -237,12 +238,12 @@ class HGT(Model):
         return self._finish(x)
 
     def _finish(self, x: Tensor) -> Tensor:
-        found: Tensor = self.result(x)
-        return upcast(found)
+        found: Tensor = self.result(padded_rows(x.to(autocast_dtype(x))))
+        return upcast(found[: len(x), :])
 
     def queries(self, vectors: Tensor, relation: int) -> tuple[Tensor, Tensor]:
         if self.relations is not None:
-            vectors = vectors * self.relations[relation]
+            vectors = vectors * self.relations[relation].to(vectors.dtype)
         return vectors * self._scale, self.bias[relation]
 
     @property

@@ -47,8 +47,9 @@ def edge_attention(
 
     query: [M, H·d]; key, value: [N, H·d]; attention, message: [R, H, d, d], the maps; keep: bool
     [E] in the order of ``edges``, the edges to use; path: ``bag`` (one fused sum of weighted rows)
-    or ``gather`` (for MPS); None: the faster one on the device. Matrix products and the
-    result follow autocast; sums, softmax and its gradient are at least float32.
+    or ``gather`` (for MPS); None: the faster one on the device. The result and what is kept for the
+    backward pass follow autocast, and so do matrix products, except on a CPU: oneDNN would compile
+    bf16 code for the rows of every relation. Sums, softmax and its gradient are at least float32.
     """
     kind = autocast_dtype(query)
     path = path or ("gather" if query.device.type == "mps" else "bag")
@@ -155,14 +156,22 @@ def _sides(each: Relation, q: Tensor, k: Tensor, maps: Tensor) -> tuple[Tensor, 
 def _mapped(rows: Tensor, maps: Tensor) -> Tensor:
     """[B, H·d]: the columns of each head, multiplied by the head's map [H, d, d]."""
     heads, width = maps.shape[:2]
-    out = torch.bmm(rows.view(-1, heads, width).transpose(0, 1), maps)
-    return out.transpose(0, 1).reshape(-1, heads * width)
+    out = _bmm(rows.view(-1, heads, width).transpose(0, 1), maps)
+    return out.transpose(0, 1).reshape(-1, heads * width).to(rows.dtype)
 
 
 def _outer(left: Tensor, right: Tensor, heads: int) -> Tensor:
     """[H, d, d] the gradient of maps: for each head the sum over rows of left ⊗ right."""
     parts = [t.view(len(t), heads, -1).transpose(0, 1) for t in (left, right)]
-    return torch.bmm(parts[0].mT, parts[1])
+    return _bmm(parts[0].mT, parts[1])
+
+
+def _bmm(left: Tensor, right: Tensor) -> Tensor:
+    full = accumulation_dtype(left)
+    if left.device.type != "cpu" or left.dtype == full:
+        return torch.bmm(left, right)
+    with torch.autocast("cpu", enabled=False):
+        return torch.bmm(left.to(full), right.to(full))
 
 
 def _chunks(count: int, width: int) -> Iterator[slice]:

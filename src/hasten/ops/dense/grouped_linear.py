@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from hasten.ops.dense.product import product_into, product_plus
+from hasten.ops.dense.product import padded_rows, product_into, product_plus
+from hasten.ops.dtypes import autocast_dtype
 
 #: rows per product: oneDNN prepares code for every new shape, and few rows stay in the cache
 _BLOCK = 2048
@@ -19,10 +20,11 @@ _BLOCK = 2048
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]) -> Tensor:
     """[N, K] of x [N, D], sorted by group; weight: [G, D, K]; bias: [G, K]; sizes: rows of each."""
-    if torch.is_autocast_enabled(x.device.type) or x.device.type != "cpu":
+    if x.device.type != "cpu":
         maps = zip(torch.split(x, list(sizes)), weight, bias, strict=True)
         return torch.cat([F.linear(part, each.T, shift) for part, each, shift in maps])
-    out: Tensor = _GroupedLinear.apply(x, weight, bias, sizes)  # type: ignore[no-untyped-call]
+    operands = (each.to(autocast_dtype(x)) for each in (x, weight, bias))
+    out: Tensor = _GroupedLinear.apply(*operands, sizes)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -40,10 +42,12 @@ class _GroupedLinear(torch.autograd.Function):
         ctx.sizes = sizes
         out = x.new_empty(len(x), weight.shape[2])
         for group, rows, whole in _blocks(sizes):
-            if whole:
-                out[rows] = product_plus(x[rows], weight[group], bias[group])
+            part = padded_rows(x[rows])
+            if whole or len(part) > rows.stop - rows.start:
+                found = product_plus(part, weight[group], bias[group])
+                out[rows] = found[: rows.stop - rows.start]
             else:
-                torch.addmm(bias[group], x[rows], weight[group], out=out[rows])
+                torch.addmm(bias[group], part, weight[group], out=out[rows])
         return out
 
     @staticmethod
@@ -55,13 +59,17 @@ class _GroupedLinear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_x = torch.empty_like(x)
             for group, rows, whole in _blocks(ctx.sizes):
-                multiply = product_into if whole else _mm_into
-                multiply(of_x[rows], grad[rows], weight[group].T)
+                upper = padded_rows(grad[rows])
+                if len(upper) > rows.stop - rows.start:
+                    of_x[rows] = torch.mm(upper, weight[group].T)[: rows.stop - rows.start]
+                else:
+                    multiply = product_into if whole else _mm_into
+                    multiply(of_x[rows], upper, weight[group].T)
         sizes = list(ctx.sizes)
         parts = list(zip(torch.split(x, sizes), torch.split(grad, sizes), strict=True))
         of_weight = torch.empty_like(weight)
         for into, (part, upper) in zip(of_weight, parts, strict=True):
-            torch.mm(part.T, upper, out=into)
+            torch.mm(padded_rows(part).T, padded_rows(upper), out=into)
         return of_x, of_weight, torch.stack([upper.sum(0) for _, upper in parts]), None
 
 

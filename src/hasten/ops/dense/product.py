@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.dtypes import accumulation_dtype
 
 #: multiplications below which the overhead of the call exceeds the gain
 LEAST = 1 << 26
@@ -27,6 +30,14 @@ def rounded_rows(count: int) -> int:
     """
     step = max(64, 1 << max(0, count.bit_length() - 4))
     return count + -count % step
+
+
+def padded_rows(x: Tensor) -> Tensor:
+    """In bf16 on a CPU: x and rows of zeros up to one of few sizes (see :func:`rounded_rows`)."""
+    if x.device.type != "cpu" or x.dtype == accumulation_dtype(x):
+        return x
+    missing = rounded_rows(len(x)) - len(x)
+    return F.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
