@@ -49,8 +49,8 @@ CASES = {
     "sasrec": Case("sequences", _SEQUENCES, {
         "model.width": 128, "training.batch_size": 4096, **_PLAIN,
     }),
-    "tisasrec": Case("sittings", _SEQUENCES, {
-        "model.width": 128, "training.batch_size": 2048, **_PLAIN,
+    "tisasrec": Case("sittings", {"users": 3600, "items": 400, "events": 72_000}, {
+        "model.width": 128, "training.batch_size": 4096, **_PLAIN,
     }),
     "bprmf": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
     "lightgcn": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
