@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hasten.ops.dense import product
 from hasten.ops.losses.catalogue_loss import (
     catalogue_cross_entropy,
     catalogue_cross_entropy_reference,
@@ -108,3 +109,23 @@ def test_fp16_keeps_the_gradients_of_far_items(chunk_bytes, several):
     for rows in (slice(9), slice(9, None)):
         off = (found[1][rows] - expected[1][rows]).norm() / expected[1][rows].norm()
         assert float(off) < 3e-4
+
+
+def test_other_numbers_of_rows_reach_onednn_as_few_shapes(monkeypatch):
+    """oneDNN keeps memory for every shape, so that a run would grow with every batch."""
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch has no oneDNN")
+    shapes, real = set(), product._onednn
+
+    def noted(a, rows, bias=None):
+        shapes.add((a.shape, rows.shape))
+        return real(a, rows, bias)
+
+    monkeypatch.setattr(product, "_onednn", noted)
+    monkeypatch.setattr(product, "LEAST", 1)
+    monkeypatch.setattr(product, "_FASTER", True)
+    for t in range(100, 200):
+        x, blocks, targets, _ = _case(t, 31, 8, 1, False, torch.float32)
+        _compare(x, blocks, targets, None, 4 * 31 * 100, 1e-5)
+    # 1 to 100 rows in the last chunk: 8, 16, ..., 96 and 100, each in two products
+    assert len(shapes) == 2 * 13

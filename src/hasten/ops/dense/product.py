@@ -23,12 +23,12 @@ LEAST = 1 << 26
 _COLUMNS = 1024
 
 
-def rounded_rows(count: int) -> int:
-    """Round a number of rows up to one of few sizes: multiples of 64, 8 to 16 per power of two.
+def rounded_rows(count: int, least: int = 64) -> int:
+    """Round a number of rows up to one of few: at most 16 sizes per power of two, from ``least``.
 
-    For bf16 on a CPU: oneDNN compiles code for every shape (0.3 ms), and keeps it (130 to 260 KB).
+    For oneDNN, which compiles code for every shape (0.3 to 2 ms), and keeps it (130 to 260 KB).
     """
-    step = max(64, 1 << max(0, count.bit_length() - 4))
+    step = max(least, 1 << max(0, count.bit_length() - 4))
     return count + -count % step
 
 
@@ -42,14 +42,14 @@ def padded_rows(x: Tensor) -> Tensor:
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` [M, N] of [M, K] and [K, N], without gradient."""
-    if not _large_float32(a, b) or not (a.is_contiguous() or b.shape[1] >= _COLUMNS):
+    if not uses_onednn(a, b) or not (a.is_contiguous() or b.shape[1] >= _COLUMNS):
         return a @ b
     return _onednn(a.contiguous(), _dense(b).T)
 
 
 def product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
     """Write ``a @ b`` into ``out`` [M, N], which may have another dtype."""
-    if out.dtype != a.dtype or _large_float32(a, b):
+    if out.dtype != a.dtype or uses_onednn(a, b):
         out.copy_(product(a, b))
     else:
         torch.mm(a, b, out=out)
@@ -57,7 +57,7 @@ def product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
 
 def product_plus(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """``a @ b + bias`` [M, N], bias [N], without gradient."""
-    if not _large_float32(a, b) or not a.is_contiguous():
+    if not uses_onednn(a, b) or not a.is_contiguous():
         return torch.addmm(bias, a, b)
     return _onednn(a, _dense(b).T, bias)
 
@@ -67,7 +67,8 @@ def _dense(b: Tensor) -> Tensor:
     return b if b.is_contiguous() or b.T.is_contiguous() else b.contiguous()
 
 
-def _large_float32(a: Tensor, b: Tensor) -> bool:
+def uses_onednn(a: Tensor, b: Tensor) -> bool:
+    """Whether ``a @ b`` is large and float32, on a CPU where oneDNN is faster."""
     return (
         a.dtype == b.dtype == torch.float32
         and a.device.type == "cpu"

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops.dense.product import product, product_into, rounded_rows
+from hasten.ops.dense.product import product, product_into, rounded_rows, uses_onednn
 from hasten.ops.dtypes import accumulation_dtype, upcast
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 
@@ -168,13 +168,13 @@ def _by_rows(
     kind = accumulation_dtype(x)
     grad_x = torch.zeros_like(x, dtype=kind if x.dtype == torch.float16 else x.dtype)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    grad_bias = x.new_zeros(starts[-1], dtype=kind)
-    loss = x.new_zeros((), dtype=kind)
-    few = dtype != kind and x.device.type == "cpu"
-    rows = max(1, min(rows, rounded_rows(len(x)) if few else len(x)))
+    grad_bias, loss = x.new_zeros(starts[-1], dtype=kind), x.new_zeros((), dtype=kind)
+    few = x.device.type == "cpu" and (dtype != kind or uses_onednn(x, blocks[0].T))
+    least = 64 if dtype != kind else 8
+    rows = max(1, min(rows, rounded_rows(len(x), least) if few else len(x)))
     if few:  # zeros, so that the last chunk is of one of few sizes
         last = len(x) % rows
-        low = F.pad(low, (0, 0, 0, min(rows, rounded_rows(last)) - last))
+        low = F.pad(low, (0, 0, 0, min(rows, rounded_rows(last, least)) - last))
     step = starts[-1] if dtype == kind else max(1, _CONVERTED // max(1, x.shape[1]))
     parts = [
         (index, slice(begin, begin + step), slice(starts[index] + begin, starts[index] + end))
