@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hasten.config_loading.build import build_config
@@ -101,8 +103,21 @@ def test_micro_batches_are_not_halved_further_where_they_save_nothing(costs):
     probed = costs(fixed=1000, activations=0)
     found = plan_budget(CONFIG, 500 * MB)
     assert found.chosen is None
-    assert [one for one in probed if not one[1]][:2] == [(1, False), (2, False)]
-    assert (4, False) not in probed
+    assert {count for count, recompute in probed if not recompute} == {1, 2, 16}
+
+
+def test_one_doubling_that_seems_to_save_nothing_does_not_end_the_search(costs, monkeypatch):
+    """Two predictions differ by some per cent."""
+    costs()
+    plan = budget.plan_run
+
+    def noisy(config):
+        found = plan(config)
+        more = 400 * MB * (config.training.accumulate == 2)
+        return replace(found, peak_memory_bytes=found.peak_memory_bytes + more)
+
+    monkeypatch.setattr(budget, "plan_run", noisy)
+    assert plan_budget(CONFIG, 300 * MB).chosen.changes == {"accumulate": 16}
 
 
 def test_out_of_memory_is_a_setting_that_does_not_fit(costs):

@@ -22,8 +22,9 @@ from hasten.training.precision import slow_precision
 
 #: the share of a budget that a predicted peak may take: the rest is for the error of predictions
 SHARE = 0.95
-#: a setting that saves less than this share of the memory is not carried further
-_SAVES = 0.02
+#: a setting that saves less than this share of the memory is carried further only once, with this
+#: many times as many micro-batches
+_SAVES, _FAR = 0.02, 8
 _MOST_MICRO_BATCHES = 1024
 
 
@@ -141,6 +142,7 @@ def plan_budget(
         for family in _families(config):
             before, left = first, family
             skipped: list[dict[str, Any]] = []
+            saved = True
             while left:
                 try:
                     now = attempt(left[0])
@@ -150,10 +152,13 @@ def plan_budget(
                     # the model does not divide its batch into so many
                     left, skipped = skipped[-1:], skipped[:-1]
                     continue
-                if now.fits(budget) or now.peak > (1 - _SAVES) * before.peak:
+                saves = now.peak <= (1 - _SAVES) * before.peak
+                if now.fits(budget) or not (saves or saved):
                     break
                 wanted = _micro_batches_that_fit(config, before, now, SHARE * budget)
-                more, before = left[1:], now
+                more, before, saved = left[1:], now, saves
+                if not saves:  # predictions vary by as much: one further attempt, with far more
+                    wanted = _FAR * int(now.changes.get("accumulate", 1))
                 left = [each for each in more if each["accumulate"] >= wanted] or more[-1:]
                 skipped = more[: len(more) - len(left)]
     return BudgetPlan(budget, tuple(tried))
