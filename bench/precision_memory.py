@@ -152,15 +152,21 @@ def table(result: dict[str, Any]) -> list[str]:
 
 
 def memory_table(folder: str, results: Path = RESULTS) -> str:
-    """The newest result for a page. folder: where the result files are."""
+    """The newest result of each model for a page. folder: where the result files are."""
     files = results.glob("*-precision-memory*.json")
-    found = [(json.loads(file.read_text()), file.stem) for file in files]
-    if not found:
+    records = [(json.loads(file.read_text()), file.stem) for file in files]
+    records.sort(key=lambda record: (record[0]["date"], record[0]["number"]))
+    newest = {cell["model"]: record for record in records for cell in record[0]["cells"]}
+    if not newest:
         return "No result yet."
-    result, name = max(found, key=lambda pair: (pair[0]["date"], pair[0]["number"]))
-    quiet = " Provisional: do not compare the seconds." if result["provisional"] else ""
-    about = f"{_about(result)}{quiet} [Result]({folder}/{name}.md)."
-    return "\n".join([about, "", *table(result)])
+    lines = ["Peak memory of `hasten plan` in a fresh process, with the recipe of each data set."]
+    cells: list[dict[str, Any]] = []
+    for model in (each for each in MODELS if each in newest):
+        result, name = newest[model]
+        quiet = ", provisional: do not compare the seconds" if result["provisional"] else ""
+        lines.append(f"`{model}`: {_about(result)[:-1]}{quiet} ([result]({folder}/{name}.md)).")
+        cells += [cell for cell in result["cells"] if cell["model"] == model]
+    return "\n".join(["\n".join(lines), "", *table({"cells": cells})])
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:

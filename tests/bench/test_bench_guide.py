@@ -61,7 +61,11 @@ def test_the_table_of_precision_and_memory_is_written(monkeypatch, tmp_path):
     assert row in page.read_text()
     table = precision_memory.memory_table("results", tmp_path)
     assert row in table
-    assert f"Provisional: do not compare the seconds. [Result](results/{page.name})." in table
+    assert f"provisional: do not compare the seconds ([result](results/{page.name}))." in table
+    assert precision_memory.main(["--models", "conve", "--rounds", "1"], tmp_path) == 0
+    again = precision_memory.memory_table("results", tmp_path)
+    assert row in again  # the other model keeps its result
+    assert "`conve`: CPU, 2 thread(s), 1 round(s), medians ([result]" in again
 
 
 def test_the_large_graph_holds_every_entity(tmp_path):
