@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -235,3 +236,15 @@ def test_the_model_of_another_package_trains(example_folder, monkeypatch):
             hasten.train("mf", settings={"model.widht": 3})
     finally:
         registry._foreign_entries.cache_clear()
+
+
+@each_page
+def test_results_of_uncommitted_changes_are_marked(page):
+    """They cannot be repeated. The lab log is a record and stays as it was written."""
+    if page.name == "lab-log.md":
+        return
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"\]\([./]*bench/results/([\w.-]+?)\.md\)(.{22})?", text):
+        result = json.loads((ROOT / "bench" / "results" / f"{found[1]}.json").read_text())
+        if str(result.get("commit", "")).endswith("+"):
+            assert found[2] == " (uncommitted changes)", found[0]
