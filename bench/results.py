@@ -12,6 +12,8 @@ from bench.harness import ENOUGH_BLOCKS
 from bench.machine import commit, describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
+#: results measured with uncommitted changes, which cannot be repeated: not for Git
+UNCOMMITTED = RESULTS.parents[1] / "build" / "bench-results"
 
 
 def circumstances(load_before: float | None, provisional: bool) -> dict[str, Any]:
@@ -28,8 +30,11 @@ def circumstances(load_before: float | None, provisional: bool) -> dict[str, Any
 def write_result(result: Mapping[str, Any], text: str, folder: Path = RESULTS) -> Path:
     """Write ``<date>-<name>.json`` and, for people, ``.md`` with the text; the first's path.
 
-    Results are never overwritten: the second of a day is ``<date>-<name>-repeat-2``.
+    Results are never overwritten: the second of a day is ``<date>-<name>-repeat-2``. One that was
+    measured with uncommitted changes goes to :data:`UNCOMMITTED` instead of :data:`RESULTS`.
     """
+    if folder == RESULTS and result["commit"].endswith("+"):
+        folder = UNCOMMITTED
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['date']}-{result['name']}.json"
     first, number = path.stem, 1

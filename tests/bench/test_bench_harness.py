@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import machine
+from bench import machine, results
 from bench import run as runner
 from bench.harness import Entry, Side, SideFailedError, measure, run_side
 from bench.machine import KEEP_PAGES, describe_machine
@@ -316,3 +316,12 @@ def test_machine_says_what_speed_depends_on():
     machine = describe_machine()
     assert machine["cpu"]
     assert machine["cores"] >= 1
+
+
+def test_a_result_of_uncommitted_changes_is_no_record(monkeypatch, tmp_path):
+    records, drafts = tmp_path / "records", tmp_path / "drafts"
+    monkeypatch.setattr(results, "RESULTS", records)
+    monkeypatch.setattr(results, "UNCOMMITTED", drafts)
+    result = {"date": "2001-01-01", "name": "entry"}
+    assert write_result(result | {"commit": "abc+"}, "", records).parent == drafts
+    assert write_result(result | {"commit": "abc"}, "", records).parent == records
