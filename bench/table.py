@@ -52,8 +52,8 @@ How to read the tables:
 - *Timed* is the part of an epoch that each side timed, in the order of the columns, hasten last.
   The rest is extrapolated.
 - A row with fewer than seven blocks is *provisional*. It is not in the README.
-- A row is *stale* if the code that it measured has changed since. Comments and docstrings do not
-  count.
+- A row is *stale* if the code that it measured has changed since. Comments, docstrings and code
+  that runs only before the first step (the command line, readers, recipes) do not count.
 - Results are never replaced. Where a comparison was measured more than once, the row shows the
   newest result with enough blocks, and then the speed-ups of the others.
 - Every measurement is a fresh process. The sides alternate on the same machine, with the same

@@ -18,7 +18,7 @@ from bench.results import (
     with_interval,
     write_result,
 )
-from bench.sources import describe_sources, is_stale
+from bench.sources import describe_sources, is_stale, loaded_files
 from bench.statistics import spread
 from bench.table import (
     BEGIN,
@@ -198,6 +198,14 @@ def test_code_that_has_changed_since_makes_a_result_stale(tmp_path):
     assert is_stale({})
 
 
+def test_what_runs_outside_of_the_timed_part_is_not_measured(tmp_path):
+    timed = ["bench/hasten_side.py", "src/hasten/data/tables.py", "src/hasten/training/step.py"]
+    untimed = ["src/hasten/cli/train.py", "src/hasten/data/readers/lines.py"]
+    untimed += ["src/hasten/registry.py", "bench/entries/hgt.py"]
+    (tmp_path / "1.txt").write_text("\n".join([*timed, *untimed, "tests/conftest.py"]) + "\n")
+    assert loaded_files(tmp_path) == timed
+
+
 def test_nothing_is_recorded_on_a_busy_machine_or_from_changed_files(monkeypatch, capsys):
     measured = []
     monkeypatch.setattr(runner, "ENTRIES", {"fake": ENTRY})
@@ -283,12 +291,12 @@ def test_the_files_that_a_side_and_its_processes_load_are_noted(tmp_path):
     script.write_text(
         "import json, subprocess, sys\n"
         "import bench.report\n"
-        "subprocess.run([sys.executable, '-c', 'import hasten.errors'], check=True)\n"
+        "subprocess.run([sys.executable, '-c', 'import hasten.arrays'], check=True)\n"
         "print(json.dumps({}))\n"
     )
     sources = run_side(Side("x", f"{sys.executable} {script}"), 1, False, 60)["sources"]
     assert "bench/report.py" in sources
-    assert "src/hasten/errors.py" in sources
+    assert "src/hasten/arrays.py" in sources
     assert "bench/trace/sitecustomize.py" not in sources
 
 
