@@ -112,6 +112,12 @@ CASES = (
         {**_SMALL, "model.loss": "gbce", "model.negatives": 4, "model.heads": 2},
         _NO_DROPOUT,
     ),
+    ModelCase(
+        "sasrec-ligr",
+        "sasrec",
+        {**_SMALL, "model.block": "ligr", "model.heads": 2, "model.feedforward": 2},
+        _NO_DROPOUT,
+    ),
     ModelCase("sasrec-mhc", "sasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase(
         "sasrec-mhc-static",

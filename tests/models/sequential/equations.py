@@ -51,7 +51,7 @@ def reference_states(model, items, times):
     options, n = model.options, len(items)
     width, head = options.width, options.width // options.heads
     x = math.sqrt(width) * model.items.weight[items]
-    timed = isinstance(model, TiSASRec)
+    timed, ligr = isinstance(model, TiSASRec), options.block == "ligr"
     if timed:
         gaps = [b - a for a, b in pairwise(times) if b > a]
         own = [round((time - min(times)) / (min(gaps) if gaps else 1)) + 1 for time in times]
@@ -85,11 +85,22 @@ def reference_states(model, items, times):
         return torch.cat(outs, 1) @ block.output.weight.T + block.output.bias
 
     def feed(y, block):
-        hidden = torch.clamp(y @ block.inner.weight.T + block.inner.bias, min=0)
+        hidden = y @ block.inner.weight.T + block.inner.bias
+        if ligr:  # SiLU of one half times the other
+            swish, linear = hidden[:, : hidden.shape[1] // 2], hidden[:, hidden.shape[1] // 2 :]
+            hidden = swish / (1 + torch.exp(-swish)) * linear
+        else:
+            hidden = torch.clamp(hidden, min=0)
         return hidden @ block.outer.weight.T + block.outer.bias
 
+    def gate(y, layer):
+        return 1 / (1 + torch.exp(-(y @ layer.weight.T + layer.bias)))
+
     for block in model.blocks:
-        if options.norm == "pre":
+        if ligr:
+            x = x + gate(x, block.attention_gate) * attend(norm(x, block.attention_norm), block)
+            x = x + gate(x, block.feedforward_gate) * feed(norm(x, block.feedforward_norm), block)
+        elif options.norm == "pre":
             x = x + attend(norm(x, block.attention_norm), block)
             x = x + feed(norm(x, block.feedforward_norm), block)
         else:

@@ -23,7 +23,7 @@ from tests.models.sequential.equations import (
 )
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("block", ["pre", "post", "ligr"])
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize(
     ("kind", "loss", "slack"),
@@ -33,11 +33,14 @@ from tests.models.sequential.equations import (
         *product([TiSASRec], ["bce", "gbce"], [20]),
     ],
 )
-def test_loss_and_gradients_are_those_of_the_equations(kind, norm, heads, loss, slack, monkeypatch):
+def test_loss_and_gradients_are_those_of_the_equations(
+    kind, block, heads, loss, slack, monkeypatch
+):
     """Whatever the padding within buckets: packed = padded = one at a time."""
     monkeypatch.setattr(next_item, "SLACK_CPU", slack)
     histories = random_histories()
-    model = build(kind, norm=norm, heads=heads, loss=loss, negatives=3, feedforward=2)
+    form = {"block": "ligr"} if block == "ligr" else {"norm": block}
+    model = build(kind, **form, heads=heads, loss=loss, negatives=3, feedforward=2)
     phase = phase_of(model, histories, 0 if loss == "ce" else 3)
     # longest first, users in order within a length: the order of the reference
     rows = np.argsort(-phase.target_counts, kind="stable")

@@ -79,10 +79,11 @@ def _perturb(model, size=0.5):
 
 @each
 @pytest.mark.parametrize("streams", [2, 3, 4])
-def test_equal_to_the_plain_residual_at_the_beginning(maps, projection, streams):
+@pytest.mark.parametrize("block", ["plain", "ligr"])
+def test_equal_to_the_plain_residual_at_the_beginning(maps, projection, streams, block):
     """Outputs, loss and the gradients of everything that both have, with the same dropout."""
-    plain = _model()
-    model = _model(residual="mhc", maps=maps, projection=projection, streams=streams)
+    plain = _model(block=block)
+    model = _model(block=block, residual="mhc", maps=maps, projection=projection, streams=streams)
     ours, expected = _loss(model, _phase(model)), _loss(plain, _phase(plain))
     torch.testing.assert_close(ours, expected, rtol=1e-3, atol=0)
     ours.backward()
@@ -343,6 +344,7 @@ def test_number_of_parameters(options, count):
         ({"projection": "identity"}, "projection belongs to residual=mhc"),
         ({"maps": "static"}, "maps belongs to residual=mhc"),
         ({"residual": "mhc", "norm": "post"}, "needs norm=pre"),
+        ({"block": "ligr", "norm": "post"}, "block=ligr needs norm=pre"),
         ({"residual": "mhc", "blocks": 1, "projection": "sinkhorn"}, "no effect with one block"),
         ({"residual": "mhc", "streams": 5, "projection": "permutation"}, "at most 4 streams"),
     ],

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hasten.models.sequential.attention_options import AttentionOptions, residuals_of
 from hasten.models.sequential.base import SequentialModel
+from hasten.models.sequential.ligr_block import LiGRBlock
 from hasten.models.sequential.self_attention import Attention, Block
 from hasten.models.supports import Supports
 from hasten.objectives.next_item import SequenceBatch
@@ -32,8 +33,9 @@ class AttentionModel(SequentialModel):
         """Create the blocks and the final layer norm."""
         options = self.options
         self.residuals = residuals_of(options)
+        kind = LiGRBlock if options.block == "ligr" else Block
         self.blocks = nn.ModuleList(
-            Block(options, self.residuals, number) for number in range(options.blocks)
+            kind(options, self.residuals, number) for number in range(options.blocks)
         )
         self.final_norm = LayerNorm(options.width)
         self._compiled: Callable[..., Tensor] = self.hidden

@@ -20,6 +20,9 @@ class AttentionOptions(SequentialOptions):
         2, ge=1, le=1000, description="attention and feed-forward blocks (paper: 2)"
     )
     heads: int = Field(1, ge=1, description="attention heads; must divide the width (paper: 1)")
+    block: Literal["plain", "ligr"] = Field(
+        "plain", description="plain: the paper's; ligr: gated residuals and SwiGLU, as in eSASRec"
+    )
     feedforward: int = Field(1, ge=1, description="inner width of the FFN, in multiples of D")
     norm: Literal["pre", "post"] = Field("pre", description="position of the layer norm")
     residual: Literal["plain", "mhc"] = Field(
@@ -37,6 +40,12 @@ class AttentionOptions(SequentialOptions):
     def _heads_divide(self) -> AttentionOptions:
         if self.width % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide width ({self.width})")
+        return self
+
+    @model_validator(mode="after")
+    def _ligr_is_pre_norm(self) -> AttentionOptions:
+        if self.block == "ligr" and self.norm == "post":
+            raise ValueError("block=ligr needs norm=pre: the residual it adds to is not normalized")
         return self
 
     @model_validator(mode="after")

@@ -160,8 +160,9 @@ class HyperResiduals:
         return reduce(state)
 
     def connection(self, sublayer: int) -> nn.Module:
-        # The first sublayer reads and mixes copies (its norm removes the factor); the result of the
-        # last is averaged. H_pre and H_res have no effect there, as rows and columns sum to 1.
+        # The first sublayer reads and mixes copies (its norm removes the factor, the gate of a LiGR
+        # block learns it); the result of the last is averaged. H_pre and H_res have no effect
+        # there, as rows and columns sum to 1.
         mixes = self.projection != "identity" and 0 < sublayer < self.sublayers - 1
         return HyperConnection(
             self.streams,

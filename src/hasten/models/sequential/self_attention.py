@@ -51,15 +51,19 @@ class Block(nn.Module):
         """The residual state after the block, for bucketed tokens."""
 
         def attend(x_TD: Tensor) -> Tensor:
-            bias = F.pad(self.query_bias, (0, 2 * len(self.query_bias)))
-            query, key, value = F.linear(x_TD, self.query_key_value, bias).chunk(3, dim=1)
-            out: Tensor = self.output(attention(query, key, value))
-            return out
+            return self.attend(x_TD, attention)
 
         attended = connect(self.around_attention, state, attend, self.attention_norm, pre=self.pre)
         return connect(
             self.around_feedforward, attended, self.transform, self.feedforward_norm, pre=self.pre
         )
+
+    def attend(self, x_TD: Tensor, attention: Attention) -> Tensor:
+        """The attention sublayer, without residual and norm."""
+        bias = F.pad(self.query_bias, (0, 2 * len(self.query_bias)))
+        query, key, value = F.linear(x_TD, self.query_key_value, bias).chunk(3, dim=1)
+        out: Tensor = self.output(attention(query, key, value))
+        return out
 
     def transform(self, x_TD: Tensor) -> Tensor:
         """The point-wise feed-forward network, with dropout after each of its layers."""
