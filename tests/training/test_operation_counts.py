@@ -29,6 +29,7 @@ SYNCHRONIZATIONS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonz
 #: of the second step of every phase: operations, copies, host synchronizations
 EXPECTED = {
     "sasrec-ce": (208, 9, 0),
+    "sasrec-ligr": (308, 27, 0),
     "sasrec-mhc": (1658, 38, 4),
     "tisasrec-ce": (318, 28, 0),
     "bprmf": (150, 1, 2),
