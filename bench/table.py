@@ -49,8 +49,8 @@ How to read the tables:
 - A speed-up is the median over blocks of the other side's seconds divided by hasten's. A block runs
   all sides one after the other. The range in parentheses is a distribution-free 95 % interval of
   the median; below six blocks it is the full range.
-- *Timed* is the part of an epoch that each side timed, in the order of the columns, hasten last.
-  The rest is extrapolated.
+- *Timed* is the part of an epoch that was run, for each side in the order of the columns, hasten
+  last. The rest of its time is extrapolated.
 - A row with fewer than seven blocks is *provisional*. It is not in the README.
 - A row is *stale* if the code that it measured has changed since. Comments, docstrings and code
   that runs only before the first step (the command line, readers, recipes) do not count.
@@ -162,9 +162,9 @@ def _rows(kind: str, roles: Mapping[str, str], results: Results, folder: str) ->
             cells.append(f"{sides[role]}, {value} s" if value else sides.get(role, ""))
             cells.append(_ratio(result, role))
         peaks = [_median(result, "memory", role, 2.0**-20) for role in sides]
-        cells += [_median(result, "wall", HASTEN, 1.0), ", ".join(p for p in peaks if p)]
+        cells += [_median(result, "wall", HASTEN, 1.0), " / ".join(p for p in peaks if p)]
         timed = [timed_part(result, role) for role in sides]
-        cells += [str(blocks(result)), ", ".join(timed)]
+        cells += [str(blocks(result)), " / ".join(timed)]
         cells += [_machine(result["machine"]), _measured(result, found, folder)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) if results else "No result yet."

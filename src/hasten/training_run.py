@@ -93,7 +93,7 @@ def open_run(
                 training.record_end(training.summary(_reason(error)), complete=False)
             raise
         finally:
-            training.trainer.retreat.budget.stop()
+            training.trainer.recovery.budget.stop()
 
 
 def _reason(error: BaseException) -> str:
@@ -145,7 +145,7 @@ class TrainingRun:
             processes=processes,
         )
         if plan is not None:
-            self.trainer.retreat.hold(plan["budget_bytes"])
+            self.trainer.recovery.hold(plan["budget_bytes"])
         if checkpoint is not None:
             self.trainer.restore(checkpoint)
             position = self.trainer.state.position
@@ -156,7 +156,7 @@ class TrainingRun:
     def evaluate(self, task: AnyTask) -> Evaluation:
         """Evaluate the model as it is now; a signal stops the evaluation early."""
         setup = self.setup
-        return self.trainer.retreat.evaluate(
+        return self.trainer.recovery.evaluate(
             lambda chunks: evaluate_task(
                 setup.model,
                 task,
@@ -213,7 +213,7 @@ class TrainingRun:
         plan, trainer = self.setup.folder.read_plan(), self.trainer
         if plan is None:
             return None
-        budget, state = trainer.retreat.budget, trainer.state
+        budget, state = trainer.recovery.budget, trainer.state
         peak = max(budget.before, peak_bytes(trainer.device))
         if peak > plan["budget_bytes"]:
             sizes = [f"{size / 2**20:,.0f} MiB" for size in (peak, plan["budget_bytes"])]
@@ -223,7 +223,7 @@ class TrainingRun:
 
     def peak_memory(self) -> int:
         """The peak memory of this process, in bytes."""
-        return max(self.trainer.retreat.budget.before, peak_memory_bytes())
+        return max(self.trainer.recovery.budget.before, peak_memory_bytes())
 
     def summary(
         self,

@@ -24,7 +24,7 @@ from hasten.evaluation import ranker
 from hasten.evaluation.protocols import ranking_task
 from hasten.loaded_run import load_run
 from hasten.runs.run_folder import RunFolder
-from tests.training.test_retreat import failing
+from tests.training.test_memory_recovery import failing
 
 ONE_PERCENT = Margin(0.01, True)
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasten.ops.buckets import flat_indices, make_buckets, padding_bucket
+from hasten.ops.buckets import flat_indices, make_buckets, with_padding_bucket
 
 
 @given(st.lists(st.integers(1, 60), max_size=80), st.sampled_from([0, 16, 128, 1 << 20]))
@@ -41,7 +41,7 @@ def test_a_padding_bucket_leaves_few_sizes():
     sizes = set()
     for count in range(1, 3000):
         buckets = make_buckets(np.full(count, 7, np.int64), 0)
-        *first, last = padded = padding_bucket(buckets)
+        *first, last = padded = with_padding_bucket(buckets)
         assert padded == buckets or (first == buckets and last.length == 1)
         assert buckets[-1].stop <= last.stop < buckets[-1].stop + max(64, buckets[-1].stop / 8)
         sizes.add(last.stop)

@@ -13,7 +13,7 @@ from hasten.evaluation import ranker
 from hasten.training import memory_budget
 from hasten.training.memory_budget import MemoryBudget
 from hasten.training.step import OptimizerStep
-from tests.training.test_retreat import assert_same, retreats, train
+from tests.training.test_memory_recovery import assert_same, retreats, train
 
 MB = 1 << 20
 STEP = OptimizerStep.accumulate

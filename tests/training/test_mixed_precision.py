@@ -17,7 +17,7 @@ from hasten.testing import assert_same, training_log
 from hasten.training.mixed_precision import pins
 from hasten.training.step import OptimizerStep
 from tests.contract.cases import graph, sequences
-from tests.training.test_retreat import failing
+from tests.training.test_memory_recovery import failing
 
 CULPRIT = "final_norm.culprit"
 USUAL = {"training.batch_size": 8, "training.epochs": 3, "device": "cpu", "threads": 1}

@@ -73,7 +73,7 @@ class GradientAllReduce:
             own.copy_(value.view_as(own))
         return dict(zip(names, tail[: len(names)].unbind(), strict=True)), tail[len(names) :]
 
-    def forget_names(self) -> None:
+    def forget_loss_names(self) -> None:
         """Agree on the loss terms again, on all processes: one had none of its own in a step."""
         self._names = []
 

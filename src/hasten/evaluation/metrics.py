@@ -19,14 +19,17 @@ For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
                rank 1, however many targets are missed. Only for comparisons with that code
 ``map@k``      sum of i/r_i over targets within k, divided by min(size of T, k)
 ``mrr``        1/r_1; ``mrr@k``: 0 unless r_1 is within k
-``hits@k``     share of T within k, averaged over targets
-``mr``         mean rank of T, averaged over targets (lower is better)
+``hits@k``     share of all targets, of all queries together, that are within k
+``mr``         mean rank of all targets (lower is better)
 ``amri``       ``1 - sum(rank - 1) / sum(competitors / 2)`` over all targets: 1 is perfect, 0 is
                random (adjusted mean rank index, Berrendorf et al. 2020)
 =============  ====================================================================
 
 If ties put more than k targets within k, only the best k count (except in ``hits``, which treats
-targets independently). Other metrics are averaged over the queries with targets, in float64.
+targets independently).
+
+All metrics except ``hits``, ``mr`` and ``amri`` are averaged over the queries that have targets, in
+float64.
 """
 
 from __future__ import annotations
@@ -75,10 +78,10 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
-    """A metric before averaging: sums and weights of the queries.
+    """A metric before averaging: it is ``sum(sums) / sum(counts)``.
 
-    sums: float64 [Q]; counts: int64 [Q], the weights: 1 (0 without targets), the number of targets
-    for means over targets, or the number of competitors for ``amri``.
+    sums: float64 [Q]. counts: int64 [Q], a query's part of the denominator: 1 if it has targets,
+    else 0; for ``hits`` and ``mr`` the number of its targets; for ``amri`` of its competitors.
     """
 
     sums: Float64
@@ -87,9 +90,9 @@ class PerQuery:
     @property
     def values(self) -> Float64:
         """The metric of each query [Q], NaN for a query without targets."""
-        empty: Float64 = np.full(len(self.sums), np.nan)
-        np.divide(self.sums, self.counts, out=empty, where=self.counts > 0)
-        return empty
+        values: Float64 = np.full(len(self.sums), np.nan)
+        np.divide(self.sums, self.counts, out=values, where=self.counts > 0)
+        return values
 
     def mean(self) -> float:
         """The metric, summed in the order of the queries; NaN if nothing was ranked."""
@@ -199,7 +202,7 @@ class _Ranked:
 
 
 def _ndcg(ranked: _Ranked, k: float, best: Int64) -> Float64:
-    """best: [Q] the number of targets whose ideal ranks are the divisor."""
+    """best: [Q]; the divisor is the gain of so many targets at the ranks 1, 2, ..."""
     gains = ranked.sum(ranked.within(k) / np.log2(1.0 + ranked.rank))
     ideal = np.cumsum(1.0 / np.log2(1.0 + np.arange(1, int(best.max(initial=1)) + 1)))
     return np.asarray(gains / ideal[best - 1], np.float64)

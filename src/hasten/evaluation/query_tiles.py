@@ -24,14 +24,14 @@ T = TypeVar("T")
 class QueryChunks:
     """How many queries of a tile are scored at a time: half as many whenever memory runs out.
 
-    release: frees cached memory. check: raises MemoryError if the run exceeds its memory budget;
-    called after each tile while fewer queries are possible. The last bits of scores depend on the
-    number of rows.
+    release: frees cached memory. check_memory: raises MemoryError if the run exceeds its memory
+    budget; called after each tile while fewer queries are possible. The last bits of scores depend
+    on the number of rows.
     """
 
     release: Callable[[], None]
     rows: int = TILE_ROWS
-    check: Callable[[], None] = lambda: None
+    check_memory: Callable[[], None] = lambda: None
 
     def attempt(self, function: Callable[[], T]) -> T:
         """Call ``function``, which reads :attr:`rows`, until memory suffices.

@@ -42,7 +42,7 @@ class Evaluation:
     diagnostics: EmbeddingDiagnostics | None = None
 
     def text(self) -> str:
-        """The metrics for a log line, without those of the other treatment of the history."""
+        """The metrics for a log line, without ``NAME/kept`` and ``NAME/masked``."""
         shown = {name: value for name, value in self.values.items() if "/" not in name}
         return "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
@@ -63,8 +63,8 @@ def evaluate(
 
     device: the device of the model. stop: called before each tile (a fixed group of 256 queries);
     True stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
-    counts 0 for other targets; merge: sums the counts over all processes. chunks: repeats what runs
-    out of memory with fewer queries at a time; None: the error is raised.
+    counts 0 for other targets; merge: sums the counts over all processes. chunks: if memory
+    runs out, retries with fewer queries at a time; None: the error is raised.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
@@ -78,6 +78,7 @@ def evaluate(
             diagnosed = model.diagnosed_embeddings() if ranks is not None else None
             return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
+    # covers encoding and diagnostics; a tile that fails is repeated by itself in _rank
     ranks, diagnostics = ranked() if chunks is None else chunks.attempt(ranked)
     if merge is not None:
         ranks = merge(ranks)
@@ -166,13 +167,16 @@ def _rank_chunks(model: Model, task: AnyTask, tile: Tile, chunks: QueryChunks) -
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
     parts = np.split(tile.padded_rows, TILE_ROWS // chunks.rows)
     counts = [vars(_rank_rows(model, task, rows)).values() for rows in parts]
-    if chunks.rows > 1:
-        chunks.check()
+    if chunks.rows > 1:  # one query cannot be divided further
+        chunks.check_memory()
     return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
 
 
 def _rank_rows(model: Model, task: AnyTask, rows: Int64) -> RankCounts:
-    """The counts of the targets of these queries; fewer than a tile: in narrower blocks too."""
+    """The counts of the targets of these queries.
+
+    With fewer queries than a tile, blocks have proportionally fewer columns too, to save memory.
+    """
     columns = None
     if len(rows) < TILE_ROWS:
         width = ColumnBlocks.choose(TILE_ROWS, task.item_count, None).columns

@@ -175,7 +175,7 @@ class Phase(ABC):
         """
         return False
 
-    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         """Replace the functions that build the tensors of a batch by ``wrap(function)``.
 
         For profiling. These functions must not call each other.

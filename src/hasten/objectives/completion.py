@@ -104,7 +104,7 @@ class CompletionPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
-    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self.data.batch = wrap(self.data.batch)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:

@@ -119,7 +119,7 @@ class LinkPhase(Phase):
     def _wanted_by_batch(self, batch: Batch) -> Int64:
         return self._wanted_nodes.get(batch.key, lambda: self._wanted(batch, batch.ids.numpy()))
 
-    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self._wanted = wrap(self._wanted)  # type: ignore[method-assign]
         self._scored = wrap(self._scored)  # type: ignore[method-assign]
 

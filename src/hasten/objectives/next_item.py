@@ -25,8 +25,8 @@ from hasten.ops.buckets import (
     Bucket,
     flat_indices,
     make_buckets,
-    padding_bucket,
     pads_tokens,
+    with_padding_bucket,
 )
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
@@ -76,7 +76,7 @@ def sequence_batch(
     buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
     real = flat_indices(lengths, buckets)
     if pads_tokens(device):
-        buckets = padding_bucket(buckets)
+        buckets = with_padding_bucket(buckets)
     ends = np.cumsum(lengths)
     positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
     source = np.repeat(histories.offsets[users + 1], lengths) - 1 - skip_last - positions
@@ -171,7 +171,7 @@ class NextItemPhase(ExampleBatches):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
 
-    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self.lay_out = wrap(self.lay_out)  # type: ignore[method-assign]
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:

@@ -133,7 +133,7 @@ class PairwisePhase(ExampleBatches):
         local = ids - batch.ids[0]  # the ids of a batch are consecutive
         return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
 
-    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self.sample = wrap(self.sample)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:

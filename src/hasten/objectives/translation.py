@@ -130,7 +130,7 @@ class TranslationPhase(ExampleBatches):
         sizes = torch.bincount(relation, minlength=self.relations).tolist()
         return TranslationBatch(relation[order], nodes[order].view(-1), sizes, order)
 
-    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self.sample = wrap(self.sample)  # type: ignore[method-assign]
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:

@@ -44,18 +44,19 @@ def make_buckets(lengths: Int64, slack: int) -> list[Bucket]:
     """
     assert len(lengths) == 0 or bool((np.diff(lengths) <= 0).all())
     buckets: list[Bucket] = []
-    start = first = wasted = 0
+    token_start = first_row = wasted = 0
     changes = np.flatnonzero(np.diff(lengths)) + 1
     for begin, end in zip([0, *changes], [*changes, len(lengths)], strict=True):
         if begin == end:
             continue
-        longest, length = int(lengths[first]), int(lengths[begin])
+        longest, length = int(lengths[first_row]), int(lengths[begin])
         wasted += int(end - begin) * (longest - length)
         if wasted > slack:
-            buckets.append(Bucket(start, int(begin - first), longest))
-            start, first, wasted = buckets[-1].stop, int(begin), 0
-    if first < len(lengths):
-        buckets.append(Bucket(start, len(lengths) - first, int(lengths[first])))
+            buckets.append(Bucket(token_start, int(begin - first_row), longest))
+            token_start, first_row, wasted = buckets[-1].stop, int(begin), 0
+    if first_row < len(lengths):
+        rows = len(lengths) - first_row
+        buckets.append(Bucket(token_start, rows, int(lengths[first_row])))
     return buckets
 
 
@@ -73,12 +74,15 @@ def padded_like_bf16() -> Iterator[None]:
 
 
 def pads_tokens(device: torch.device) -> bool:
-    """Whether batches get a :func:`padding_bucket`: on a CPU under autocast."""
+    """Whether batches get a :func:`with_padding_bucket`: on a CPU under autocast."""
     return device.type == "cpu" and (torch.is_autocast_enabled("cpu") or _like_bf16.get())
 
 
-def padding_bucket(buckets: list[Bucket]) -> list[Bucket]:
-    """The buckets, and one of single tokens that makes T one of few sizes (rounded_rows)."""
+def with_padding_bucket(buckets: list[Bucket]) -> list[Bucket]:
+    """The buckets, and if needed one of padding tokens that rounds T up to rounded_rows.
+
+    Few values of T occur then. The padding bucket has rows of length 1.
+    """
     size = buckets[-1].stop
     missing = rounded_rows(size) - size
     return [*buckets, Bucket(size, missing, 1)] if missing else buckets

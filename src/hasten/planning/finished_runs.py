@@ -1,4 +1,4 @@
-"""What finished runs measured that did what a planned run would do, on the same machine."""
+"""Measurements of finished runs on this machine whose options match those of a planned run."""
 
 from __future__ import annotations
 

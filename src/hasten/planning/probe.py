@@ -75,7 +75,7 @@ def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
     config, device = trainer.config, trainer.device
     parts = MemoryParts()
     trainer.control.start()
-    trainer.retreat.disable()
+    trainer.recovery.disable()
     trainer.compile()
     setup.model.train()
     seconds = {"start": time.perf_counter() - setup.begin}

@@ -60,7 +60,7 @@ class TimedStep(OptimizerStep):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.clock = Clock(self.device)
-        self.phase.measure_data_with(lambda function: self.clock.wrap("data", function))
+        self.phase.wrap_batch_building(lambda function: self.clock.wrap("data", function))
         if self.all_reduce is not None:
             self.all_reduce = _TimedAllReduce(self.all_reduce.processes, self.clock)
 

@@ -1,6 +1,6 @@
 """Hold a run's memory budget: allocations above it fail on CUDA; elsewhere the peak is checked.
 
-Both are treated as memory that ran out: see :mod:`hasten.training.retreat`.
+Both are treated as memory that ran out: see :mod:`hasten.training.memory_recovery`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MemoryBudget:
         if self._refuses:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
-    def describe(self) -> str:
+    def describe_usage(self) -> str:
         """The peak of the whole run, as text."""
         return describe_memory(self.device, self.before)
 

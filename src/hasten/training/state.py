@@ -86,7 +86,7 @@ class TrainingState:
         self.early_stopping, self.average = early_stopping, average
         self.position, self.totals = Position(), Totals()
         self.compile_reports: list[CompileReport] = []
-        #: what was done when memory ran out, see :mod:`hasten.training.retreat`
+        #: what was done when memory ran out, see :mod:`hasten.training.memory_recovery`
         self.retreats: list[dict[str, Any]] = []
         #: modules that run in fp32 whatever the precision
         self.pins = PinnedModules(model)

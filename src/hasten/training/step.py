@@ -57,9 +57,11 @@ class OptimizerStep:
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
         #: the flags of all processes, summed in the last step; None without a process group
         self.summed_control_flags: Tensor | None = None
-        #: micro-batches per step of this process; whether they share what is encoded once
-        self.micro_batches, self.encodes_once = options.accumulate, False
-        #: leave out a step that runs out of memory, for :mod:`.retreat` to repeat; else raise
+        #: micro-batches per step of this process
+        self.micro_batches = options.accumulate
+        #: whether what the last batch encoded once was shared by its micro-batches
+        self.shares_encoding = False
+        #: leave out steps that run out of memory, for :mod:`.memory_recovery` to repeat
         self.retreats = False
         #: called after the backward pass: raises MemoryError if the run exceeds its memory budget
         self.check_memory: Callable[[], None] = lambda: None
@@ -78,8 +80,8 @@ class OptimizerStep:
 
         The returned dict has the key "steps": 1 for a step that was taken. If the step is skipped,
         every value, including "steps", is 0. control_flags: of this process; afterwards
-        :attr:`summed_control_flags` holds the sum over all processes. The dict is empty if memory
-        ran out and the only process left the step out.
+        :attr:`summed_control_flags` holds the sum over all processes. In a run of one process, the
+        dict is empty if memory ran out.
         """
         self.zero_grad()
         losses = self.try_accumulate(batch)
@@ -94,7 +96,7 @@ class OptimizerStep:
         losses["steps"] = torch.ones((), device=self.device)
         self.precision.unscale(self.optimizer)
         norm = gradient_norm(parameters)
-        finite = norm < math.inf  # NaN is not: one operation, where isfinite takes four
+        finite = norm < math.inf  # False for NaN; one operation where isfinite takes four
         self.clip(parameters, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -121,8 +123,9 @@ class OptimizerStep:
     def try_accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """:meth:`accumulate`, and zeros for missing gradients.
 
-        If memory runs out, now or in a step that is not repeated yet, there are no losses, and a
-        gradient is NaN: so every process skips the step, without a further exchange.
+        If memory runs out here, or ran out in an earlier step that is still to be repeated, there
+        are no losses. With several processes one gradient is NaN then: the all-reduce makes every
+        process skip the step, without further communication.
         """
         if self.out_of_memory is None:
             try:
@@ -147,11 +150,11 @@ class OptimizerStep:
         return {}
 
     def forget_skipped(self, steps: int) -> None:
-        """Undo what the last steps, which were left out, have counted as non-finite."""
+        """Take the last steps, skipped for lack of memory, out of the counts and the loss scale."""
         self.out_of_memory = None
         if not self.alone:
             assert self.all_reduce is not None
-            self.all_reduce.forget_names()
+            self.all_reduce.forget_loss_names()
             self.nonfinite_steps -= steps
             self.consecutive_nonfinite_steps -= steps
             if (scaler := self.precision.scaler) is not None:
@@ -161,9 +164,10 @@ class OptimizerStep:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
         parts = self.shard.world_size * self.micro_batches
-        self.encodes_once = True
+        # if memory runs out in encode(), smaller micro-batches do not help
+        self.shares_encoding = True
         encoded, leaves = self.encode(batch)
-        self.encodes_once = bool(encoded)
+        self.shares_encoding = bool(encoded)
         for micro in range(self.micro_batches):
             part = self.shard.rank * self.micro_batches + micro
             ids = batch.micro_batch(part, parts)

@@ -29,10 +29,10 @@ from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.epoch_report import EpochReport
 from hasten.training.memory import release_memory
-from hasten.training.mixed_precision.pins import settle_precision
+from hasten.training.memory_recovery import OutOfMemoryRecovery
+from hasten.training.mixed_precision.pins import pin_unstable_modules
 from hasten.training.nonfinite import NonFiniteGuard
 from hasten.training.precision import Precision, resolve_precision
-from hasten.training.retreat import Retreat
 from hasten.training.schedule import Schedule
 from hasten.training.signals import StopNow, StopSignals
 from hasten.training.state import TrainingState
@@ -82,7 +82,7 @@ class Trainer:
             average,
         )
         self.control = RunControl(config, signals, processes)
-        self.retreat = Retreat(model, self.steppers, self.state, journal, processes)
+        self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
         limit, pins = options.bad_steps, self.state.pins
         self.guard = NonFiniteGuard(model, self.steppers, limit, journal, processes, pins)
         #: a model without phases is fitted, not trained: one round of evaluation and saving
@@ -103,7 +103,8 @@ class Trainer:
         self.model.train()
         if self.config.training.precision == "auto" and not self.state.position.step:
             pins, seed = self.state.pins, self.config.seed
-            self.journal.log_train(settle_precision(self.steppers, pins, self.processes, seed))
+            message = pin_unstable_modules(self.steppers, pins, self.processes, seed)
+            self.journal.log_train(message)
         self.compile()
         while self.state.position.epoch < min(self.epochs, until or self.epochs):
             if self.state.early_stopping.exhausted:
@@ -113,13 +114,13 @@ class Trainer:
         return "epochs"
 
     def compile(self) -> None:
-        """Compile the hot function of every phase: as configured, or as before the run stopped."""
-        mode, before = self.config.training.compile, self.state.compile_reports
-        if mode == "off" and not before:
+        """Compile the hot function of every phase as configured or, in a resumed run, as before."""
+        mode, earlier = self.config.training.compile, self.state.compile_reports
+        if mode == "off" and not earlier:
             return
         self.processes.activity = "compiling"
-        reports = compile_phases(self.steppers, before, mode, self.processes, self.compile_phase)
-        if not before:
+        reports = compile_phases(self.steppers, earlier, mode, self.processes, self.compile_phase)
+        if not earlier:
             for report in reports:
                 self.journal.log_train(f"compile: {report.to_json()}")
         self.state.compile_reports = reports
@@ -174,9 +175,10 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # processes agree on what to repeat before weights are averaged or saved
+            # after running out of memory the position is set back, and the loop repeats the step;
+            # processes agree on that before weights are averaged or saved
             agree = sync or position.index == phase.steps() or state.average_due or self.is_save_due
-            if self.retreat.repeats(stepper, batch, agree):
+            if self.recovery.recover(stepper, batch, agree):
                 continue
             state.average_weights(stepper)
             if self.cleanup_every and position.step % self.cleanup_every == 0:
@@ -241,7 +243,7 @@ class Trainer:
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
         # only the total of the run is kept: estimate this epoch's examples by the mean over epochs
         rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
-        seconds, memory = totals.epoch_seconds, self.retreat.budget.describe()
+        seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
         report = EpochReport(
             finished, position.step, losses, state.lr, seconds, rate, memory, evaluation, is_best
         )
@@ -296,4 +298,4 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
         self.state.load(checkpoint)
-        self.retreat.restore()
+        self.recovery.restore()

@@ -1,4 +1,4 @@
-"""Load interactions with the features of their items, or with the same items and no features."""
+"""Load interactions with item features, or the same interactions without the features."""
 
 from __future__ import annotations
 

@@ -61,14 +61,15 @@ class LightGCN(NodeVectorModel):
         return super().phases(dataset, training)
 
     def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
-        """Vectors and layer 0 of the nodes of a batch [S, D] each, and these nodes, ascending."""
+        """For the distinct nodes of a batch: vectors and layer 0 [S, D], nodes [S], ascending."""
         wanted = torch.unique(self.pair_nodes(pairs))
         own, mean = self._propagate(wanted)
         return mean, own, wanted.to(own.device)
 
     def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, D] rows of layer 0."""
-        return self.take(encoded[1], encoded[-1], pairs)
+        """Layer 0 of the users, positives and negatives, [B, D] each."""
+        _, layer_0, nodes = encoded
+        return self.take(layer_0, nodes, pairs)
 
     def _propagate(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """[S, D] layer 0 and the mean of all layers of these nodes (int64 [S] on the host)."""
@@ -78,7 +79,7 @@ class LightGCN(NodeVectorModel):
         for _ in range(self.options.layers - 1):
             layers.append(x.index_select(0, rows))
             x = self.graph @ x
-        # the last layer, only for these nodes
+        # the rows of the last two layers: the last one is computed only for these nodes
         layers += spmm_rows(self.graph.graph, self.graph.weights, x, wanted)
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 

@@ -142,6 +142,7 @@ class TripleModel(Model):
         assert batch.target is not None
         assert batch.negatives is not None
         ids = torch.cat([batch.target[:, None], batch.negatives], dim=1)
+        # [B, 1, 1 + k]: for sampled_loss, each query is a batch of one
         scores = self.scores(batch.entity, batch.relation, ids)[:, None]
         losses: Tensor = torch.func.vmap(self.sampled_loss)(scores[..., 0], scores[..., 1:])
         return losses
@@ -166,7 +167,10 @@ class FactorizedTripleModel(TripleModel):
 
     @abstractmethod
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
-        """[B, D] float32: q(h, r) of entities' rows and int64 [B] relations or reciprocals."""
+        """q(h, r), float32 [B, D].
+
+        entity_BD: embeddings of the query entities; relation: int64 [B], r or r + R.
+        """
 
     def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
         q_BD = self.vectors(self.entities.rows(entity), relation)
@@ -189,8 +193,15 @@ class FactorizedTripleModel(TripleModel):
             return catalogue_cross_entropy(
                 q_BD, [table], batch.answer, self.bias, query_of_target=batch.answer_query
             )
-        pairs, smoothing = (batch.answer_query, batch.answer), self.options.smoothing
-        return one_to_many_loss(q_BD, [table], *pairs, self.bias, smoothing, batch.scale)
+        return one_to_many_loss(
+            q_BD,
+            [table],
+            batch.answer_query,
+            batch.answer,
+            self.bias,
+            smoothing=self.options.smoothing,
+            scale=batch.scale,
+        )
 
     def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
         if batch.negatives is not None:

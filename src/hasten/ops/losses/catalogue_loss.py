@@ -7,9 +7,9 @@ logits, softmax and both gradients, so the work is three matrix products and not
 twice. The backward pass only scales the stored gradients.
 
 Memory: one chunk of logits (``chunk_bytes`` in float32) and the gradients. If even a few rows of
-logits do not fit, columns are chunked too, with a running logsumexp and a second pass (four
-products). Sums and softmax are float32; under bf16 and fp16 the logits and products are in these,
-as under autocast, the products of fp16 residuals summed in float32 (:mod:`.half_residuals`).
+logits do not fit, columns are chunked instead, with a running logsumexp and a second pass (four
+products). Sums and softmax are float32. Under bf16 or fp16, logits and matrix products have that
+type, as under autocast; products of fp16 residuals are summed in float32 (:mod:`.half_residuals`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def catalogue_cross_entropy(
 ) -> Tensor:
     """Sum of cross-entropies of ``x`` [T, D] against the stacked blocks [N_i, D]: a scalar.
 
-    targets: int64 [T] rows of the stacked catalogue, one for each row of x; or [P], with
-    query_of_target: int64 [P] ascending, the row of x of each target, a pair at most once.
+    targets: int64 [T] rows of the stacked catalogue, one for each row of x. Or several for a row:
+    int64 [P], with query_of_target: int64 [P] ascending, the index into x of each target; a pair of
+    query and target occurs at most once.
     bias: [N] or None. chunk_bytes: of the logits held at once (None: by device). One block is the
     whole table; several are its shards.
     """
@@ -97,11 +98,11 @@ class _Targets:
         edges = torch.tensor([start, stop], device=self.query.device)
         return slice(*torch.searchsorted(self.query, edges).tolist())
 
-    def times_(self, residual: Tensor, start: int) -> Tensor:
-        """Multiply the softmaxes of the rows from ``start`` on by their numbers of targets."""
+    def multiply_by_counts_(self, values: Tensor, start: int) -> Tensor:
+        """Multiply each row, in place, by its number of targets. start: the first row's index."""
         if self.counts is not None:
-            residual *= self.counts[start : start + len(residual), None]
-        return residual
+            values *= self.counts[start : start + len(values), None]
+        return values
 
     def residual_scale(self, dtype: torch.dtype) -> float:
         """The scale of the residuals as operands of this type."""
@@ -153,6 +154,16 @@ def _offsets(blocks: Sequence[Tensor]) -> list[int]:
     return starts
 
 
+def _parts(blocks: Sequence[Tensor], step: int) -> list[tuple[int, slice, slice]]:
+    """Parts of ``step`` catalogue rows: (block, rows of the block, columns of the logits)."""
+    parts = []
+    for index, (block, start) in enumerate(zip(blocks, _offsets(blocks), strict=False)):
+        for begin in range(0, len(block), max(1, step)):
+            end = min(begin + step, len(block))
+            parts.append((index, slice(begin, end), slice(start + begin, start + end)))
+    return parts
+
+
 def _by_rows(
     x: Tensor,
     targets: _Targets,
@@ -164,68 +175,65 @@ def _by_rows(
     """A chunk of rows against the whole catalogue at a time: three products."""
     starts = _offsets(blocks)
     low, scale = x.to(dtype), targets.residual_scale(dtype)
-    # fp16 gradients are cast after the backward pass has scaled them
-    kind = accumulation_dtype(x)
-    grad_x = torch.zeros_like(x, dtype=kind if x.dtype == torch.float16 else x.dtype)
+    # the gradient of an fp16 x stays in the type of sums until the backward pass has scaled it
+    sum_dtype = accumulation_dtype(x)
+    grad_x = torch.zeros_like(x, dtype=sum_dtype if x.dtype == torch.float16 else x.dtype)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    grad_bias, loss = x.new_zeros(starts[-1], dtype=kind), x.new_zeros((), dtype=kind)
-    few = x.device.type == "cpu" and (dtype != kind or uses_onednn(x, blocks[0].T))
-    least = 64 if dtype != kind else 8
-    rows = max(1, min(rows, rounded_rows(len(x), least) if few else len(x)))
-    if few:  # zeros, so that the last chunk is of one of few sizes
+    grad_bias, loss = x.new_zeros(starts[-1], dtype=sum_dtype), x.new_zeros((), dtype=sum_dtype)
+    # oneDNN compiles code for every new number of rows: the last chunk is padded to one of few
+    pads_last = x.device.type == "cpu" and (dtype != sum_dtype or uses_onednn(x, blocks[0].T))
+    multiple = 64 if dtype != sum_dtype else 8
+    rows = max(1, min(rows, rounded_rows(len(x), multiple) if pads_last else len(x)))
+    if pads_last:
         last = len(x) % rows
-        low = F.pad(low, (0, 0, 0, min(rows, rounded_rows(last, least)) - last))
-    step = starts[-1] if dtype == kind else max(1, _CONVERTED // max(1, x.shape[1]))
-    parts = [
-        (index, slice(begin, begin + step), slice(starts[index] + begin, starts[index] + end))
-        for index, block in enumerate(blocks)
-        for begin in range(0, len(block), max(1, step))
-        for end in (min(begin + step, len(block)),)
-    ]
+        low = F.pad(low, (0, 0, 0, min(rows, rounded_rows(last, multiple)) - last))
+    step = starts[-1] if dtype == sum_dtype else max(1, _CONVERTED // max(1, x.shape[1]))
+    parts = _parts(blocks, step)
 
     def table_of(index: int, span: slice) -> Tensor:
         return blocks[index][span].to(dtype)
 
-    # converted once for several chunks, else part by part
+    # with several chunks of rows, convert the parts once and keep them
     tables = [table_of(*part[:2]) for part in parts] if rows < len(x) else None
     logits = x.new_empty(rows, starts[-1], dtype=dtype)
-    # logits in a lower precision become residuals a few rows at a time, in a buffer of the sums'
-    piece = rows if dtype == kind else -(-rows // 8)
-    wide = logits if dtype == kind else logits.new_empty(piece, starts[-1], dtype=kind)
+    # low-precision logits become residuals a few rows at a time, in a buffer of the type of sums
+    piece = rows if dtype == sum_dtype else -(-rows // 8)
+    buffer = logits if dtype == sum_dtype else logits.new_empty(piece, starts[-1], dtype=sum_dtype)
     for start in range(0, len(x), rows):
         chunk = low[start : start + rows]
         scores = logits[: len(chunk)]
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
             product_into(scores[:, columns], chunk, table.T)
-        real = len(x) - start
-        scores[real:] = 0
-        for first, part in enumerate(torch.split(scores[:real], piece)):
-            first = start + first * piece  # noqa: PLW2901
-            residual = part if dtype == kind else wide[: len(part)].copy_(part)
-            some = targets.within(first, first + len(part))
+        unpadded = min(len(chunk), len(x) - start)
+        scores[unpadded:] = 0
+        for begin in range(0, unpadded, piece):
+            score_rows, first = scores[begin : min(begin + piece, unpadded)], start + begin
+            # in place: logits, log-probabilities, softmax times number of targets, residuals
+            work = score_rows if dtype == sum_dtype else buffer[: len(score_rows)].copy_(score_rows)
+            some = targets.within(first, first + len(work))
             place = (targets.query[some] - first) * starts[-1] + targets.item[some]
             if bias is not None:
-                residual += bias
-            torch.log_softmax(residual, dim=1, out=residual)
-            flat = residual.view(-1)
+                work += bias
+            torch.log_softmax(work, dim=1, out=work)
+            flat = work.view(-1)
             loss -= flat[place].sum()
-            targets.times_(residual.exp_(), first)
+            targets.multiply_by_counts_(work.exp_(), first)
             flat[place] -= 1.0
             if bias is not None:
-                grad_bias += residual.sum(0)
+                grad_bias += work.sum(0)
             if scale != 1:
-                residual *= scale
-            if dtype != kind:
-                part.copy_(residual)
+                work *= scale
+            if dtype != sum_dtype:
+                score_rows.copy_(work)
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
-            part = scores[:, columns]
-            _accumulate(grads[index][span], part.T, chunk, scale)
+            residual = scores[:, columns]
+            _accumulate(grads[index][span], residual.T, chunk, scale)
             if number == 0 and scale == 1:
-                grad_x[start : start + rows] = product(part, table)[:real]
+                grad_x[start : start + rows] = product(residual, table)[:unpadded]
             else:
-                grad_x[start : start + rows] += residual_product(part, table, scale)[:real]
+                grad_x[start : start + rows] += residual_product(residual, table, scale)[:unpadded]
     return loss, [grad_x, grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
 
 
@@ -241,9 +249,9 @@ def _by_columns(
     starts = _offsets(blocks)
     columns = max(1, chunk_bytes // (4 * max(1, len(x))))
     low, scale = x.to(dtype), targets.residual_scale(dtype)
-    kind = accumulation_dtype(x)
-    lse = torch.full((len(x),), -torch.inf, dtype=kind, device=x.device)
-    picked = torch.zeros(len(x), dtype=kind, device=x.device)
+    sum_dtype = accumulation_dtype(x)
+    lse = torch.full((len(x),), -torch.inf, dtype=sum_dtype, device=x.device)
+    picked = torch.zeros(len(x), dtype=sum_dtype, device=x.device)
 
     def chunks() -> list[tuple[int, int, int]]:
         """(block, first row within it, last row) of every chunk of columns."""
@@ -254,13 +262,13 @@ def _by_columns(
         ]
 
     def scores_of(index: int, begin: int, end: int) -> Tensor:
-        scores = (low @ blocks[index][begin:end].to(dtype).T).to(kind)
+        scores = (low @ blocks[index][begin:end].to(dtype).T).to(sum_dtype)
         if bias is not None:
             scores = scores + bias[starts[index] + begin : starts[index] + end]
         return scores
 
     def placed(index: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Which targets are in a chunk, and where in its scores, for others some place."""
+        """Which targets are in a chunk, and their index in its flat scores (any, if not in it)."""
         local = targets.item - (starts[index] + begin)
         inside = (local >= 0) & (local < end - begin)
         return inside, targets.query * (end - begin) + local.clamp(0, end - begin - 1)
@@ -270,19 +278,21 @@ def _by_columns(
         lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
         inside, place = placed(index, begin, end)
         picked.index_add_(0, targets.query, torch.where(inside, scores.view(-1)[place], 0.0))
-    grad_x = torch.zeros(x.shape, dtype=kind, device=x.device)
+    grad_x = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    grad_bias = torch.zeros(starts[-1], dtype=kind, device=x.device)
+    grad_bias = torch.zeros(starts[-1], dtype=sum_dtype, device=x.device)
     for index, begin, end in chunks():
-        residual = targets.times_((scores_of(index, begin, end) - lse[:, None]).exp_(), 0)
+        residual = targets.multiply_by_counts_(
+            (scores_of(index, begin, end) - lse[:, None]).exp_(), 0
+        )
         inside, place = placed(index, begin, end)
-        residual.view(-1).index_add_(0, place, -inside.to(kind))
+        residual.view(-1).index_add_(0, place, -inside.to(sum_dtype))
         if bias is not None:
             grad_bias[starts[index] + begin : starts[index] + end] = residual.sum(0)
         part = (residual if scale == 1 else residual.mul_(scale)).to(dtype)
         grads[index][begin:end] = residual_product(part.T, low, scale)
         grad_x += residual_product(part, blocks[index][begin:end].to(dtype), scale)
-    loss = (targets.times_(lse[:, None], 0)[:, 0] - picked).sum()
+    loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
     return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), grad_bias, *shaped]
 

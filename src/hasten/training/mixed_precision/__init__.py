@@ -1,1 +1,1 @@
-"""Find modules that do not hold in a lower precision, and pin them to fp32."""
+"""Find modules whose results overflow or deviate in a lower precision, and pin them to fp32."""

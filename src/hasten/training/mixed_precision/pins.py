@@ -159,10 +159,10 @@ def _to_fp32(value: Any) -> Any:
     return value
 
 
-def settle_precision(
+def pin_unstable_modules(
     steppers: Sequence[OptimizerStep], pins: PinnedModules, processes: Processes, seed: int
 ) -> str:
-    """For ``precision: auto``: pin what does not hold, as rank 0 decides; a line for the log."""
+    """For ``precision: auto``: pin modules that overflow or deviate; a line for the log."""
     low = next((stepper.precision.name for stepper in steppers), "fp32")
     if low != "fp32":
         processes.activity = what = "the comparison with fp32"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _IMPORT_BYTES = 192 * 2**20
 
 
-class Retreat:
+class OutOfMemoryRecovery:
     """Reduces the memory that steps and evaluations need, and records what it did in the state."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Retreat:
     def hold(self, budget: int | None) -> None:
         """Keep to a memory budget (bytes) from now on."""
         self.budget = MemoryBudget(budget, self.processes.device)
-        self.chunks.check = self.check_tile
+        self.chunks.check_memory = self.check_tile
         for stepper in self.steppers:
             stepper.check_memory = self.budget.check
 
@@ -75,7 +75,7 @@ class Retreat:
         except MemoryError:
             if not self.budget.stuck:
                 raise
-            self.chunks.check = lambda: None
+            self.chunks.check_memory = lambda: None
 
     def disable(self) -> None:
         """Raise the errors of steps, to measure what the settings need as they are."""
@@ -89,8 +89,8 @@ class Retreat:
         release_memory(self.processes.device)
         self.budget.begin()
 
-    def repeats(self, stepper: OptimizerStep, batch: Batch, agree: bool) -> bool:
-        """Whether to repeat the step of this batch because memory ran out; reduces the settings.
+    def recover(self, stepper: OptimizerStep, batch: Batch, agree: bool) -> bool:
+        """If memory ran out: set the position back and reduce the settings. Returns whether it did.
 
         agree: read what the other processes say, which synchronizes with the device. All have
         skipped the step that failed and those since then, which are repeated too. Raises
@@ -206,7 +206,7 @@ class Retreat:
 
 def _indivisible(stepper: OptimizerStep, batch: Batch) -> str:
     """Why a step of this batch cannot be divided further."""
-    if stepper.encodes_once:
+    if stepper.shares_encoding:
         return (
             f"Phase {stepper.phase.name} encodes the graph once for all examples of a step, which "
             "micro-batches do not divide"
