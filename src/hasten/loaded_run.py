@@ -17,7 +17,7 @@ from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
 from hasten.data.store import load_stored
-from hasten.data.tables import PART_NAMES, AnyDataset, KnowledgeGraph
+from hasten.data.tables import PART_NAMES, AnyDataset
 from hasten.distributed.device import prepare_torch, resolve_device
 from hasten.distributed.processes import Processes
 from hasten.errors import RunFolderError
@@ -70,7 +70,8 @@ def evaluate(
     """Evaluate a checkpoint of a run, possibly with another protocol.
 
     part: the only part to evaluate; None: validation, and test unless ``evaluation.test`` is off.
-    by: also return metrics by ``relation`` or ``direction`` of a knowledge graph, as ``groups``.
+    by: also return metrics by ``relation`` or ``direction`` of a knowledge graph, or by
+    ``leakage``, as ``groups``.
     """
     begin = time.perf_counter()
     tune_process()
@@ -97,8 +98,8 @@ def evaluate(
                     loaded.model, task, config, processes, chunks=chunks
                 )
                 if by is not None and found.ranks is not None:
-                    graph, metrics = cast(KnowledgeGraph, loaded.dataset), config.evaluation.metrics
-                    groups.append(grouped_metrics(task, found.ranks, metrics, graph, cast(By, by)))
+                    metrics, data = config.evaluation.metrics, loaded.dataset
+                    groups.append(grouped_metrics(task, found.ranks, metrics, data, cast(By, by)))
         if chunks.rows < TILE_ROWS and processes.is_rank0:
             write_stderr(f"memory ran out: ranked {chunks.rows} queries at a time")
     if not parts:

@@ -208,6 +208,11 @@ def test_evaluate_by_relation_and_direction(here, capfd, tmp_path):
     table = pq.read_table(tmp_path / "groups.parquet")
     assert table.num_rows == 6
     assert table.column_names[:3] == ["part", "direction", "targets"]
+    leaks = ask(capfd, "evaluate", "run", "--by", "leakage", "--part", "test")["groups"]
+    said = [(row["finding"], row["affected"], row["queries"]) for row in leaks]
+    assert ("inverse in train", "yes", 2) in said
+    popular = ask(capfd, "evaluate", "popular", "--by", "leakage")["groups"]
+    assert popular[0]["finding"] == "all"
     assert main(["evaluate", "run", "--by", "direction"]) == 0
     shown = capfd.readouterr().out.splitlines()
     assert [line.split()[1] for line in shown] == ["direction", "tail", "head", "both"]
@@ -216,9 +221,9 @@ def test_evaluate_by_relation_and_direction(here, capfd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["run", "--by", "entity"], "must be relation or direction"),
+        (["run", "--by", "entity"], "must be relation, direction or leakage"),
         (["popular", "--by", "relation"], "is for knowledge graphs"),
-        (["run", "--out", "x.csv"], "give --by relation"),
+        (["run", "--out", "x.csv"], "give --by relation, direction or leakage"),
         (["run", "--by", "relation", "--format", "csv"], "--out FILE, which is not given"),
         (["run", "--by", "relation", "--out", "x.doc"], "ending is not known"),
     ],

@@ -112,6 +112,22 @@ def test_check_counts_and_notes(ratings, capsys):
     assert "ok: 15 events checked" in said
 
 
+def test_deep_check_prints_findings_and_remedies(ratings, capsys, tmp_path):
+    (tmp_path / ratings).write_text(CSV + "3,4,1,1000000304\n")
+    code, found, _ = run(capsys, "check", ratings, "--deep")
+    assert code == 0
+    rows = {(row["part"], row["finding"]): row for row in found["audit"]}
+    assert rows["test", "tied in time"]["affected"] == 1
+    assert rows["test", "target in history"]["share"] == pytest.approx(1 / 3)
+    assert list(found["remedies"]) == [
+        "tied in time", "target in history", "target not in train", "near-duplicate user"
+    ]  # fmt: skip
+    assert main(["data", "check", "families", "--deep"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["part", "finding", "affected", "of", "share"]
+    assert shown[shown.index("") + 1].split()[:3] == ["relation", "other", "kind"]
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -168,6 +169,8 @@ def _show_counts(counts: Mapping[str, Any], notes: list[str], split: str) -> Non
         output.say(f"note: {note}")
 
 
+#: pairs of relations that --deep prints
+_PAIRS = 10
 _SAID = (
     "users", "items", "interactions", "entities", "relations", "triples", "train", "valid", "test",
 )  # fmt: skip
@@ -179,6 +182,7 @@ def check(
     format: str | None = options.FORMAT,
     sets: list[str] | None = options.SETS,
     model: str | None = _MODEL,
+    deep: bool = switch("--deep", "Count ties in time, repeats and leaks of valid and test."),
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
@@ -193,8 +197,27 @@ def check(
     _show_counts(counts, found["notes"], dataset.split)
     what = "triples" if "triples" in counts else "events"
     output.say(f"ok: {counts['read']:,} {what} checked in {seconds:.1f} s")
+    if deep:
+        from hasten.data.audit import report  # noqa: PLC0415 - slow to import
+
+        found |= report(dataset)
+        if not json:
+            _show_audit(found)
     if json:
         output.write_json({"ok": True, **found, "seconds": seconds})
+
+
+def _show_audit(found: Mapping[str, Any]) -> None:
+    """Print the tables of --deep, and what to do about the findings."""
+    output.show_rows(found["audit"], ("part", "finding", "affected", "of", "share"))
+    used = (row for row in found["relation_pairs"] if row["valid"] or row["test"])
+    if pairs := [row for row in used if row["implies"]]:
+        sys.stdout.write("\n")
+        output.show_rows(pairs[:_PAIRS], list(pairs[0])[:-1])
+        if len(pairs) > _PAIRS:
+            output.say(f"({len(pairs) - _PAIRS:,} more pairs of relations with --json)")
+    for name, remedy in found["remedies"].items():
+        output.say(f"{name}: {remedy}")
 
 
 @app.command(cls=options.Command)

@@ -22,7 +22,9 @@ def evaluate(
     device: str | None = options.DEVICE,
     devices: str | None = options.DEVICES,
     part: str | None = options.PART,
-    by: str | None = option("WHAT", "Knowledge graphs: metrics by relation or by direction."),
+    by: str | None = option(
+        "WHAT", "Metrics by relation or direction (knowledge graphs), or by leakage."
+    ),
     out: Path | None = option("FILE", "Write the table of --by to a .parquet, .csv or .json file."),
     format: str | None = options.OUT_FORMAT,
     json: bool = options.JSON,
@@ -35,7 +37,7 @@ def evaluate(
     evaluation.candidates=uni100.
     """
     if by is None and out is not None:
-        raise UsageError("--out writes the table of --by: give --by relation or --by direction")
+        raise UsageError("--out writes the table of --by: give --by relation, direction or leakage")
     options.one_of("part", part, ("valid", "test"))
     options.prepare_process(several=True)
     options.check_export(out, format)

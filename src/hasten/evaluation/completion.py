@@ -29,7 +29,8 @@ class CompletionProtocol:
     """How a metric was measured. Metrics are comparable only if their protocols are equal.
 
     items: the number of entities; misses: the number of targets ranked last; typed: the candidates
-    are the entities of the type that the relation leads to.
+    are the entities of the type that the relation leads to; leaks: the number of triples that
+    follow from a training triple by an inverse relation.
     """
 
     split: str
@@ -38,6 +39,7 @@ class CompletionProtocol:
     ties: Ties = "realistic"
     misses: int = 0
     typed: bool = False
+    leaks: int = 0
 
     def text(self) -> str:
         """The description that is reported with every metric."""
@@ -50,6 +52,8 @@ class CompletionProtocol:
         )
         if self.misses:
             words += f", triples unseen in train ranked last ({self.misses:,} of {self.part})"
+        if self.leaks:
+            words += f", {self.leaks:,} triples of {self.part} with an inverse in train"
         return words
 
 
@@ -98,8 +102,10 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     both = group_queries(graph.of(part), relations, entities)
     excluded = known_answers(graph.triples, relations, both.queries, entities)
     rank_last = graph.rank_last[graph.part == part][both.triple]
+    misses, name = int(rank_last.sum()), PART_NAMES[part]
+    leaks = graph.source.counts.get(f"inverse_leaks_in_{name}", 0)
     protocol = CompletionProtocol(
-        graph.split, PART_NAMES[part], entities, options.ties, int(rank_last.sum()), graph.typed
+        graph.split, name, entities, options.ties, misses, graph.typed, leaks
     )
     start, stop = ranges_of(graph, both.queries.relation) or (None, None)
     return CompletionTask(

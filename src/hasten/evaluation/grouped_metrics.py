@@ -1,7 +1,7 @@
-"""Link-prediction metrics by relation and by direction (head or tail prediction).
+"""Metrics of groups: by relation and direction (head or tail prediction), and by leakage.
 
 The metric of a group is the mean (``amri``: the ratio of sums) over its targets. The overall metric
-is the mean of the groups, weighted by their numbers of targets.
+is the mean of disjoint groups, weighted by their numbers of targets.
 """
 
 from __future__ import annotations
@@ -12,35 +12,43 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from hasten.data.tables import AnyDataset, KnowledgeGraph
+from hasten.data.audit import audit
+from hasten.data.tables import PART_NAMES, AnyDataset, KnowledgeGraph
 from hasten.errors import UsageError
 from hasten.evaluation.completion import CompletionTask
-from hasten.evaluation.metrics import Float64
+from hasten.evaluation.metrics import Float64, PerQuery
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.ranker import metric_values
+from hasten.evaluation.ranker import metric_values, query_values
 from hasten.ops.ranking.rank_all import RankCounts
 
-By = Literal["relation", "direction"]
-BY: tuple[By, ...] = ("relation", "direction")
+By = Literal["relation", "direction", "leakage"]
+BY: tuple[By, ...] = ("relation", "direction", "leakage")
 DIRECTIONS = ("tail", "head", "both")
 
 
 def check_grouping(by: str, dataset: AnyDataset) -> None:
     """Raise UsageError if these data cannot be grouped like this (option ``--by``)."""
     if by not in BY:
-        raise UsageError(f"--by {by}: must be relation or direction")
-    if not isinstance(dataset, KnowledgeGraph):
-        raise UsageError(f"--by {by} is for knowledge graphs; this run ranks items for users")
+        raise UsageError(f"--by {by}: must be relation, direction or leakage")
+    if by != "leakage" and not isinstance(dataset, KnowledgeGraph):
+        raise UsageError(
+            f"--by {by} is for knowledge graphs; this run ranks items for users: use --by leakage"
+        )
 
 
 def grouped_metrics(
-    task: AnyTask, ranks: RankCounts, metrics: Sequence[str], graph: KnowledgeGraph, by: By
+    task: AnyTask, ranks: RankCounts, metrics: Sequence[str], dataset: AnyDataset, by: By
 ) -> pa.Table:
-    """A table with a row for each group that has targets, the most frequent relation first.
+    """A table with a row for each group that has targets (:func:`check_grouping`).
 
-    Columns: part; relation and relation_name (by relation, if known); direction (``tail``, ``head``
-    or ``both``); targets, the number of ranked targets; one float64 column for each metric.
+    By relation and direction, the most frequent relation first: part; relation and relation_name
+    (by relation, if known); direction (``tail``, ``head`` or ``both``); targets, the number of
+    ranked targets; one float64 column for each metric.
     """
+    if by == "leakage":
+        return _by_leakage(task, ranks, metrics, dataset)
+    graph = dataset
+    assert isinstance(graph, KnowledgeGraph)
     assert isinstance(task, CompletionTask)
     count = len(graph.relations) if by == "relation" else 1
     directed = np.repeat(task.queries.relation, task.targets.lengths)
@@ -70,3 +78,38 @@ def grouped_metrics(
         np.divide(sums(found.sums)[rows, columns], weight, out=mean, where=weight > 0)
         table[name] = mean
     return pa.table(table)
+
+
+def _by_leakage(
+    task: AnyTask, ranks: RankCounts, metrics: Sequence[str], dataset: AnyDataset
+) -> pa.Table:
+    """A row for all queries, and for each finding one for the affected queries and the others.
+
+    Columns: part; finding; affected (``yes``, ``no``, or empty for all); queries, of which link
+    prediction has two for each triple; share, of the queries; share_of_METRIC, what these queries
+    contribute to the first metric; the metrics.
+    """
+    found = query_values(task, ranks, metrics)
+    first = next(iter(found))
+    total = float(found[first].sums.sum())
+    example = task.triple if isinstance(task, CompletionTask) else task.queries.user
+    audited = audit(dataset, PART_NAMES.index(task.protocol.part))
+    groups = [("all", "", np.ones(len(example), bool))]
+    for name, mask in audited.findings.items():
+        chosen = mask[example]
+        if chosen.any():
+            groups += [(name, "yes", chosen), (name, "no", ~chosen)]
+    rows: list[dict[str, object]] = []
+    for name, affected, chosen in groups:
+        values = {
+            metric: PerQuery(each.sums[chosen], each.counts[chosen])
+            for metric, each in found.items()
+        }
+        share = float(values[first].sums.sum()) / total if total else np.nan
+        rows.append(
+            {"part": task.protocol.part, "finding": name, "affected": affected}
+            | {"queries": int(chosen.sum()), "share": float(chosen.mean())}
+            | {f"share_of_{first}": share}
+            | {metric: per_query.mean() for metric, per_query in values.items()}
+        )
+    return pa.Table.from_pylist(rows)

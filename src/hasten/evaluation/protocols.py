@@ -13,10 +13,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
+from hasten.data.audit import seconds_between
+from hasten.data.columns.checks import counted
 from hasten.data.tables import (
     PART_NAMES,
     TEST,
@@ -24,7 +25,6 @@ from hasten.data.tables import (
     VALID,
     AnyDataset,
     Dataset,
-    Histories,
     KnowledgeGraph,
 )
 from hasten.errors import ConfigurationError, DataError
@@ -48,8 +48,9 @@ class Protocol:
     split: as in ``Dataset.split``; part: the predicted part; known: the parts in the history;
     items: the number of items; mask_history: whether the items of the history are no candidates (of
     full rankings, both are reported); repeats: the share of repeated training events, where it
-    decided; left_out: the number of users without a history; tied: the number of
-    users left out because their history does not end before the targets, None if they are kept.
+    decided; left_out: the number of users without a history; users: the number of users that are
+    ranked; tied: of these, whose history ends at the time of their first target; untied: the number
+    of users left out because their history does not end before it, None if they are kept.
     """
 
     split: str
@@ -60,7 +61,9 @@ class Protocol:
     mask_history: bool
     left_out: int = 0
     ties: Ties = "realistic"
-    tied: int | None = None
+    users: int = 0
+    tied: int = 0
+    untied: int | None = None
     repeats: float | None = None
 
     def text(self) -> str:
@@ -77,11 +80,11 @@ class Protocol:
             )
         words = f"{self.split}, {how}, {self.ties} ties"
         if self.left_out:
-            who = "user" if self.left_out == 1 else "users"
-            words += f", {self.left_out:,} {who} without a history left out"
-        if self.tied is not None:
-            who = "user" if self.tied == 1 else "users"
-            words += f", {self.tied:,} {who} with ties in time left out"
+            words += f", {counted(self.left_out, 'user')} without a history left out"
+        if self.untied is not None:
+            words += f", {counted(self.untied, 'user')} with ties in time left out"
+        elif self.tied:
+            words += f", {self.tied:,} of {counted(self.users, 'user')} with ties in time"
         return words
 
 
@@ -151,10 +154,15 @@ def recommendation_task(
     wanted, histories = dataset.histories(part), dataset.histories(*known)
     predicted = wanted.lengths > 0
     users = np.flatnonzero(predicted & (histories.lengths > 0))
-    tied = None
+    between, untied, tied = seconds_between(histories, wanted, users), None, 0
     if options.users == "untied":
-        kept = _untied(wanted.take(users), histories.take(users))
-        tied, users = int((~kept).sum()), users[kept]
+        if between is None:
+            raise ConfigurationError(
+                "evaluation.users untied needs a time for every event, and these data have none"
+            )
+        untied, users = int((between <= 0).sum()), users[between > 0]
+    elif between is not None:
+        tied = int((between == 0).sum())
     history = histories.take(users)
     targets = CSR.of(wanted).take(users).distinct()
     full = options.candidates == "full"
@@ -172,7 +180,9 @@ def recommendation_task(
         mask_history=masked,
         left_out=int((predicted & (histories.lengths == 0)).sum()),
         ties=options.ties,
+        users=len(users),
         tied=tied,
+        untied=untied,
         repeats=repeats,
     )
     candidates = None
@@ -192,17 +202,6 @@ def repeated_share(dataset: Dataset) -> float:
     histories = dataset.histories(TRAIN)
     distinct = CSR.of(histories).distinct()
     return 1 - len(distinct.items) / max(1, len(histories.items))
-
-
-def _untied(wanted: Histories, histories: Histories) -> NDArray[np.bool_]:
-    """[Q] whether the history of a user ends before the first target."""
-    if wanted.times is None or histories.times is None:
-        raise ConfigurationError(
-            "evaluation.users untied needs a time for every event, and these data have none"
-        )
-    return np.asarray(
-        histories.times[histories.offsets[1:] - 1] < wanted.times[wanted.offsets[:-1]]
-    )
 
 
 def _sampled(dataset: Dataset, users: Int64, targets: CSR, base: int) -> Int64:

@@ -121,13 +121,17 @@ def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dic
     For full rankings of items also those with the opposite treatment of the history, under
     ``NAME/kept`` or ``NAME/masked``.
     """
+    return {name: found.mean() for name, found in query_values(task, ranks, metrics).items()}
+
+
+def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
+    """The metrics of :func:`mean_values` before averaging."""
     found = metric_values(task, ranks, metrics, task.masked)
-    values = {name: per_query.mean() for name, per_query in found.items()}
     if isinstance(task, RankingTask) and task.excluded is not None:
         other = "kept" if task.masked else "masked"
-        found = metric_values(task, ranks, metrics, not task.masked)
-        values |= {f"{name}/{other}": per_query.mean() for name, per_query in found.items()}
-    return values
+        others = metric_values(task, ranks, metrics, not task.masked)
+        found |= {f"{name}/{other}": per_query for name, per_query in others.items()}
+    return found
 
 
 def metric_values(

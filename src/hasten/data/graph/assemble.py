@@ -9,25 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64, matches
+from hasten.arrays import Int64
 from hasten.config import TripleOptions
 from hasten.data.graph import policies
+from hasten.data.graph.relation_overlap import RelationOverlap, train_pairs
 from hasten.data.graph.typed_links import chosen_edges, stored_links
 from hasten.data.graph.vocabularies import Dictionary, index_triples
 from hasten.data.readers.interface import Read
 from hasten.data.readers.names import with_names
 from hasten.data.readers.node_table import NodeTable
 from hasten.data.splits import given_parts, link_parts, overlaps, random_parts
-from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples
+from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph, Source, Triples
 from hasten.errors import DataError
 
 _REMEDY = (
     "a folder or an archive with train, valid and test files, or data.train, data.valid and "
     "data.test"
 )
-#: r' is an inverse of r if at least this share of r's pairs (h, t) are pairs (t, h) of r'. A
-#: symmetric relation is its own inverse. After Toutanova & Chen (2015)
-_INVERSE = 0.8
 
 
 @dataclass(eq=False)
@@ -136,36 +134,22 @@ def _count(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
         if missing:
             notes.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
     notes += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
-    _, pair = np.unique(_keys(graph.triples, graph), return_inverse=True)
+    ends = graph.triples.head * len(graph.entities) + graph.triples.tail
+    _, pair = np.unique(ends, return_inverse=True)
     whole = pair * len(graph.relations) + graph.triples.relation
     return counts | overlaps(whole, graph.part, "triple", "", notes) | _leaks(graph, notes)
-
-
-def _keys(triples: Triples, graph: KnowledgeGraph, *, reverse: bool = False) -> Int64:
-    """One integer per pair of entities: (head, tail), or (tail, head) with reverse."""
-    ends = (triples.tail, triples.head) if reverse else (triples.head, triples.tail)
-    return ends[0] * len(graph.entities) + ends[1]
 
 
 def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
     """Valid and test triples (h, r, t) whose reverse (t, r', h) is a training triple.
 
-    reversed: r' is any relation; inverse: r' is an inverse of r in the training part.
+    reversed: r' is any relation; inverse: r' is an inverse of r.
     """
-    train = graph.of(TRAIN)
-    keys = _keys(train, graph)
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    inverse = _inverses(train, graph, keys, order)
+    train, overlap = train_pairs(graph), RelationOverlap.of(graph, reverse=True)
     counts = {}
     for part in (VALID, TEST):
-        judged = graph.of(part)
-        name = PART_NAMES[part]
-        row, place = matches(_keys(judged, graph, reverse=True), keys)
-        other = train.relation[order[place]]
-        pair = judged.relation[row] * len(graph.relations) + other
-        reversed_count = len(np.unique(row))
-        leaking = len(np.unique(row[np.isin(pair, inverse)]))
+        name, judged = PART_NAMES[part], graph.of(part)
+        reversed_count, leaking = (int(n.sum()) for n in overlap.implied(train, judged))
         counts[f"reversed_in_{name}"] = reversed_count
         counts[f"inverse_leaks_in_{name}"] = leaking
         if leaking:
@@ -175,15 +159,3 @@ def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
                 "stand there the other way round)"
             )
     return counts
-
-
-def _inverses(train: Triples, graph: KnowledgeGraph, keys: Int64, order: Int64) -> Int64:
-    """The pairs (r, r') of relations, as r * R + r', where r' is an inverse of r."""
-    relations = len(graph.relations)
-    row, place = matches(_keys(train, graph, reverse=True), keys)
-    pair = train.relation[row] * relations + train.relation[order[place]]
-    # a triple counts once for each relation of its reversed pair
-    found, number = np.unique(pair, return_counts=True)
-    sizes = np.bincount(train.relation, minlength=relations)
-    inverse: Int64 = found[number >= _INVERSE * sizes[found // relations]]
-    return inverse
