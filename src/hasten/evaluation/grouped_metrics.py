@@ -7,7 +7,7 @@ is the mean of disjoint groups, weighted by their numbers of targets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +99,7 @@ def _by_leakage(
         chosen = mask[example]
         if chosen.any():
             groups += [(name, "yes", chosen), (name, "no", ~chosen)]
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for name, affected, chosen in groups:
         values = {
             metric: PerQuery(each.sums[chosen], each.counts[chosen])
