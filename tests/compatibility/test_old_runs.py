@@ -47,7 +47,8 @@ def of_old(metrics: dict[str, float]) -> dict[str, float]:
 def test_an_old_run_evaluates_as_it_did(runs, label):
     found = evaluate(runs / label, device="cpu")
     expected = EXPECTED[label]["evaluated"]
-    assert found["protocol"] == expected["protocol"]
+    # later versions add what they find in the data (ties, leaks)
+    assert found["protocol"].startswith(expected["protocol"])
     assert close(of_old(found["valid"]), expected["valid"])
     assert close(of_old(found["test"]), expected["test"])
 
