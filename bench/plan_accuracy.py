@@ -47,6 +47,8 @@ MODELS = {
     "conve": ("umls", "best"),
     "distmult": ("umls", None),
     "complex": ("umls", "best"),
+    "tucker": ("umls", None),
+    "rotate": ("umls", None),
     "hgt": ("redda-k", "best"),
     "pop": ("beauty", None),
     "degree": ("umls", None),

@@ -30,7 +30,7 @@ DATA = {
     "hetionet": "Hetionet (part)",
     "tiktok": "TikTok",
 }
-PAGES = {"distmult": "conve", "complex": "conve", "degree": "hgt", "bprmf": "kgat"}
+PAGES = {"distmult": "complex", "degree": "hgt", "bprmf": "kgat"}
 METRICS = {"mrr": "MRR", "link_auroc": "link AUROC", "hr": "HR", "ndcg": "NDCG"}
 #: seeds that a figure needs
 ENOUGH = 3

@@ -15,10 +15,10 @@ from tests import forked
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 _CODE = re.compile(r"<!-- tested: model (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 #: at most so many lines, imports included, and the class
-EXAMPLES = {"gru4rec": (60, "GRU4Rec"), "rotate": (80, "RotatE"), "neumf": (80, "NeuMF")}
+EXAMPLES = {"gru4rec": (60, "GRU4Rec"), "transe": (80, "TransE"), "neumf": (80, "NeuMF")}
 SETTINGS = {
     "gru4rec": ({"model.width": 16, "model.max_length": 12}, {"model.dropout": 0.0}),
-    "rotate": ({"model.width": 16, "model.negatives": 8}, {}),
+    "transe": ({"model.width": 16, "model.negatives": 8}, {}),
     "neumf": ({"model.width": 8}, {}),
 }
 

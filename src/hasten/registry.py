@@ -77,6 +77,8 @@ BUILT_IN = (
     _built_in("knowledge_graph", "ConvE", "2-D convolutions over knowledge graphs"),
     _built_in("knowledge_graph", "DistMult", "bilinear, diagonal relations"),
     _built_in("knowledge_graph", "ComplEx", "bilinear, complex embeddings"),
+    _built_in("knowledge_graph", "TuckER", "one core tensor for all relations"),
+    _built_in("knowledge_graph", "RotatE", "rotations in the complex plane"),
     _built_in("typed_graph", "HGT", "heterogeneous graph transformer"),
     _built_in("typed_graph", "Degree", "baseline: node degrees"),
     _built_in("collaborative", "Pop", "baseline: the most popular items"),

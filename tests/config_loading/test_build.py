@@ -266,7 +266,7 @@ def test_data_options_alone():
         ("toy", "features.image", "a.npy", "bprmf, lightgcn, mmgcn, dragon, hgt"),
         ("bprmf", "kg", "/missing", "kgat"),
         ("kgat", "features.image", "a.npy", "bprmf"),
-        ("mmgcn", "unknown", "keep", "conve, distmult, complex, hgt, degree"),
+        ("mmgcn", "unknown", "keep", "conve, distmult, complex, tucker, rotate, hgt, degree"),
         ("conve", "features.drug", "a.npy", "hgt"),
         ("hgt", "k_core", "2", "sasrec"),
         ("hgt", "k_core", "-2", "sasrec"),

@@ -67,6 +67,9 @@ class Rotation(Model):
     def completion_loss(self, batch):
         return self.example_losses(batch).sum()
 
+    def auxiliary_losses(self, batch):
+        return ()
+
 
 class _Scorer:
     def __init__(self, model, entity, relation) -> None:

@@ -25,6 +25,7 @@ from hasten.influence.trace import Checkpoint, Limits, trace_self
 from hasten.loaded_run import load_run
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import TripleModel, TripleOptions
+from hasten.models.knowledge_graph.distmult import DistMultOptions
 from hasten.models.sequential.base import SequentialModel, SequentialOptions
 from hasten.objectives.base import Batch
 from hasten.objectives.completion import CompletionPhase, KvsAllExamples, TripleExamples
@@ -306,5 +307,17 @@ def test_the_method_follows_from_the_model_and_the_options():
             choose_method(model, "rotate", *options)
     with pytest.raises(UsageError, match="does not support influence"):
         choose_method(nn.Linear(2, 2), "linear", None, None, None)
-    method = choose_method(make("distmult", "1-n"), "distmult", None, None, "--projection")
+    plain = make("distmult", "1-n")
+    method = choose_method(plain, "distmult", None, None, "--projection")
     assert (method.factored, method.loss, method.layers) == (True, "positive", "all")
+    assert choose_method(plain, "distmult", "training", None, None).factored
+    # terms beside the loss of the scores have no factors
+    for changes in (
+        {"n3": 0.1},
+        {"relation_weight": 1.0},
+        {"loss": "1vsall", "label_smoothing": 0.1},
+    ):
+        plain.options = DistMultOptions(width=5, **{"loss": "1-n", **changes})
+        method = choose_method(plain, "distmult", "training", None, None)
+        assert (method.factored, method.loss, method.layers) == (False, "training", "all")
+        assert choose_method(plain, "distmult", "positive", None, None).factored

@@ -40,7 +40,7 @@ def choose_method(
     is given.
     """
     sequential = isinstance(model, SASRec | TiSASRec)
-    if sequential or isinstance(model, ConvE | BilinearModel):
+    if isinstance(model, SASRec | TiSASRec | ConvE | BilinearModel):
         if sequential and layers == "all":
             raise UsageError(
                 f"--layers all: the layers of {name} before the last mix the interactions of a "
@@ -52,7 +52,8 @@ def choose_method(
                 f"--loss training: {name} was trained with model.loss={trained}, whose negatives "
                 "change every epoch, so an example has no single loss; give --loss positive"
             )
-        return Method(True, loss or "positive", layers or ("last" if sequential else "all"))
+        if isinstance(model, SASRec | TiSASRec) or loss != "training" or model.loss_of_scores:
+            return Method(True, loss or "positive", layers or ("last" if sequential else "all"))
     if not isinstance(model, ExampleLosses):
         raise UsageError(
             f"{name} does not support influence: conve, distmult, complex, sasrec and tisasrec do, "

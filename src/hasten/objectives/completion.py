@@ -44,6 +44,14 @@ class CompletionMicroBatch:
     negatives: Tensor | None = None
     scale: float = 1.0
 
+    def triples(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Entity, relation and answer of each answer of the queries: int64 [P] each."""
+        if self.target is not None:
+            return self.entity, self.relation, self.target
+        assert self.answer_query is not None
+        assert self.answer is not None
+        return self.entity[self.answer_query], self.relation[self.answer_query], self.answer
+
 
 class CompletionModel(Protocol):
     """What the phase needs from a model.
@@ -59,6 +67,10 @@ class CompletionModel(Protocol):
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         """The sum of the loss over the queries."""
+        ...
+
+    def auxiliary_losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
+        """Further losses: (name, sum over the queries, weight) of each."""
         ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
@@ -115,8 +127,10 @@ class CompletionPhase(ExampleBatches):
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         device = next(self.module.parameters()).device
-        loss = self.model.completion_loss(self.data.batch(batch, ids.numpy(), device))
-        return [Term("loss", loss, batch.denominators["examples"])]
+        queries, count = self.data.batch(batch, ids.numpy(), device), batch.denominators["examples"]
+        loss = Term("loss", self.model.completion_loss(queries), count)
+        more = self.model.auxiliary_losses(queries)
+        return [loss, *(Term(name, total, count, weight) for name, total, weight in more)]
 
     def buffers_to_sum(self) -> Sequence[Tensor]:
         return [moments.gathered for moments in self.model.moments]

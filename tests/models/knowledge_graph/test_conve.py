@@ -143,7 +143,7 @@ def test_distmult_and_complex_are_what_they_are():
 
 
 def test_a_switch_without_effect_is_refused():
-    for wrong in ({"negatives": 4}, {"loss": "1vsall", "label_smoothing": 0.1}):
+    for wrong in ({"negatives": 4}, {"loss": "sampled", "label_smoothing": 0.1}):
         with pytest.raises(ValidationError, match="has no effect with loss"):
             ConvEOptions(**wrong)
     with pytest.raises(ValidationError, match="even number"):

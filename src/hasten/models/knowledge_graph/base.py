@@ -14,6 +14,9 @@ score of the form ``q(h, r) · e_t + b_t``:
   the average is over distinct queries;
 - ``sampled``: binary cross-entropy of one answer and k sampled entities that are not known answers.
   Its cost does not depend on the number of entities.
+
+Label smoothing s of a softmax gives each answer the weight 1 - s + s / N and every other entity
+s / N (Szegedy et al. 2016): the loss grows by s times the score of the answer above the mean score.
 """
 
 from __future__ import annotations
@@ -62,24 +65,35 @@ class TripleOptions(ModelOptions):
 
     width: int = Field(200, ge=1, description="embedding dimension D")
     loss: Loss = Field("1-n", description=LOSS_DESCRIPTION)
-    label_smoothing: Rate | None = Field(
-        None, description="only for loss=1-n: labels become (1-s) y + s/N; none: 0.1"
-    )
     negatives: int | None = Field(
         None, ge=1, description="only for loss=sampled: negatives per answer; none: 128"
     )
 
     @model_validator(mode="after")
-    def _refuse_options_without_effect(self) -> TripleOptions:
-        for name, loss in (("label_smoothing", "1-n"), ("negatives", "sampled")):
-            if getattr(self, name) is not None and self.loss != loss:
-                raise ValueError(f"{name} has no effect with loss={self.loss}, only with {loss}")
+    def _refuse_negatives_without_effect(self) -> TripleOptions:
+        if self.negatives is not None and self.loss != "sampled":
+            raise ValueError(f"negatives has no effect with loss={self.loss}, only with sampled")
+        return self
+
+
+class FactorizedTripleOptions(TripleOptions):
+    """Options of models with a score ``q(h, r) · e_t + b_t``."""
+
+    label_smoothing: Rate | None = Field(
+        None, description="s, not for loss=sampled: labels become (1-s) y + s/N; none: 0.1 for 1-n"
+    )
+
+    @model_validator(mode="after")
+    def _refuse_smoothing_without_effect(self) -> FactorizedTripleOptions:
+        if self.label_smoothing is not None and self.loss == "sampled":
+            raise ValueError("label_smoothing has no effect with loss=sampled, only with others")
         return self
 
     @property
     def smoothing(self) -> float:
         """The label smoothing in effect."""
-        return _SMOOTHING if self.label_smoothing is None else self.label_smoothing
+        usual = _SMOOTHING if self.loss == "1-n" else 0.0
+        return usual if self.label_smoothing is None else self.label_smoothing
 
 
 class TripleModel(Model):
@@ -137,6 +151,10 @@ class TripleModel(Model):
         """The sum over triples of binary cross-entropy: scores [B] of answers, [B, k] of others."""
         return softplus(-true).sum() + softplus(sampled).sum()
 
+    def auxiliary_losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
+        """Further losses of the queries: (name, sum over the queries, weight) of each."""
+        return ()
+
     def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
         """[B] the loss of each query of the batch, for ``hasten influence``."""
         assert batch.target is not None
@@ -160,10 +178,19 @@ class FactorizedTripleModel(TripleModel):
     """Score ``q(h, r) · e_t + b_t``; supports all losses. A subclass defines q: :meth:`vectors`."""
 
     supports = Supports(compile=True)
+    options: FactorizedTripleOptions
 
-    def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
+    def __init__(self, options: FactorizedTripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.bias = nn.Parameter(torch.zeros(sizes.entities))
+
+    @property
+    def loss_of_scores(self) -> bool:
+        """Whether gradients of the training loss are products of residuals and vectors.
+
+        Not those of a softmax with label smoothing, or of further terms.
+        """
+        return self.options.loss == "1-n" or not self.options.smoothing
 
     @abstractmethod
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
@@ -185,36 +212,43 @@ class FactorizedTripleModel(TripleModel):
         entity_BD = self.entities.rows(batch.entity)
         table = self.entities.block(0, self.sizes.entities)
         q_BD = self.vectors(entity_BD, batch.relation)
-        if batch.target is not None:
-            return catalogue_cross_entropy(q_BD, [table], batch.target, self.bias)
-        assert batch.answer_query is not None
-        assert batch.answer is not None
-        if self.options.loss == "1-n-softmax":
-            return catalogue_cross_entropy(
-                q_BD, [table], batch.answer, self.bias, query_of_target=batch.answer_query
+        smoothing = self.options.smoothing
+        if self.options.loss == "1-n":
+            assert batch.answer_query is not None
+            assert batch.answer is not None
+            return one_to_many_loss(
+                q_BD,
+                [table],
+                batch.answer_query,
+                batch.answer,
+                self.bias,
+                smoothing=smoothing,
+                scale=batch.scale,
             )
-        return one_to_many_loss(
-            q_BD,
-            [table],
-            batch.answer_query,
-            batch.answer,
-            self.bias,
-            smoothing=self.options.smoothing,
-            scale=batch.scale,
-        )
+        query, answer = batch.answer_query, batch.target if batch.answer is None else batch.answer
+        assert answer is not None
+        loss = catalogue_cross_entropy(q_BD, [table], answer, self.bias, query_of_target=query)
+        if smoothing:
+            above_mean = self.entities.rows(answer) - table.mean(0)
+            products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
+            biases = self.bias[answer] - self.bias.mean()
+            loss = loss + smoothing * (products.sum() + biases.sum())
+        return loss
 
     def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
         if batch.negatives is not None:
             return super().example_losses(batch)
         q_BD = self.vectors(self.entities.rows(batch.entity), batch.relation)
         scores = q_BD @ self.entities.block(0, self.sizes.entities).T + self.bias
+        smoothing = self.options.smoothing
         if batch.target is not None:
-            return F.cross_entropy(scores, batch.target, reduction="none")
+            target = batch.target
+            return F.cross_entropy(scores, target, reduction="none", label_smoothing=smoothing)
         labels = torch.zeros_like(scores)
         labels[batch.answer_query, batch.answer] = 1
         if self.options.loss == "1-n-softmax":
-            return -(labels * F.log_softmax(scores, 1)).sum(1)
-        smoothing = self.options.smoothing
+            spread = smoothing * labels.sum(1, keepdim=True) / len(self.entities)
+            return -(((1 - smoothing) * labels + spread) * F.log_softmax(scores, 1)).sum(1)
         labels = (1 - smoothing) * labels + smoothing / len(self.entities)
         return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
 

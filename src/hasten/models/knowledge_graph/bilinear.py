@@ -1,28 +1,50 @@
-"""Base class of models whose query vector is a product of two embeddings."""
+"""Base class of models whose score is the product of three embeddings.
+
+Two terms can be added to the loss, both over the triples (h, r, t) of a batch, one for each answer
+of its queries:
+
+- ``n3``: weight · Σ |h_k|³ + |r_k|³ + |t_k|³, the weighted nuclear 3-norm (Lacroix et al. 2018),
+  with the moduli of complex numbers. r is the reciprocal relation in a query for heads;
+- ``relation_weight``: weight · cross-entropy of r given (h, ?, t) among all relations and
+  reciprocals (Chen et al. 2021).
+
+They are divided by the number of queries, like the loss.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
+import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from hasten.models.knowledge_graph.base import (
     LOSS_DESCRIPTION,
     METRICS,
     FactorizedTripleModel,
+    FactorizedTripleOptions,
     Loss,
     Rate,
-    TripleOptions,
 )
+from hasten.objectives.completion import CompletionMicroBatch
 from hasten.ops.dense.dropout import dropout
+from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 
 
-class BilinearOptions(TripleOptions):
+class BilinearOptions(FactorizedTripleOptions):
     """Options of the product models."""
 
     loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
-    dropout: Rate = Field(0.3, description="dropout rate of e_h * e_r")
+    dropout: Rate = Field(0.3, description="dropout rate of the product of two embeddings")
+    n3: float = Field(
+        0.0, ge=0, description="weight of the cubes of the embeddings of each triple (N3)"
+    )
+    relation_weight: float = Field(
+        0.0, ge=0, description="weight of predicting the relation of each triple (cross-entropy)"
+    )
 
 
 class BilinearModel(FactorizedTripleModel):
@@ -36,6 +58,58 @@ class BilinearModel(FactorizedTripleModel):
     def compose(head: Tensor, relation: Tensor) -> Tensor:
         """[B, D] products of rows [B, D]."""
 
+    @staticmethod
+    def conjugate(rows: Tensor) -> Tensor:
+        """The complex conjugates of rows [B, D]; the rows themselves if they are real."""
+        return rows
+
+    @staticmethod
+    def cubes(rows: Tensor) -> Tensor:
+        """[B] sums of the cubed moduli of rows [B, D]."""
+        return rows.abs().pow(3).sum(1)
+
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         product = self.compose(entity_BD, self.relations.rows(relation))
         return dropout(product, self.options.dropout, self.training)
+
+    def relation_vectors(self, head: Tensor, tail: Tensor) -> Tensor:
+        """[B, D] p with ``score(h, r, t) = p · e_r + b_t``, of rows [B, D]; then dropout."""
+        product = self.compose(self.conjugate(head), tail)
+        return dropout(product, self.options.dropout, self.training)
+
+    @property
+    def loss_of_scores(self) -> bool:
+        return super().loss_of_scores and not (self.options.n3 or self.options.relation_weight)
+
+    def auxiliary_losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
+        n3, weight = self.options.n3, self.options.relation_weight
+        terms: list[tuple[str, Tensor, float]] = []
+        if not (n3 or weight):
+            return terms
+        entity, relation, answer = batch.triples()
+        head, tail = self.entities.rows(entity), self.entities.rows(answer)
+        if n3:
+            cubes = torch.stack(
+                [self.cubes(x) for x in (head, self.relations.rows(relation), tail)]
+            )
+            terms.append(("n3", cubes.sum(), n3))
+        if weight:
+            table = self.relations.block(0, 2 * self.sizes.relations)
+            loss = catalogue_cross_entropy(self.relation_vectors(head, tail), [table], relation)
+            terms.append(("relation", loss, weight))
+        return terms
+
+    def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
+        losses = super().example_losses(batch)
+        if not (self.options.n3 or self.options.relation_weight):
+            return losses
+        entity, relation, answer = batch.triples()
+        head, tail = self.entities.rows(entity), self.entities.rows(answer)
+        rows = head, self.relations.rows(relation), tail
+        table = self.relations.block(0, 2 * self.sizes.relations)
+        scores = self.relation_vectors(head, tail) @ table.T
+        each = self.options.relation_weight * F.cross_entropy(scores, relation, reduction="none")
+        each = each + self.options.n3 * torch.stack([self.cubes(row) for row in rows]).sum(0)
+        if batch.answer_query is not None:
+            each = torch.zeros_like(losses).index_add(0, batch.answer_query, each)
+        return losses + each

@@ -15,17 +15,19 @@ from torch import Tensor
 from hasten.models.knowledge_graph.bilinear import BilinearModel, BilinearOptions
 
 
+def even_width(width: int) -> int:
+    """The width if it has two halves. Raises ValueError if not."""
+    if width % 2:
+        raise ValueError(f"width {width}: real and imaginary halves need an even number")
+    return width
+
+
 class ComplExOptions(BilinearOptions):
     """Options of ComplEx."""
 
     name: Literal["complex"] = "complex"
 
-    @field_validator("width")
-    @classmethod
-    def _two_halves(cls, width: int) -> int:
-        if width % 2:
-            raise ValueError(f"width {width}: real and imaginary halves need an even number")
-        return width
+    _two_halves = field_validator("width")(even_width)
 
 
 class ComplEx(BilinearModel):
@@ -40,3 +42,13 @@ class ComplEx(BilinearModel):
         h_re, h_im = head.chunk(2, dim=1)
         r_re, r_im = relation.chunk(2, dim=1)
         return torch.cat([h_re * r_re - h_im * r_im, h_re * r_im + h_im * r_re], dim=1)
+
+    @staticmethod
+    def conjugate(rows: Tensor) -> Tensor:
+        real, imaginary = rows.chunk(2, dim=1)
+        return torch.cat([real, -imaginary], dim=1)
+
+    @staticmethod
+    def cubes(rows: Tensor) -> Tensor:
+        real, imaginary = rows.chunk(2, dim=1)
+        return (real.square() + imaginary.square()).pow(1.5).sum(1)

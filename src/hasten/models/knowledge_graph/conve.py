@@ -23,9 +23,14 @@ from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
-from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel, Rate, TripleOptions
+from hasten.models.knowledge_graph.base import (
+    METRICS,
+    FactorizedTripleModel,
+    FactorizedTripleOptions,
+    Rate,
+)
+from hasten.models.knowledge_graph.batch_norm_groups import check_groups, group_sizes
 from hasten.models.knowledge_graph.linear_of_relu import ImageGroup, linear_of_relu
 from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
@@ -44,7 +49,7 @@ EPS = 1e-5
 MAX_WIDTH = 2**40
 
 
-class ConvEOptions(TripleOptions):
+class ConvEOptions(FactorizedTripleOptions):
     """Options of ConvE. The defaults are the paper's."""
 
     name: Literal["conve"] = "conve"
@@ -130,18 +135,7 @@ class ConvE(FactorizedTripleModel):
         Raises:
             ConfigurationError: the batch or micro-batch does not fit the BatchNorm groups.
         """
-        if training.batch_size < 2:
-            raise ConfigurationError(
-                "training.batch_size=1: BatchNorm cannot estimate a variance from one query; "
-                "give at least 2"
-            )
-        groups = -(-training.batch_size // self.group)
-        if training.accumulate > groups:
-            raise ConfigurationError(
-                f"training.accumulate={training.accumulate}: a batch of {training.batch_size} is "
-                f"{groups} group(s) of {self.group} queries that share BatchNorm statistics and "
-                "are not divided; give a larger batch, or a smaller model.group"
-            )
+        check_groups(training, self.group)
         self.recompute = training.recompute
         return super().phases(dataset, training)
 
@@ -149,22 +143,12 @@ class ConvE(FactorizedTripleModel):
         """The query vectors q [B, D], float32; in training, BatchNorm statistics are per group."""
         if not self.training:
             return self._infer(entity_BD, relation)
-        sizes = self._groups(len(relation))
+        sizes = group_sizes(len(relation), self.group)
         vectors, *stats = self.encode(entity_BD, relation, sizes)
         stats_of_groups = zip(sizes, *(each.detach() for each in stats), strict=True)
         for size, image_stats, feature_stats, hidden_stats in stats_of_groups:
             self._add_moments(size, image_stats, feature_stats, hidden_stats)
         return vectors
-
-    def _groups(self, count: int) -> list[int]:
-        """Sizes of the BatchNorm groups. A single query at the end joins the group before it."""
-        sizes = [self.group] * (count // self.group)
-        rest = count % self.group
-        if rest == 1 and sizes:
-            sizes[-1] += 1
-        elif rest:
-            sizes.append(rest)
-        return sizes
 
     def _add_moments(
         self, count: int, image_stats: Tensor, feature_stats: Tensor, hidden_stats: Tensor

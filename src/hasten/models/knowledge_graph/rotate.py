@@ -1,0 +1,92 @@
+"""RotatE: relations are rotations in the complex plane (Sun et al. 2019).
+
+Score ``γ - Σ_k |h_k r_k - t_k|`` with ``r_k = exp(i θ_k)``. A vector of an entity holds the real
+parts, then the imaginary parts. The reciprocal of a relation is the inverse rotation, -θ, so it has
+no parameters. The loss is that of self-adversarial negatives (equation 5), summed over the queries
+in both directions. Differences: negatives are no known answers; triples have equal weights.
+
+Shapes: B queries, K candidates, D = 2 C numbers of an entity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph.base import METRICS, TripleModel, TripleOptions
+from hasten.models.knowledge_graph.complex import even_width
+from hasten.models.supports import Supports
+from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.table import EmbeddingTable
+from hasten.scoring import PairScorer, TripleQueries
+
+#: numbers in the differences of queries and entities that are held at once when ranking
+_DIFFERENCES = 1 << 22
+
+
+class RotatEOptions(TripleOptions):
+    """Options of RotatE."""
+
+    name: Literal["rotate"] = "rotate"
+    loss: Literal["sampled"] = Field("sampled", description="one answer and sampled negatives")
+    negatives: int = Field(128, ge=1, description="sampled negatives per answer")
+    margin: float = Field(6.0, gt=0, description="gamma, the distance at which scores are 0")
+    temperature: float = Field(
+        1.0, ge=0, description="alpha of the softmax that weighs the negatives; 0: equal weights"
+    )
+
+    _even = field_validator("width")(even_width)
+
+
+class RotatE(TripleModel):
+    """The model."""
+
+    name = "rotate"
+    summary = "rotations in the complex plane (Sun et al. 2019)"
+    Options = RotatEOptions
+    supports = Supports(precision=False)
+    defaults = {"lr": 3e-3, "batch_size": 256, "evaluation.metrics": METRICS}
+    options: RotatEOptions
+
+    def __init__(self, options: RotatEOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        # distances of random vectors are then near the margin
+        bound = 2 * (options.margin + 2) / options.width
+        nn.init.uniform_(self.entities.block(0, sizes.entities), -bound, bound)
+        self.relations = EmbeddingTable(sizes.relations, options.width // 2)
+        nn.init.uniform_(self.relations.weight, -math.pi, math.pi)
+
+    def rotated(self, entity: Tensor, relation: Tensor) -> Tensor:
+        """[B, D] the entities rotated by relations, or back by reciprocals."""
+        count = self.sizes.relations
+        angle = self.relations.rows(relation % count) * (1 - 2 * (relation >= count))[:, None]
+        (re, im), cos, sin = self.entities.rows(entity).chunk(2, 1), angle.cos(), angle.sin()
+        return torch.cat([re * cos - im * sin, re * sin + im * cos], 1)
+
+    def closeness(self, rotated: Tensor, tails: Tensor) -> Tensor:
+        """[B, K] the margin minus the distances. rotated: [B, D]; tails: [B, K, D] or [K, D]."""
+        re, im = (rotated[:, None] - tails).chunk(2, dim=2)
+        # the gradient of a modulus is not defined at 0
+        return self.options.margin - (re.square() + im.square() + 1e-12).sqrt().sum(2)
+
+    def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
+        return self.closeness(self.rotated(entity, relation), self.entities.rows(answers))
+
+    def sampled_loss(self, true: Tensor, sampled: Tensor) -> Tensor:
+        """Equation 5: close negatives weigh more; no gradient goes through the weights."""
+        weight = torch.softmax(self.options.temperature * sampled.detach(), dim=-1)
+        return softplus(-true).sum() + (weight * softplus(sampled)).sum()
+
+    def scorer(self, queries: TripleQueries) -> Scorer:
+        def score(rotated: Tensor, candidates: Tensor) -> Tensor:
+            tails = self.entities.rows(candidates[0])  # the same for all queries
+            few = max(1, _DIFFERENCES // tails.numel())
+            return torch.cat([self.closeness(part, tails) for part in torch.split(rotated, few)])
+
+        return PairScorer(score, self.rotated(*self._ids(queries)))
