@@ -15,6 +15,7 @@ import torch
 from hasten.build import build_model, evaluate_task, load_phase_states, load_weights
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
+from hasten.config_loading.peers import peer_notice, refuse_contradiction, with_peer
 from hasten.console import write_stderr
 from hasten.data.store import load_stored
 from hasten.data.tables import PART_NAMES, AnyDataset
@@ -83,8 +84,13 @@ def evaluate(
             "loading the run", lambda: load_run(run, checkpoint=checkpoint, device=target)
         )
         config = with_changes(
-            loaded.config, changes or {}, lambda name: name.startswith("evaluation.")
+            loaded.config,
+            with_peer(loaded.config, changes or {}),
+            lambda name: name.startswith("evaluation."),
         )
+        refuse_contradiction(config)
+        if config.evaluation.like is not None and processes.is_rank0:
+            write_stderr(peer_notice(config, loaded.config))
         if by is not None:
             check_grouping(by, loaded.dataset)
         parts, groups = {}, []

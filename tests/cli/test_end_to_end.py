@@ -98,6 +98,27 @@ def test_evaluate_by_the_same_and_by_another_protocol(here, capfd):
     assert "training.lr" in refused["error"]["message"]
 
 
+def test_evaluate_like_another_library(here, capfd):
+    arguments = ["--metrics", "mrr,hr", "--topk", "1,5", "--set", "evaluation.mask_history=false"]
+    kept = ask(capfd, "evaluate", "run", *arguments)
+    like = ask(capfd, "evaluate", "run", *arguments[:4], "--like", "recbole")
+    assert like["test"] == kept["test"]
+    assert like["protocol"].endswith("history kept, realistic ties, like recbole")
+    assert list(ask(capfd, "evaluate", "run", "--like", "recbole", "--topk", "7")["test"])[:2] == [
+        "mrr@7", "recall@7",
+    ]  # fmt: skip
+    assert main(["evaluate", "run", "--like", "mmrec"]) == 0
+    shown = capfd.readouterr().err
+    assert "like mmrec: " in shown
+    assert "evaluation.mask_history=train" in shown
+    assert "training items masked" in shown
+    assert "like mmrec except for the split" in shown
+    refused = ask(capfd, "evaluate", "run", "--like", "pykeen", code=2)
+    assert "choose one of recbole" in refused["error"]["message"]
+    both = ["--like", "recbole", "--set", "evaluation.ties=rounded"]
+    assert "contradicts" in ask(capfd, "evaluate", "run", *both, code=2)["error"]["message"]
+
+
 def test_the_test_part_is_evaluated_only_where_it_is_wanted(here, capfd):
     first = json.loads(Path("run/metrics.json").read_text())
     options = ["--epochs", "1", "--set", "evaluation.test=false", "--out", "sealed"]

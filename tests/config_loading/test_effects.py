@@ -278,10 +278,13 @@ EFFECTS: dict[str, Entry] = {
     "evaluation.every": (2, {}, "loop"),
     "evaluation.test": (False, {}, evaluated_parts),
     "evaluation.metrics": (["mrr"], {}, protocol),
+    "evaluation.like": (None, {}, protocol),
     "evaluation.candidates": ("uni100", {"evaluation.mask_history": False}, protocol),
     "evaluation.mask_history": (None, {}, protocol),
+    "evaluation.seen_targets": ("miss", {}, protocol),
     "evaluation.users": ("untied", {}, protocol),
     "evaluation.ties": ("pessimistic", {}, protocol),
+    "evaluation.filter_test": (False, {}, protocol),
     "checkpoint.every": (2, {}, "loop"),
     "checkpoint.every_steps": (1, {}, "loop"),
     "checkpoint.every_minutes": (1e-9, {}, "loop"),
@@ -297,7 +300,10 @@ EFFECTS: dict[str, Entry] = {
     "init_from": ("/nowhere", {}, "loop"),
 }
 
-OF_USERS = {"evaluation.candidates", "evaluation.mask_history", "evaluation.users"}
+OF_USERS = {
+    f"evaluation.{name}" for name in ("candidates", "mask_history", "seen_targets", "users")
+}
+OF_TRIPLES = {"evaluation.filter_test"}
 OF_STEPS = {
     key
     for key in EFFECTS
@@ -307,13 +313,16 @@ NOT_RECOMPUTED, NOT_COMPILED = {"training.recompute"}, {"training.compile"}
 
 #: model -> the options that are refused for it, whatever the others are
 REFUSED: dict[str, set[str]] = {
-    "sasrec": set(),
-    "tisasrec": set(),
-    "kgat": NOT_COMPILED,
-    "bprmf": NOT_RECOMPUTED | NOT_COMPILED | {"training.precision", "training.emulate_fp16"},
-    "lightgcn": NOT_RECOMPUTED | NOT_COMPILED,
-    "mmgcn": set(),
-    "dragon": NOT_COMPILED,
+    "sasrec": OF_TRIPLES,
+    "tisasrec": OF_TRIPLES,
+    "kgat": OF_TRIPLES | NOT_COMPILED,
+    "bprmf": OF_TRIPLES
+    | NOT_RECOMPUTED
+    | NOT_COMPILED
+    | {"training.precision", "training.emulate_fp16"},
+    "lightgcn": OF_TRIPLES | NOT_RECOMPUTED | NOT_COMPILED,
+    "mmgcn": OF_TRIPLES,
+    "dragon": OF_TRIPLES | NOT_COMPILED,
     "conve": OF_USERS,
     "distmult": OF_USERS | NOT_RECOMPUTED,
     "complex": OF_USERS | NOT_RECOMPUTED,
@@ -324,7 +333,7 @@ REFUSED: dict[str, set[str]] = {
     | {"training.precision", "training.emulate_fp16"},
     "hgt": OF_USERS | NOT_COMPILED,
     "degree": OF_USERS | OF_STEPS,
-    "pop": OF_STEPS,
+    "pop": OF_TRIPLES | OF_STEPS,
 }
 
 #: model's option -> the others that it needs: without them it is refused
@@ -395,6 +404,8 @@ def test_an_option_changes_something_or_is_refused(model: str, key: str, scratch
         _changes_the_model(model, key)
         return
     value, beside, view = EFFECTS[key]
+    if key == "evaluation.like":
+        value = "pykeen" if CASE[model].triples else "mmrec"
     if value is None:
         value = not configured(model, {}).evaluation.mask_history
     if key in REFUSED[model]:

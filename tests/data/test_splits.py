@@ -43,6 +43,27 @@ def test_ratio_gives_each_user_its_shares(lengths, order, seed):
             assert (np.diff(mine) >= 0).all()
 
 
+def sizes_down(n: int, shares: tuple[float, float, float]) -> list[int]:
+    """One user at a time: whole numbers below, then one from train, for test before valid."""
+    sizes = [0, int(shares[1] * n), int(shares[2] * n)]
+    sizes[0] = n - sizes[1] - sizes[2]
+    for place in (2, 1):
+        if sizes[0] > 1 and 0 < shares[place] * n < 1:
+            sizes[place] += 1
+            sizes[0] -= 1
+    return sizes
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.9, 0.02, 0.08), (0.7, 0.0, 0.3)])
+def test_rounding_down_keeps_one_event_for_test(shares):
+    lengths = list(range(1, 60))
+    user = np.repeat(np.arange(len(lengths)), lengths)
+    part, words = splits.ratio(user, len(lengths), shares, "random", 0, False, "down")
+    assert "of each user's events, rounded down, at random" in words
+    for u, n in enumerate(lengths):
+        assert np.bincount(part[user == u], minlength=3).tolist() == sizes_down(n, shares)
+
+
 def test_a_random_ratio_follows_the_seed():
     user = np.repeat(np.arange(50), 20)
     first, again = (splits.ratio(user, 50, (0.8, 0.1, 0.1), "random", 1, True)[0] for _ in range(2))

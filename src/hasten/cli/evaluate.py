@@ -18,6 +18,7 @@ def evaluate(
     checkpoint: str = options.CHECKPOINT,
     metrics: str | None = options.METRICS,
     topk: str | None = options.TOPK,
+    like: str | None = options.LIKE,
     sets: list[str] | None = options.SETS,
     device: str | None = options.DEVICE,
     devices: str | None = options.DEVICES,
@@ -33,8 +34,8 @@ def evaluate(
     """Evaluate a checkpoint of RUN on its validation and test parts.
 
     A run with evaluation.test=false is evaluated on test only with --part test.
-    Use another protocol with --set evaluation.mask_history=true or
-    evaluation.candidates=uni100.
+    Use another protocol with --like recbole, or with --set
+    evaluation.mask_history=true or evaluation.candidates=uni100.
     """
     if by is None and out is not None:
         raise UsageError("--out writes the table of --by: give --by relation, direction or leakage")
@@ -45,8 +46,9 @@ def evaluate(
     options.start_if_several(context, count or 1, count is not None)
     from hasten.config_loading.build import parse_changes  # noqa: PLC0415 - only when needed
 
-    configured = _configured_metrics(run) if (metrics is None) != (topk is None) else None
-    changes = parse_changes(sets or [], options.given(metrics=metrics, topk=topk), configured)
+    configured = _configured_metrics(run, like) if (metrics is None) != (topk is None) else None
+    flags = options.given(metrics=metrics, topk=topk, like=like)
+    changes = parse_changes(sets or [], flags, configured)
     from hasten import loaded_run  # noqa: PLC0415 - brings torch
 
     found = loaded_run.evaluate(
@@ -70,8 +72,12 @@ def evaluate(
         output.show_rows(of_part, groups.column_names)
 
 
-def _configured_metrics(run: Path) -> tuple[str, ...] | None:
-    """The run's metrics, which complete --metrics or --topk if only one is given."""
+def _configured_metrics(run: Path, like: str | None) -> tuple[str, ...] | None:
+    """The metrics of the protocol or the run: they complete --metrics or --topk given alone."""
+    from hasten.evaluation.peers import PEERS  # noqa: PLC0415 - only when needed
+
+    if like in PEERS:
+        return PEERS[like].metrics
     from hasten.config_loading.build import load_config  # noqa: PLC0415 - only when needed
 
     file = run / "config.yaml"

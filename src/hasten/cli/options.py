@@ -44,6 +44,11 @@ METRICS = option(
     "NAMES", "Metrics, such as ndcg,hr,mrr; the first selects the checkpoint.", EVALUATION
 )
 TOPK = option("NUMBERS", "Cutoffs of the metrics, such as 10,20.", EVALUATION)
+LIKE = option(
+    "NAME",
+    "Evaluate as another library does: recbole, rectools, bert4rec, kgat, mmrec, libkge or pykeen.",
+    EVALUATION,
+)
 FORMAT = option("NAME", "Format of the data, if it is not recognized.")
 DEVICE = option("NAME", "auto, cpu, cuda, cuda:0 or mps.", SPEED)
 THREADS = option("N", "CPU threads per process.", SPEED)

@@ -74,6 +74,7 @@ def train(
     ),
     metrics: str | None = options.METRICS,
     topk: str | None = options.TOPK,
+    like: str | None = options.LIKE,
     eval_every: str | None = option("N", "Epochs between evaluations.", EVALUATION),
     patience: str | None = option(
         "N", 'Early stopping: "5 evaluations" or "20 epochs" without improvement.', EVALUATION
@@ -115,6 +116,10 @@ def train(
     configuration = build_config(model, data, config, sets or [], flags)
     if resume and configuration.out is None:
         raise UsageError("--resume auto needs --out DIR: the run folder to resume or create")
+    if configuration.evaluation.like is not None and not quiet:
+        from hasten.config_loading.peers import peer_notice  # noqa: PLC0415 - only when needed
+
+        output.say(peer_notice(configuration))
     options.start_if_several(
         context, configuration.devices, devices is not None, configuration.distributed.master_port
     )

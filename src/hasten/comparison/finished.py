@@ -24,7 +24,7 @@ _NOT_SETTINGS = (
 #: the seed in the description of a random split
 _SEED = re.compile(r"seed \d+")
 #: options that decide which users and items are ranked, and how
-_PROTOCOL = ("candidates", "mask_history", "users", "ties")
+_PROTOCOL = [n for n in EvaluationOptions.model_fields if n not in ("every", "test", "metrics")]
 
 
 def read_summary(folder: RunFolder) -> Summary:

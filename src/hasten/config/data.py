@@ -72,6 +72,11 @@ class InteractionOptions(DataOptions):
         description="ratio split: each user's last interactions (of data with an order), or a "
         "seeded random choice",
     )
+    ratio_rounding: Literal["nearest", "down"] = Field(
+        "nearest",
+        description="ratio split: round a user's shares to the nearest number, or down, but to at "
+        "least one if the training part keeps one",
+    )
     valid_share: float = Field(
         0.0,
         ge=0,

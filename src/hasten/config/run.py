@@ -114,6 +114,9 @@ class TrainingOptions(Section):
     )
 
 
+Library = Literal["recbole", "rectools", "bert4rec", "kgat", "mmrec", "libkge", "pykeen"]
+
+
 class EvaluationOptions(Section):
     """Evaluation protocol and metrics."""
 
@@ -126,19 +129,37 @@ class EvaluationOptions(Section):
     metrics: tuple[str, ...] = Field(
         ("ndcg@10", "recall@20"), description="reported metrics; the first selects the checkpoint"
     )
-    candidates: Literal["full", "uni100"] = Field(
-        "full", description="rank all items, or the target among 100 random other items"
+    like: Library | None = Field(
+        None,
+        description="protocol of another library: sets the options of evaluation, and the split of "
+        "a new run; none: no protocol of another library",
     )
-    mask_history: bool | Literal["auto"] = Field(
+    candidates: Literal["full", "trained", "uni100", "pop100"] = Field(
+        "full",
+        description="rank all items, or those in the training part, or the target among 100 other "
+        "items, sampled uniformly or by popularity",
+    )
+    mask_history: bool | Literal["auto", "train"] = Field(
         "auto",
         description="select the model by the ranking without the items of the user's history (both "
-        "rankings are reported); auto: unless more than 5 % of the training events are repeats",
+        "rankings are reported); auto: unless more than 5 % of the training events are repeats; "
+        "train: without the training items only, in the test too",
+    )
+    seen_targets: Literal["rank", "unmask", "miss", "drop"] = Field(
+        "rank",
+        description="targets that are masked items themselves: rank them, also let them compete "
+        "with the user's other targets (unmask), count them as misses, or leave them out (drop)",
     )
     users: Literal["all", "untied"] = Field(
         "all", description="untied: only users whose history ends before their targets begin"
     )
-    ties: Literal["realistic", "optimistic", "pessimistic"] = Field(
-        "realistic", description="rank among equal scores: the mean, the best or the worst"
+    ties: Literal["realistic", "optimistic", "pessimistic", "rounded"] = Field(
+        "realistic",
+        description="rank among equal scores: the mean, the best, the worst or the rounded-up mean",
+    )
+    filter_test: bool = Field(
+        True,
+        description="knowledge graphs: known test triples are no candidates in validation either",
     )
 
 

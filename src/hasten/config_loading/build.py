@@ -1,8 +1,8 @@
 """Merge files and flags into one validated configuration.
 
-Precedence: defaults < the model's defaults < the recipe < the YAML file < ``--set key.path=value``
-< flags. All unknown keys and wrong values are reported together, each with where it was given and
-what is allowed.
+Precedence: defaults < the model's defaults < the recipe < ``evaluation.like`` < the YAML file <
+``--set key.path=value`` < flags. All unknown keys and wrong values are reported together, each with
+where it was given and what is allowed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hasten.config import AnyDataOptions, EvaluationOptions, ModelOptions, RunCo
 from hasten.config_loading.draft import Draft
 from hasten.config_loading.effects import refuse_without_effect
 from hasten.config_loading.keys import known_keys
+from hasten.config_loading.peers import peer_entries, refuse_contradiction
 from hasten.config_loading.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
@@ -40,6 +41,7 @@ EVERYDAY = {
     "max_time": "training.max_time",
     "deterministic": "training.deterministic",
     "eval_every": "evaluation.every",
+    "like": "evaluation.like",
     "format": "data.format",
     "backend": "distributed.backend",
     "master_port": "distributed.master_port",
@@ -65,6 +67,7 @@ def build_config(
     draft, chosen = _draft(model, data, config_file, sets, flags or {})
     config = draft.build(chosen)
     refuse_without_effect(config, origins=draft.origins)
+    refuse_contradiction(config, draft.origins)
     return config
 
 
@@ -79,7 +82,8 @@ def _draft(
 ) -> tuple[Draft, type[Model]]:
     """All values that were given, by precedence, and the model that they name.
 
-    recipes: take the values of the recipe that is named; False: they are given already.
+    recipes: take the values of the recipe and of ``evaluation.like``; False: they are given
+    already.
     """
     from_file = read_entries(config_file, _MAPPINGS) if config_file else []
     entries = [*from_file, *set_entries(sets)]
@@ -93,7 +97,8 @@ def _draft(
     repeated = named.get("recipe")
     named |= flags
     recipe = _recipe_entries(chosen.name, named) if recipes else []
-    for entry in [*recipe, *given]:
+    like = named.get("like", named.get("evaluation.like")) if recipes else None
+    for entry in [*recipe, *peer_entries(like, chosen), *given]:
         draft.put(entry)
     last = flag_entries(flags, draft.values.get("evaluation.metrics"))
     for entry in last:
@@ -210,10 +215,12 @@ def combine_metrics(metrics: Any, topk: Any, configured: Any = None) -> tuple[st
     """
     known = tuple(_texts(configured)) or EvaluationOptions().metrics
     cuts = [_cut(text) for text in _texts(topk)]
+    without = _WITHOUT_K
     if topk is not None and not cuts:
         raise ConfigurationError("--topk is empty: expected numbers such as 10,20")
     if metrics is None:
         names = list(dict.fromkeys(name.partition("@")[0] for name in known))
+        without -= {name.partition("@")[0] for name in known if "@" in name}  # mrr@10
     else:
         names = [name.lower() for name in _texts(metrics)]
     if not names:
@@ -221,7 +228,7 @@ def combine_metrics(metrics: Any, topk: Any, configured: Any = None) -> tuple[st
     cuts = cuts or list(dict.fromkeys(int(n.partition("@")[2]) for n in known if "@" in n)) or [10]
     combined: list[str] = []
     for name in names:
-        whole = "@" in name or name in _WITHOUT_K
+        whole = "@" in name or name in without
         combined += [name] if whole else [f"{name}@{cut}" for cut in cuts]
     return tuple(dict.fromkeys(combined))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from hasten.config import OnlyWith, RunConfig, TripleOptions
+from hasten.config import EvaluationOptions, OnlyWith, RunConfig, TripleOptions
 from hasten.errors import ConfigurationError
 from hasten.models.supports import Supports
 from hasten.registry import data_options_of, load_model
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 #: keys of ``training`` and ``evaluation`` that affect a model without gradient steps
 _FOR_ANY = frozenset(
     {"training.deterministic"}
-    | {
-        f"evaluation.{name}"
-        for name in ("test", "metrics", "candidates", "mask_history", "users", "ties")
-    }
+    | {f"evaluation.{name}" for name in EvaluationOptions.model_fields if name != "every"}
 )
-_OF_USERS = frozenset({"evaluation.candidates", "evaluation.mask_history", "evaluation.users"})
+_OF_USERS = frozenset(
+    f"evaluation.{name}" for name in ("candidates", "mask_history", "seen_targets", "users")
+)
 
 
 def refuse_without_effect(
@@ -75,11 +74,19 @@ def _unsupported(key: str, model: type[Model]) -> str | None:
         return f"{model.name} has no matrix products that a lower precision would speed up"
     if key == "training.compile" and not supports.compile:
         return f"{model.name} has nothing to compile"
-    if key in _OF_USERS and issubclass(data_options_of(model), TripleOptions):
+    return _of_other_task(key, model)
+
+
+def _of_other_task(key: str, model: type[Model]) -> str | None:
+    """Why an option of the evaluation is not for what the model ranks; None if it may be."""
+    triples = issubclass(data_options_of(model), TripleOptions)
+    if key in _OF_USERS and triples:
         return (
             f"{model.name} ranks all entities of a knowledge graph except known answers, and this "
             "option is for users and items"
         )
+    if key == "evaluation.filter_test" and not triples:
+        return f"{model.name} ranks items for users, and this option is for knowledge graphs"
     return None
 
 

@@ -77,21 +77,20 @@ def ratio(
     order: Literal["time", "random"],
     seed: int,
     timed: bool,
+    rounding: Literal["nearest", "down"] = "nearest",
 ) -> tuple[Parts, str]:
     """Shares of each user's interactions: the last ones by time, or sampled with the seed.
 
     Of n interactions, round(n * share) go to test and to valid, but at least one stays in train.
-    The random number of an interaction depends on the seed and its position in sorted order.
+    With ``rounding="down"`` these are floor(n * share), but one where that is 0 and train keeps
+    another one; test goes first (as in RecBole). The random number of an interaction depends on the
+    seed and its position in sorted order.
 
     Raises:
         DataError: no user has enough interactions for a part with a share above 0.
     """
     counts, ends = _counts(user, users)
-    eligible = np.where(counts >= MIN_EVENTS, counts, 0)
-    tests = np.floor(eligible * shares[2] + 0.5).astype(np.int64)
-    valids = np.floor(eligible * shares[1] + 0.5).astype(np.int64)
-    tests = np.minimum(tests, np.maximum(eligible - 1, 0))
-    valids = np.minimum(valids, np.maximum(eligible - 1 - tests, 0))
+    valids, tests = (_rounded_down if rounding == "down" else _rounded)(counts, shares)
     for share, sizes, name in ((shares[1], valids, "valid"), (shares[2], tests, "test")):
         if share > 0 and not sizes.any():
             raise DataError(
@@ -112,7 +111,25 @@ def ratio(
     part[positions] = sorted_part
     words = "/".join(f"{share:g}" for share in shares)
     how = _order(timed) if order == "time" else f"at random (seed {seed})"
-    return part, f"ratio {words} of each user's events, {how}"
+    down = "rounded down, " if rounding == "down" else ""
+    return part, f"ratio {words} of each user's events, {down}{how}"
+
+
+def _rounded(counts: Int64, shares: Shares) -> tuple[Int64, Int64]:
+    """[U] sizes of valid and test: the nearest numbers; none of a user with few interactions."""
+    eligible = np.where(counts >= MIN_EVENTS, counts, 0)
+    tests = np.floor(eligible * shares[2] + 0.5).astype(np.int64)
+    valids = np.floor(eligible * shares[1] + 0.5).astype(np.int64)
+    tests = np.minimum(tests, np.maximum(eligible - 1, 0))
+    return np.minimum(valids, np.maximum(eligible - 1 - tests, 0)), tests
+
+
+def _rounded_down(counts: Int64, shares: Shares) -> tuple[Int64, Int64]:
+    """[U] sizes of valid and test, rounded down, but to one if train keeps one."""
+    valids, tests = (np.floor(counts * share).astype(np.int64) for share in shares[1:])
+    tests = tests + ((shares[2] > 0) & (tests == 0) & (counts - tests - valids > 1))
+    valids = valids + ((shares[1] > 0) & (valids == 0) & (counts - tests - valids > 1))
+    return valids, tests
 
 
 def carve_valid(

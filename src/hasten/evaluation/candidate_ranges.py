@@ -1,7 +1,7 @@
-"""Restrict each query to a contiguous range of candidates.
+"""Restrict the candidates: to a contiguous range for each query, or to a set for all.
 
 In a typed graph the nodes of a type have consecutive ids, so the candidates of a query are a range.
-Scores outside of it are -inf, and blocks without candidates are not computed.
+Scores of all others are -inf, and blocks outside of the ranges are not computed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hasten.arrays import Int64
@@ -60,3 +61,17 @@ class RangeScorer:
         scores = inner.new_full((len(inner), stop - start), -torch.inf)
         scores[:, low - start : high - start] = inner
         return scores
+
+
+@dataclass(frozen=True)
+class SubsetScorer:
+    """A scorer that restricts all queries to a set of candidates. candidates: bool [N]."""
+
+    scorer: Scorer
+    candidates: NDArray[np.bool_]
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """[Q, stop-start] scores, -inf for all other items."""
+        scores = self.scorer.block(start, stop)
+        others = torch.from_numpy(~self.candidates[start:stop]).to(scores.device)
+        return scores.masked_fill(others, -torch.inf)

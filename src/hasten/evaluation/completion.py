@@ -2,7 +2,8 @@
 
 A triple (h, r, t) gives two queries: its tail given (h, r), and its head given (r, t), which is the
 tail of (t, r + R) with the reciprocal relation. Other known answers of a query in train, valid and
-test are not candidates (the filtered setting of Bordes et al. 2013). All triples and both
+test are not candidates (the filtered setting of Bordes et al. 2013); without
+``evaluation.filter_test``, those in test are candidates of validation. All triples and both
 directions have the same weight.
 """
 
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
-from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph
 from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.metrics import Ties
+from hasten.evaluation.peers import peer_words
 from hasten.objectives.triple_queries import group_queries, known_answers
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import TripleQueries
@@ -30,7 +32,8 @@ class CompletionProtocol:
 
     items: the number of entities; misses: the number of targets ranked last; typed: the candidates
     are the entities of the type that the relation leads to; leaks: the number of triples that
-    follow from a training triple by an inverse relation.
+    follow from a training triple by an inverse relation; filtered: the parts whose triples are no
+    candidates; like: the library whose protocol this is, or "" (``peer_words``).
     """
 
     split: str
@@ -40,6 +43,8 @@ class CompletionProtocol:
     misses: int = 0
     typed: bool = False
     leaks: int = 0
+    filtered: str = "train, valid and test"
+    like: str = ""
 
     def text(self) -> str:
         """The description that is reported with every metric."""
@@ -47,14 +52,14 @@ class CompletionProtocol:
         if self.typed:
             among = f"the entities of the wanted type ({self.items:,} of all types)"
         words = (
-            f"{self.split}, filtered ranking of {among} by train, valid and test, "
+            f"{self.split}, filtered ranking of {among} by {self.filtered}, "
             f"heads and tails, mean of triples and directions, {self.ties} ties"
         )
         if self.misses:
             words += f", triples unseen in train ranked last ({self.misses:,} of {self.part})"
         if self.leaks:
             words += f", {self.leaks:,} triples of {self.part} with an inverse in train"
-        return words
+        return words + self.like
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +105,23 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     assert part in (VALID, TEST)
     entities, relations = len(graph.entities), len(graph.relations)
     both = group_queries(graph.of(part), relations, entities)
-    excluded = known_answers(graph.triples, relations, both.queries, entities)
+    filtering, words = graph.triples, CompletionProtocol.filtered
+    if part == VALID and not options.filter_test:
+        filtering, words = graph.of(TRAIN, VALID), "train and valid"
+    excluded = known_answers(filtering, relations, both.queries, entities)
     rank_last = graph.rank_last[graph.part == part][both.triple]
     misses, name = int(rank_last.sum()), PART_NAMES[part]
     leaks = graph.source.counts.get(f"inverse_leaks_in_{name}", 0)
     protocol = CompletionProtocol(
-        graph.split, name, entities, options.ties, misses, graph.typed, leaks
+        graph.split,
+        name,
+        entities,
+        options.ties,
+        misses,
+        graph.typed,
+        leaks,
+        words,
+        peer_words(options.like, graph.split),
     )
     start, stop = ranges_of(graph, both.queries.relation) or (None, None)
     return CompletionTask(

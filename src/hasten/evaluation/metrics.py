@@ -3,8 +3,8 @@
 The rank of a target is realistic: ``1 + higher + tied / 2``, the mean over all orders of tied
 scores (Berrendorf et al. 2020, "On the ambiguity of rank-based evaluation"). It can be fractional;
 a target is within a cut-off k if its rank is at most k. A model with constant scores thus performs
-like a random one. Ranks can also be optimistic (``1 + higher``) or pessimistic (``1 + higher +
-tied``).
+like a random one. Ranks can also be optimistic (``1 + higher``), pessimistic (``1 + higher +
+tied``) or rounded, the realistic rank rounded up.
 
 For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 
@@ -17,7 +17,12 @@ For a query with targets T, whose ranks in ascending order are r_1, r_2, ...:
 ``ndcg_kgat_legacy@k``  as ndcg@k, but divided by the sum for the ranks 1 .. number of targets
                within k, as in the published code of KGAT. It is higher: 1 for a single hit at
                rank 1, however many targets are missed. Only for comparisons with that code
+``ndcg_kgat@k``  as ndcg_kgat_legacy@k, but counting the targets within max(k, 100): what that code
+               reports with its default cut-offs, of which 100 is the largest
+``ndcg_rectools@k``  as ndcg@k, but divided by the sum for the ranks 1 .. k, as RecTools does by
+               default: 1 only if all first k items are targets
 ``map@k``      sum of i/r_i over targets within k, divided by min(size of T, k)
+``map_rectools@k``  the same sum divided by the size of T, as RecTools does by default
 ``mrr``        1/r_1; ``mrr@k``: 0 unless r_1 is within k
 ``hits@k``     share of all targets, of all queries together, that are within k
 ``mr``         mean rank of all targets (lower is better)
@@ -51,18 +56,23 @@ Float64 = NDArray[np.float64]
 _CUT_OFF = {
     "ndcg": "needed",
     "ndcg_kgat_legacy": "needed",
+    "ndcg_kgat": "needed",
+    "ndcg_rectools": "needed",
     "hr": "needed",
     "recall": "needed",
     "precision": "needed",
     "map": "needed",
+    "map_rectools": "needed",
     "hits": "needed",
     "mrr": "possible",
     "mr": "refused",
     "amri": "refused",
 }
 _PER_TARGET = ("hits", "mr")
-Ties = Literal["realistic", "optimistic", "pessimistic"]
-_SHARE_OF_TIED = {"realistic": 0.5, "optimistic": 0.0, "pessimistic": 1.0}
+#: the largest default cut-off of KGAT's published code
+_KGAT_CUT_OFF = 100
+Ties = Literal["realistic", "optimistic", "pessimistic", "rounded"]
+_SHARE_OF_TIED = {"realistic": 0.5, "optimistic": 0.0, "pessimistic": 1.0, "rounded": 0.5}
 
 
 @dataclass(frozen=True)
@@ -126,8 +136,9 @@ def higher_is_better(name: str) -> bool:
 
 
 def ranks_of(higher: Int64, tied: Int64, ties: Ties = "realistic") -> Float64:
-    """float64 ranks: mean, best or worst over all orders of tied scores."""
-    return 1.0 + higher + tied * _SHARE_OF_TIED[ties]
+    """float64 ranks: mean (also rounded up), best or worst over all orders of tied scores."""
+    ranks = 1.0 + higher + tied * _SHARE_OF_TIED[ties]
+    return np.ceil(ranks) if ties == "rounded" else ranks
 
 
 def metrics_per_query(
@@ -208,21 +219,28 @@ def _ndcg(ranked: _Ranked, k: float, best: Int64) -> Float64:
     return np.asarray(gains / ideal[best - 1], np.float64)
 
 
-def _ndcg_legacy(ranked: _Ranked, k: float) -> Float64:
-    hits = ranked.sum(ranked.within(k)).astype(np.int64)
-    return _ndcg(ranked, k, np.maximum(hits, 1))
+def _ndcg_of_hits(ranked: _Ranked, k: float, cut: float) -> Float64:
+    """NDCG divided by the ideal of as many targets as are within ``cut``, at most k."""
+    hits = ranked.sum(ranked.within(cut)).astype(np.int64)
+    return _ndcg(ranked, k, np.clip(hits, 1, int(k)))
+
+
+def _precisions(ranked: _Ranked, k: float) -> Float64:
+    """[Q] the sums of i/r_i over the targets within k."""
+    return ranked.sum(ranked.within(k) * ranked.position / ranked.rank)
 
 
 #: metric -> its sum of each query [Q]
 _MEASURES: dict[str, Callable[[_Ranked, float], NDArray[Any]]] = {
     "ndcg": lambda ranked, k: _ndcg(ranked, k, ranked.best(k)),
-    "ndcg_kgat_legacy": _ndcg_legacy,
+    "ndcg_kgat_legacy": lambda ranked, k: _ndcg_of_hits(ranked, k, k),
+    "ndcg_kgat": lambda ranked, k: _ndcg_of_hits(ranked, k, max(k, _KGAT_CUT_OFF)),
+    "ndcg_rectools": lambda ranked, k: _ndcg(ranked, k, np.full(len(ranked.targets), int(k))),
     "hr": lambda ranked, k: ranked.sum(ranked.within(k)) > 0,
     "recall": lambda ranked, k: ranked.sum(ranked.within(k)) / ranked.best(np.inf),
     "precision": lambda ranked, k: ranked.sum(ranked.within(k)) / k,
-    "map": lambda ranked, k: (
-        ranked.sum(ranked.within(k) * ranked.position / ranked.rank) / ranked.best(k)
-    ),
+    "map": lambda ranked, k: _precisions(ranked, k) / ranked.best(k),
+    "map_rectools": lambda ranked, k: _precisions(ranked, k) / ranked.best(np.inf),
     "mrr": lambda ranked, k: ranked.sum(ranked.within(k) * (ranked.position == 1) / ranked.rank),
     "hits": lambda ranked, k: ranked.sum(ranked.rank <= k),
     "mr": lambda ranked, _: ranked.sum(ranked.rank),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
@@ -27,16 +27,17 @@ from hasten.data.tables import (
     Dataset,
     KnowledgeGraph,
 )
-from hasten.errors import ConfigurationError, DataError
+from hasten.errors import ConfigurationError
 from hasten.evaluation.completion import CompletionTask, completion_task
 from hasten.evaluation.metrics import Ties
+from hasten.evaluation.peers import peer_words
+from hasten.evaluation.sampled_candidates import SAMPLED, sampled_candidates
 from hasten.ops.graph.csr import CSR
-from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
 from hasten.scoring import RecommenderQueries
 
-#: negative samples of ``uni100``
-SAMPLED = 100
+#: what becomes of targets that are masked items, for descriptions
+SEEN = {"miss": "misses", "unmask": "candidates"}
 #: with a larger share of repeated training events, the ranking with the history selects the model
 REPEATS = 0.05
 
@@ -46,17 +47,21 @@ class Protocol:
     """How a metric was measured. Metrics are comparable only if their protocols are equal.
 
     split: as in ``Dataset.split``; part: the predicted part; known: the parts in the history;
-    items: the number of items; mask_history: whether the items of the history are no candidates (of
-    full rankings, both are reported); repeats: the share of repeated training events, where it
-    decided; left_out: the number of users without a history; users: the number of users that are
-    ranked; tied: of these, whose history ends at the time of their first target; untied: the number
-    of users left out because their history does not end before it, None if they are kept.
+    items: the number of items; trained: the number of training items if only these are candidates;
+    mask_history: whether the items of the history (``mask_train``: its training items) are no
+    candidates (of full rankings, both are reported); seen_targets: what becomes of targets that are
+    masked items; dropped: the number of targets left out, None if none can be; like: the library
+    whose protocol this is, or "" (``peer_words``); repeats: the share of repeated training events,
+    where it decided; left_out: the number of users without a history; users: the number of users
+    that are ranked; tied: of these, whose history ends at the time of their first target; untied:
+    the number of users left out because their history does not end before it, None if they are
+    kept.
     """
 
     split: str
     part: str
     known: tuple[str, ...]
-    candidates: Literal["full", "uni100"]
+    candidates: Literal["full", "trained", "uni100", "pop100"]
     items: int
     mask_history: bool
     left_out: int = 0
@@ -65,19 +70,25 @@ class Protocol:
     tied: int = 0
     untied: int | None = None
     repeats: float | None = None
+    trained: int | None = None
+    mask_train: bool = False
+    seen_targets: Literal["rank", "unmask", "miss", "drop"] = "rank"
+    dropped: int | None = None
+    like: str = ""
 
     def text(self) -> str:
         """The description that is reported with every metric."""
-        if self.candidates == "full":
-            history = "masked" if self.mask_history else "kept"
-            how = f"full ranking of {self.items:,} items, history {history}"
+        if self.candidates in ("full", "trained"):
+            among = f"{self.items:,} items"
+            if self.trained is not None:
+                among = f"the {self.trained:,} training items"
+            what = "training items" if self.mask_train else "history"
+            how = f"full ranking of {among}, {what} {'masked' if self.mask_history else 'kept'}"
             if self.repeats is not None:
                 how += f" ({self.repeats:.0%} of the training events are repeats)"
         else:
-            how = (
-                f"target among {SAMPLED} uniform others of {self.items:,} items that the user "
-                "never met"
-            )
+            others = "uniform others" if self.candidates == "uni100" else "popular others"
+            how = f"target among {SAMPLED} {others} of {self.items:,} items that the user never met"
         words = f"{self.split}, {how}, {self.ties} ties"
         if self.left_out:
             words += f", {counted(self.left_out, 'user')} without a history left out"
@@ -85,15 +96,22 @@ class Protocol:
             words += f", {counted(self.untied, 'user')} with ties in time left out"
         elif self.tied:
             words += f", {self.tied:,} of {counted(self.users, 'user')} with ties in time"
-        return words
+        if self.seen_targets in ("miss", "unmask"):
+            words += f", masked targets are {SEEN[self.seen_targets]}"
+        if self.dropped is not None:
+            what = "masked targets" if self.trained is None else "masked or untrained targets"
+            words += f", {self.dropped:,} {what} left out"
+        return words + self.like
 
 
 @dataclass(frozen=True, eq=False)
 class RankingTask:
     """Queries, their targets and the candidates of the ranking.
 
-    targets: distinct items of each query. excluded: the distinct items of its history, which are
+    targets: distinct items of each query. excluded: the distinct items that are masked, which are
     counted apart, or None. candidates: int64 [Q, 101] with the target first, or None for all items.
+    subset: bool [N], the candidates of all queries; None: all items. rank_last: bool [S], targets
+    that are ranked last if items are masked.
     """
 
     queries: RecommenderQueries
@@ -101,9 +119,8 @@ class RankingTask:
     excluded: CSR | None
     candidates: Int64 | None
     protocol: Protocol
-
-    #: targets that are ranked last: none
-    rank_last: None = None
+    subset: NDArray[np.bool_] | None = None
+    rank_last: NDArray[np.bool_] | None = None
 
     @property
     def item_count(self) -> int:
@@ -123,12 +140,12 @@ class RankingTask:
     def competitors(self, masked: bool) -> Int64:
         """[S] the number of other candidates of each target, with or without excluded items."""
         among = self.item_count if self.candidates is None else self.candidates.shape[1]
+        if self.subset is not None:
+            among = int(self.subset.sum())
         if self.excluded is None or not masked:
             return np.full(len(self.targets.items), among - 1, np.int64)
-        rows, width = self.targets.rows, self.item_count
-        seen = self.excluded.rows * width + self.excluded.items
-        taken = np.isin(rows * width + self.targets.items, seen)
-        return np.asarray(among - self.excluded.lengths[rows] - ~taken, np.int64)
+        taken = self.targets.listed_in(self.excluded)
+        return np.asarray(among - self.excluded.lengths[self.targets.rows] - ~taken, np.int64)
 
 
 AnyTask = RankingTask | CompletionTask
@@ -154,47 +171,87 @@ def recommendation_task(
     wanted, histories = dataset.histories(part), dataset.histories(*known)
     predicted = wanted.lengths > 0
     users = np.flatnonzero(predicted & (histories.lengths > 0))
-    between, untied, tied = seconds_between(histories, wanted, users), None, 0
+    between, untied = seconds_between(histories, wanted, users), None
     if options.users == "untied":
         if between is None:
             raise ConfigurationError(
                 "evaluation.users untied needs a time for every event, and these data have none"
             )
-        untied, users = int((between <= 0).sum()), users[between > 0]
-    elif between is not None:
-        tied = int((between == 0).sum())
-    history = histories.take(users)
-    targets = CSR.of(wanted).take(users).distinct()
-    full = options.candidates == "full"
+        untied, users, between = int((between <= 0).sum()), users[between > 0], None
+    full = options.candidates in ("full", "trained")
+    if not full:
+        _refuse_with_samples(options)
     masked, repeats = options.mask_history, None
     if masked == "auto":
         share = repeated_share(dataset)
         masked = full and share <= REPEATS
         repeats = None if masked or not full else share
+    targets, subset = CSR.of(wanted).take(users).distinct(), None
+    dropped: NDArray[np.bool_] = np.zeros(len(targets.items), bool)
+    drops = options.seen_targets == "drop" or options.candidates == "trained"
+    if options.candidates == "trained":
+        subset = np.bincount(dataset.histories(TRAIN).items, minlength=len(dataset.items)) > 0
+        dropped |= ~subset[targets.items]
+    excluded, seen = None, None
+    if full:
+        of_masked = dataset.histories(TRAIN) if masked == "train" else histories
+        excluded = CSR.of(of_masked).take(users).distinct()
+        excluded = excluded if subset is None else excluded.keep(subset[excluded.items])
+        if options.seen_targets == "unmask":
+            excluded = excluded.keep(~excluded.listed_in(targets))
+        seen = targets.listed_in(excluded)
+        dropped |= seen & (options.seen_targets == "drop")
+    if dropped.any():
+        left = targets.keep(~dropped)
+        asked = np.flatnonzero(left.lengths > 0)
+        users, targets = users[asked], left.take(asked)
+        excluded = None if excluded is None else excluded.take(asked)
+        seen = None if excluded is None else targets.listed_in(excluded)
+        between = None if between is None else between[asked]
+    candidates = None
+    if not full:
+        base = key(seed, Stream.CANDIDATES, part)
+        by_popularity = options.candidates == "pop100"
+        candidates = sampled_candidates(dataset, users, targets, base, by_popularity)
     protocol = Protocol(
         split=dataset.split,
         part=PART_NAMES[part],
         known=tuple(PART_NAMES[number] for number in known),
         candidates=options.candidates,
         items=len(dataset.items),
-        mask_history=masked,
+        mask_history=bool(masked),
         left_out=int((predicted & (histories.lengths == 0)).sum()),
         ties=options.ties,
         users=len(users),
-        tied=tied,
+        tied=0 if between is None else int((between == 0).sum()),
         untied=untied,
         repeats=repeats,
+        trained=None if subset is None else int(subset.sum()),
+        mask_train=masked == "train",
+        seen_targets=options.seen_targets,
+        dropped=int(dropped.sum()) if drops else None,
+        like=peer_words(options.like, dataset.split),
     )
-    candidates = None
-    if not full:
-        if masked:
-            raise ConfigurationError(
-                "evaluation.mask_history has no effect with evaluation.candidates uni100, whose "
-                "candidates are items that the user never met: leave it out"
-            )
-        candidates = _sampled(dataset, users, targets, key(seed, Stream.CANDIDATES, part))
-    excluded = CSR.of(history).distinct() if full else None
-    return RankingTask(RecommenderQueries(users, history), targets, excluded, candidates, protocol)
+    return RankingTask(
+        RecommenderQueries(users, histories.take(users)),
+        targets,
+        excluded,
+        candidates,
+        protocol,
+        subset,
+        seen if options.seen_targets == "miss" else None,
+    )
+
+
+def _refuse_with_samples(options: EvaluationOptions) -> None:
+    """Refuse options of masked items with sampled candidates, which the user never met."""
+    given = {"mask_history": options.mask_history in (True, "train")}
+    given["seen_targets"] = options.seen_targets != "rank"
+    for name in (name for name, wrong in given.items() if wrong):
+        raise ConfigurationError(
+            f"evaluation.{name} has no effect with evaluation.candidates {options.candidates}, "
+            "whose candidates are items that the user never met: leave it out"
+        )
 
 
 def repeated_share(dataset: Dataset) -> float:
@@ -202,24 +259,3 @@ def repeated_share(dataset: Dataset) -> float:
     histories = dataset.histories(TRAIN)
     distinct = CSR.of(histories).distinct()
     return 1 - len(distinct.items) / max(1, len(histories.items))
-
-
-def _sampled(dataset: Dataset, users: Int64, targets: CSR, base: int) -> Int64:
-    """[Q, 101] the target and 100 uniform samples (with replacement) of unseen items."""
-    if np.any(targets.lengths > 1):
-        raise ConfigurationError(
-            "evaluation.candidates uni100 ranks one target a user, but this split gives some "
-            f"users several ({dataset.split}): use full"
-        )
-    met = CSR.of(dataset.histories(TRAIN, VALID, TEST)).take(users).distinct()
-    full = np.flatnonzero(met.lengths >= len(dataset.items))
-    if len(full):
-        label = dataset.users.take(users[full[:1]])[0].as_py()
-        raise DataError(
-            f"user {label!r} has met all {len(dataset.items):,} items, so there are no others to "
-            "draw: use evaluation.candidates full"
-        )
-    known = KnownItems.build(met.rows, met.items, len(users), len(dataset.items))
-    rows = torch.arange(len(users))[:, None]
-    others = negatives(known, rows, base, torch.from_numpy(users)[:, None], torch.arange(SAMPLED))
-    return np.concatenate([targets.items[:, None], others.numpy()], axis=1)

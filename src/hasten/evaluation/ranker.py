@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hasten.arrays import Int64, ragged_positions
-from hasten.evaluation.candidate_ranges import RangeScorer
+from hasten.evaluation.candidate_ranges import RangeScorer, SubsetScorer
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagnose_nodes
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
@@ -144,8 +144,8 @@ def metric_values(
     ranks = ranks.masked() if masked else ranks
     higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
     counts = task.competitors(masked)
-    # targets with an entity or relation unseen in training count as misses: ranked last
-    if task.rank_last is not None:
+    # targets that count as misses, such as triples with an entity unseen in training
+    if task.rank_last is not None and masked:
         higher = np.where(task.rank_last, counts, higher)
         tied = np.where(task.rank_last, 0, tied)
     return metrics_per_query(metrics, task.offsets, higher, tied, counts, task.protocol.ties)
@@ -191,6 +191,8 @@ def _rank_rows(model: Model, task: AnyTask, rows: Int64) -> RankCounts:
     if isinstance(task, CompletionTask) and task.range_start is not None:
         assert task.range_stop is not None
         scorer = RangeScorer(scorer, task.range_start[rows], task.range_stop[rows])
+    if isinstance(task, RankingTask) and task.subset is not None:
+        scorer = SubsetScorer(scorer, task.subset)
     excluded = None if task.excluded is None else task.excluded.take(rows)
     targets = task.targets.take(rows)
     return rank_all(scorer, len(rows), task.item_count, targets, excluded, columns=columns)

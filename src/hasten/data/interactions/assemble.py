@@ -35,7 +35,10 @@ _REMEDY = (
     "a folder with train and test files, or data.train, data.valid and data.test, or choose "
     "another split"
 )
-_OF_RATIO = {key: InteractionOptions.model_fields[key].default for key in ("ratios", "ratio_order")}
+_OF_RATIO = {
+    key: InteractionOptions.model_fields[key].default
+    for key in ("ratios", "ratio_order", "ratio_rounding")
+}
 
 
 def assemble(
@@ -168,7 +171,8 @@ def _split(
         return parts, words
     if chosen == "ratio":
         order = options.ratio_order if by_order else "random"
-        return splits.ratio(user, users, options.ratios, order, seed, timed)
+        rounding = options.ratio_rounding
+        return splits.ratio(user, users, options.ratios, order, seed, timed, rounding)
     return splits.leave_last_two_out(user, users, timed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hasten.arrays import Int64, distinct, ragged_offsets, ragged_positions
 from hasten.data.tables import Histories
@@ -45,6 +46,17 @@ class CSR:
         """The given rows, in the given order; rows may be repeated."""
         positions, offsets = ragged_positions(self.offsets, rows)
         return CSR(offsets, self.items[positions])
+
+    def keep(self, kept: NDArray[np.bool_]) -> CSR:
+        """The elements of a mask [n]; rows may become empty."""
+        return CSR(ragged_offsets(self.rows[kept], len(self)), self.items[kept])
+
+    def listed_in(self, other: CSR) -> NDArray[np.bool_]:
+        """[n] which elements are in the same row of ``other``, whose rows are ascending."""
+        width = 1 + max(int(self.items.max(initial=0)), int(other.items.max(initial=0)))
+        keys = np.append(other.rows * width + other.items, np.iinfo(np.int64).max)
+        wanted = self.rows * width + self.items
+        return np.asarray(keys[np.searchsorted(keys, wanted)] == wanted)
 
     def distinct(self) -> CSR:
         """The distinct ids of each row, ascending."""

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hasten.arrays import Int64
@@ -95,7 +94,7 @@ def rank_all(
     ranks = RankCounts.of(count - 1 - at_most, at_most - below)
     if apart is None or excluded is None:
         return ranks
-    among = torch.from_numpy(_among(targets, excluded)).to(own.device)
+    among = torch.from_numpy(targets.listed_in(excluded)).to(own.device)
     higher, same = _apart(excluded, among, apart.in_order(found), row, own)
     return replace(ranks, excluded_higher=higher, excluded_tied=same)
 
@@ -117,14 +116,6 @@ def rank_among(
     own, others = scores[:, :1], scores[:, 1:]
     at_most, below = (others <= own).sum(1), (others < own).sum(1)
     return RankCounts.of((width - 1) - at_most, at_most - below)
-
-
-def _among(targets: CSR, listed: CSR) -> NDArray[np.bool_]:
-    """[S] which targets are in the ``listed`` row of their query, each in ascending order."""
-    width = 1 + max(int(targets.items.max(initial=0)), int(listed.items.max(initial=0)))
-    keys = np.append(listed.rows * width + listed.items, np.iinfo(np.int64).max)
-    wanted = targets.rows * width + targets.items
-    return np.asarray(keys[np.searchsorted(keys, wanted)] == wanted)
 
 
 def _apart(
