@@ -18,7 +18,7 @@ from hasten.data.tables import Histories
 from hasten.models.interface import Sizes
 from hasten.models.sequential.personal_times import personal_times
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
-from hasten.models.sequential.tisasrec import TiSASRec, TiSASRecOptions, TiSASRecPhase
+from hasten.models.sequential.tisasrec import TiSASRec, TiSASRecOptions
 from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.attention.interval_attention import interval_attention_reference
 from hasten.ops.buckets import Bucket
@@ -144,7 +144,7 @@ def test_plain_tisasrec_is_ours_where_nothing_is_dropped(short):
         for table, theirs in zip(mine, (*plain.positions, *plain.intervals), strict=True):
             table.weight.copy_(theirs.weight)
     own = personal_times(Histories(short.offsets, short.items - 1, short.times), 5, unseen=1)
-    phase = TiSASRecPhase(ours, own, items=9, batch_size=2, max_length=5, negatives=1)
+    phase = NextItemPhase(ours, own, items=9, batch_size=2, max_length=5, negatives=1)
     planned = phase.plan(0, 0, 0)
     batch = phase.lay_out(planned, planned.ids.numpy())
     batch = replace(batch, negatives=torch.full_like(batch.targets, 5)[:, None])

@@ -339,6 +339,8 @@ REFUSED: dict[str, set[str]] = {
 #: model's option -> the others that it needs: without them it is refused
 NEEDS: dict[str, dict[str, Any]] = {
     "sequential.negatives": {"model.loss": "bce"},
+    "sequential.sampling": {"model.loss": "sampled-softmax"},
+    "sequential.mask_known": {"model.loss": "sampled-softmax", "model.negatives": 8},
     "sequential.calibration": {"model.loss": "gbce"},
     "sequential.streams": {"model.residual": "mhc"},
     "sequential.projection": {"model.residual": "mhc"},
@@ -358,6 +360,7 @@ MODEL_VALUES: dict[str, Any] = {
     "multimodal.modalities": ["image"],
     "knowledge_graph.label_smoothing": 0.3,
     "knowledge_graph.negatives": 4,
+    "sequential.negatives": 4,
     "hgt.steps_per_epoch": 2,
     "hgt.fan_out": 1,
     "hgt.contrastive_type": "node",
@@ -475,7 +478,7 @@ def test_a_value_that_repeats_the_default_is_accepted() -> None:
     [
         ({"training.min_lr": 1e-5}, r"training\.schedule=linear\|cosine, which is constant"),
         ({"training.clip_norm_type": "inf"}, r"training\.clip_norm, which is none"),
-        ({"model.negatives": 3}, r"model\.loss=bce\|gbce, which is ce"),
+        ({"model.negatives": 3}, r"model\.loss=bce\|gbce\|sampled-softmax, which is ce"),
     ],
 )
 def test_an_option_without_the_one_it_needs_is_refused(changes: dict[str, Any], needs: str) -> None:

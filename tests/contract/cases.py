@@ -118,6 +118,17 @@ CASES = (
         {**_SMALL, "model.block": "ligr", "model.heads": 2, "model.feedforward": 2},
         _NO_DROPOUT,
     ),
+    ModelCase(
+        "sasrec-sampled-softmax",
+        "sasrec",
+        {
+            **_SMALL,
+            "model.loss": "sampled-softmax",
+            "model.sampling": "mixed",
+            "model.negatives": 12,
+        },
+        _NO_DROPOUT,
+    ),
     ModelCase("sasrec-mhc", "sasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase(
         "sasrec-mhc-static",

@@ -69,11 +69,14 @@ def stub(kind: type[nn.Module]):
     return build
 
 
-#: KGAT again, with the rows of its second phase moved one by one
-BY_ROWS = "kgat-by-rows"
+#: cases again, with few rows of a table updated in a step
+BY_ROWS = {f"{label}-by-rows": label for label in ("kgat", "sasrec-sampled-softmax")}
 MODELS = {
     **{case.label: contract(case) for case in CASES if case.trains},
-    BY_ROWS: contract(next(case for case in CASES if case.label == "kgat")),
+    **{
+        name: contract(next(case for case in CASES if case.label == label))
+        for name, label in BY_ROWS.items()
+    },
     "two-phase": stub(TwoPhaseGraph),
     "two-denominators": stub(TwoDenominators),
     "convolutional": stub(ConvolutionalScorer),
@@ -89,12 +92,12 @@ def train(
     model, phases = MODELS[name]()
     shard = DataShard(processes.rank, processes.world)
     training = TrainingOptions(clip_norm=5.0, **options)
-    with patch.object(row_adam, "FEWEST", 1 if name == BY_ROWS else row_adam.FEWEST):
+    with patch.object(row_adam, "FEWEST", 1 if name in BY_ROWS else row_adam.FEWEST):
         made = [
             OptimizerStep(phase, n, training, Precision("fp32", CPU), shard, CPU, processes)
             for n, phase in enumerate(phases)
         ]
-    assert any(isinstance(step.optimizer, row_adam.RowAdam) for step in made) == (name == BY_ROWS)
+    assert any(isinstance(step.optimizer, row_adam.RowAdam) for step in made) == (name in BY_ROWS)
     losses, seen = [], []
     epoch = 0
     while len(losses) < (steps or STEPS.get(name, FEWER_STEPS)):

@@ -7,7 +7,7 @@ from hasten.data.tables import Histories
 from hasten.models.interface import Sizes
 from hasten.models.sequential.personal_times import personal_times
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
-from hasten.models.sequential.tisasrec import TiSASRec, TiSASRecOptions, TiSASRecPhase
+from hasten.models.sequential.tisasrec import TiSASRec, TiSASRecOptions
 from hasten.objectives.next_item import NextItemPhase
 
 #: users 0 and 3 have one event: they have no target, so examples and users are numbered differently
@@ -29,7 +29,7 @@ def phase_of(name):
     if name == "sasrec":
         return NextItemPhase(SASRec(SASRecOptions(**options), sizes), histories, **arguments)
     model = TiSASRec(TiSASRecOptions(**options), sizes)
-    return TiSASRecPhase(model, personal_times(histories, LENGTH, unseen=1), **arguments)
+    return NextItemPhase(model, personal_times(histories, LENGTH, unseen=1), **arguments)
 
 
 @pytest.mark.parametrize("name", ["sasrec", "tisasrec"])

@@ -138,6 +138,18 @@ def one_to_many_loss_reference(
     return scale * F.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
 
+def sampled_softmax_reference(
+    x: Tensor, rows: Tensor, targets: Tensor, sampled: Tensor, log_weights: Tensor, masked: Tensor
+) -> Tensor:
+    """The same, one target after the other."""
+    left_out, total = set(masked.tolist()), x.new_zeros(())
+    for number, (state, target) in enumerate(zip(x, rows[targets], strict=True)):
+        kept = [j for j in range(len(sampled)) if number * len(sampled) + j not in left_out]
+        others = rows[sampled[kept]] @ state + log_weights[kept]
+        total = total - torch.log_softmax(torch.cat([(target @ state)[None], others]), 0)[0]
+    return total
+
+
 def sampled_loss_reference(
     x: Tensor, table: Tensor, positive: Tensor, negative: Tensor, beta: float = 1.0
 ) -> Tensor:

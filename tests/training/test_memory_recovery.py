@@ -92,7 +92,17 @@ PLACES: dict[str, Callable[[pytest.MonkeyPatch, Exception], Any]] = {
     "evaluation": lambda patch, error: failing(patch, ranker, "rank_all", {1}, error),
 }
 FAST = ("sasrec-ce", "kgat")
-SLOW = ("tisasrec-bce", "bprmf", "lightgcn", "distmult", "hgt", "hgt-neighbors", "mmgcn", "dragon")
+SLOW = (
+    "sasrec-sampled-softmax",
+    "tisasrec-bce",
+    "bprmf",
+    "lightgcn",
+    "distmult",
+    "hgt",
+    "hgt-neighbors",
+    "mmgcn",
+    "dragon",
+)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ SYNCHRONIZATIONS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonz
 EXPECTED = {
     "sasrec-ce": (208, 9, 0),
     "sasrec-ligr": (308, 27, 0),
+    "sasrec-sampled-softmax": (258, 10, 0),
     "sasrec-mhc": (1658, 38, 4),
     "tisasrec-ce": (318, 28, 0),
     "bprmf": (150, 1, 2),

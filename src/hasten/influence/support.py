@@ -47,7 +47,7 @@ def choose_method(
                 "user, so their gradients have no factors; give --layers last"
             )
         trained = model.options.loss
-        if loss == "training" and trained in ("sampled", "bce", "gbce"):
+        if loss == "training" and trained in ("sampled", "bce", "gbce", "sampled-softmax"):
             raise UsageError(
                 f"--loss training: {name} was trained with model.loss={trained}, whose negatives "
                 "change every epoch, so an example has no single loss; give --loss positive"

@@ -31,6 +31,7 @@ from hasten.ops.buckets import (
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
+from hasten.ops.table import Table
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,15 @@ def sequence_batch(
 class NextItemModel(Protocol):
     """What the phase needs from a model."""
 
+    @property
+    def items(self) -> Table: ...
+
     def next_item_loss(self, batch: NextItemMicroBatch) -> Tensor:
         """The sum of the loss over the targets."""
+        ...
+
+    def regularizers(self) -> Sequence[Term]:
+        """As :meth:`Phase.regularizers`."""
         ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
@@ -177,6 +185,9 @@ class NextItemPhase(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         loss = self.model.next_item_loss(self.lay_out(batch, ids.numpy()))
         return [Term("loss", loss, batch.denominators["targets"])]
+
+    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
+        return self.model.regularizers()
 
     def lay_out(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
         """Build the tensors of these users (longest first) on the model's device."""

@@ -13,6 +13,7 @@ from hasten.models.interface import Sizes
 from hasten.models.sequential.attention_model import AttentionModel
 from hasten.models.sequential.personal_times import personal_times
 from hasten.models.sequential.tisasrec import TiSASRec
+from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.losses.sampled_loss import gbce_beta
 
 ITEMS, LENGTH, SPAN = 23, 7, 12
@@ -41,7 +42,7 @@ def phase_of(model, histories, negatives=0):
     own = histories
     if isinstance(model, TiSASRec):
         own = personal_times(histories, LENGTH, unseen=1)
-    return model.phase_class(
+    return NextItemPhase(
         model, own, items=ITEMS, batch_size=9, max_length=LENGTH, negatives=negatives
     )
 

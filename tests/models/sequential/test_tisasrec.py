@@ -74,6 +74,7 @@ def test_the_last_event_of_training_is_no_input():
         ({"loss": "ce"}, 0.0),
         ({"loss": "bce"}, 5e-5),
         ({"loss": "gbce"}, 5e-5),
+        ({"loss": "sampled-softmax"}, 0.0),
         ({"loss": "ce", "embedding_l2": 0.1}, 0.1),
         ({"loss": "bce", "embedding_l2": 0.0}, 0.0),
     ],

@@ -204,15 +204,22 @@ def test_what_is_no_longer_the_dense_result_is_left_to_the_dense_adam(options):
     assert isinstance(made(**options)[1].optimizer, RowAdam) == ("optimizer" in options)
 
 
-def test_kgat_stopped_anywhere_in_its_second_phase_goes_on_bit_for_bit(monkeypatch, tmp_path):
+#: the models with a table of which a step reads few rows, that table, and the phase
+BY_ROWS = [("kgat", "nodes.weight", 1), ("sasrec-sampled-softmax", "items.weight", 0)]
+
+
+@pytest.mark.parametrize(("label", "_table", "phase"), BY_ROWS)
+def test_a_model_stopped_anywhere_in_its_phase_goes_on_bit_for_bit(
+    label, _table, phase, monkeypatch, tmp_path
+):
     monkeypatch.setattr(row_adam, "FEWEST", 1)
-    case = next(case for case in CASES if case.label == "kgat")
+    case = next(case for case in CASES if case.label == label)
     settings = {"checkpoint__every_steps": 1, "checkpoint__keep": 500}
     train(case, tmp_path / "whole", **settings)
     expected = fingerprint(tmp_path / "whole")
     saved = sorted((tmp_path / "whole" / "checkpoints").iterdir())
     places = [read_checkpoint(folder).state["position"] for folder in saved]
-    within = [n for n, place in enumerate(places) if place["phase"] == 1 and place["index"] > 0]
+    within = [n for n, place in enumerate(places) if place["phase"] == phase and place["index"] > 0]
     assert len(within) > 4
     for stop in (within[0], within[len(within) // 2], within[-1]):
         copy_of = tmp_path / f"stopped-{stop}"
@@ -223,14 +230,17 @@ def test_kgat_stopped_anywhere_in_its_second_phase_goes_on_bit_for_bit(monkeypat
         assert fingerprint(copy_of) == expected
 
 
-def test_kgat_by_rows_trains_what_it_trains_with_a_dense_adam(monkeypatch, tmp_path):
-    case = next(case for case in CASES if case.label == "kgat")
+@pytest.mark.parametrize(("label", "table", "_phase"), BY_ROWS)
+def test_a_model_by_rows_trains_what_it_trains_with_a_dense_adam(
+    label, table, _phase, monkeypatch, tmp_path
+):
+    case = next(case for case in CASES if case.label == label)
     train(case, tmp_path / "dense")
     monkeypatch.setattr(row_adam, "FEWEST", 1)
     train(case, tmp_path / "rows")
     dense, rows = (
         read_checkpoint(tmp_path / name / "final").tensors["weights"] for name in ("dense", "rows")
     )
-    assert not torch.equal(dense["nodes.weight"], rows["nodes.weight"])  # another order of rounding
+    assert not torch.equal(dense[table], rows[table])  # another order of rounding
     for name, value in dense.items():
         torch.testing.assert_close(rows[name], value, rtol=1e-4, atol=1e-5)

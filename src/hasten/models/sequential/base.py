@@ -10,29 +10,32 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.config import ModelOptions, OnlyWith, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
-from hasten.objectives.base import Phase
+from hasten.objectives.base import Phase, Term
 from hasten.objectives.next_item import (
     NextItemMicroBatch,
     NextItemPhase,
     SequenceBatch,
     sequence_batch,
 )
+from hasten.objectives.sampled_softmax import SampledSoftmaxMicroBatch, SampledSoftmaxPhase
+from hasten.objectives.shared_negatives import Sampling
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
+from hasten.ops.losses.sampled_softmax import sampled_softmax
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.table import EmbeddingTable
+from hasten.ops.table import EmbeddingTable, FixedTable
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 #: most sampled rows for which inputs, targets and negatives are gathered together
@@ -47,15 +50,41 @@ class SequentialOptions(ModelOptions):
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.5, description="dropout rate (ml-1m: 0.2)"
     )
-    loss: Literal["ce", "bce", "gbce"] = Field(
-        "ce", description="ce: over all items; bce, gbce: sampled negatives (paper: bce)"
+    loss: Literal["ce", "bce", "gbce", "sampled-softmax"] = Field(
+        "ce",
+        description="ce: softmax over all items; sampled-softmax: over items sampled for each "
+        "step; bce, gbce: negatives sampled for each position (paper: bce)",
     )
-    negatives: Annotated[int, OnlyWith("loss", "bce", "gbce")] = Field(
-        1, ge=1, description="sampled negatives per position, for bce and gbce (paper: 1)"
+    negatives: Annotated[int | None, OnlyWith("loss", "bce", "gbce", "sampled-softmax")] = Field(
+        None,
+        ge=1,
+        description="sampled items, per position for bce and gbce (none: 1, as in the paper), per "
+        "step for sampled-softmax (none: 256)",
+    )
+    sampling: Annotated[Sampling, OnlyWith("loss", "sampled-softmax")] = Field(
+        "uniform",
+        description="sampled-softmax: items drawn uniformly, from the targets of the batch, or "
+        "half of each; with logQ correction",
+    )
+    mask_known: Annotated[bool, OnlyWith("loss", "sampled-softmax")] = Field(
+        False, description="sampled-softmax: no negatives that the user has in training"
     )
     calibration: Annotated[float, OnlyWith("loss", "gbce")] = Field(
         0.75, ge=0, le=1, description="calibration t of gbce"
     )
+
+    @model_validator(mode="after")
+    def _both_halves(self) -> SequentialOptions:
+        if self.sampling == "mixed" and self.negatives == 1:
+            raise ValueError("sampling=mixed needs negatives of 2 or more: half of each kind")
+        return self
+
+    @property
+    def sampled(self) -> int:
+        """The number of sampled items in effect."""
+        if self.loss == "ce":
+            return 0
+        return self.negatives or (256 if self.loss == "sampled-softmax" else 1)
 
 
 def initialize_linear(*linears: nn.Linear) -> None:
@@ -75,7 +104,6 @@ class SequentialModel(Model):
 
     sample = "sequences"
     scores_new_users = True
-    phase_class: ClassVar[type[NextItemPhase]] = NextItemPhase
     options: SequentialOptions
 
     def __init__(self, options: SequentialOptions, sizes: Sizes) -> None:
@@ -94,14 +122,24 @@ class SequentialModel(Model):
         """The phase over these histories."""
         self.recompute = training.recompute
         options = self.options
-        return self.phase_class(
-            self,
-            histories,
-            items=self.sizes.items,
-            batch_size=training.batch_size,
-            max_length=options.max_length,
-            negatives=0 if options.loss == "ce" else options.negatives,
+        sizes = {
+            "items": self.sizes.items,
+            "batch_size": training.batch_size,
+            "max_length": options.max_length,
+            "negatives": options.sampled,
+        }
+        if options.loss != "sampled-softmax":
+            return NextItemPhase(self, histories, **sizes)
+        phase = SampledSoftmaxPhase(
+            self, histories, sampling=options.sampling, mask_known=options.mask_known, **sizes
         )
+        if self.regularizers():  # they read every row of the table
+            phase.table = None
+        return phase
+
+    def regularizers(self) -> Sequence[Term]:
+        """Loss terms of the parameters alone, such as an L2 penalty."""
+        return ()
 
     @property
     def _beta(self) -> float:
@@ -109,11 +147,16 @@ class SequentialModel(Model):
         options = self.options
         if options.loss != "gbce":
             return 1.0
-        return gbce_beta(options.negatives, len(self.items), options.calibration)
+        return gbce_beta(options.sampled, len(self.items), options.calibration)
 
     def next_item_loss(self, batch: NextItemMicroBatch) -> Tensor:
         """The sum of the loss over the targets."""
         items = self.items
+        if isinstance(batch, SampledSoftmaxMicroBatch):
+            rows_TD = FixedTable(batch.rows).rows(batch.tokens)
+            states = batch.at_targets(self.encode(rows_TD, batch))
+            sample = batch.sampled, batch.log_weights, batch.masked
+            return sampled_softmax(states, batch.rows, batch.targets, *sample)
         if batch.negatives is None:
             table = items.block(0, len(items))
             return catalogue_cross_entropy(self.states(batch), [table], batch.targets)
@@ -129,7 +172,7 @@ class SequentialModel(Model):
         return sampled_loss(states, sampled.view(*ids.shape, -1), self._beta)
 
     def example_losses(self, batch: NextItemMicroBatch) -> Tensor:
-        """[S] the loss of each target, for ``hasten influence``."""
+        """[S] the loss of each target, for ``hasten influence``; of sampled-softmax that of ce."""
         states = self.states(batch)
         if batch.negatives is None:
             scores = states @ self.items.block(0, len(self.items)).T

@@ -31,8 +31,7 @@ from hasten.models.interface import Sizes
 from hasten.models.sequential.attention_model import AttentionModel
 from hasten.models.sequential.attention_options import AttentionOptions
 from hasten.models.sequential.personal_times import personal_times
-from hasten.objectives.base import Batch, Encoded, Phase, Term
-from hasten.objectives.next_item import NextItemPhase
+from hasten.objectives.base import Phase, Term
 from hasten.ops.attention.interval_attention import find_intervals, interval_attention
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import dropout
@@ -52,21 +51,10 @@ class TiSASRecOptions(AttentionOptions):
         256, ge=1, description="largest time interval, in units of a user's smallest gap"
     )
     embedding_l2: float | None = Field(
-        None, ge=0, description="L2 penalty of the embedding tables; none: 5e-5, with ce 0"
+        None,
+        ge=0,
+        description="L2 penalty of the embedding tables; none: 5e-5 with bce and gbce, else 0",
     )
-
-
-class TiSASRecPhase(NextItemPhase):
-    """Next-item prediction plus the squared embeddings (the paper's λ‖Θ‖²)."""
-
-    model: TiSASRec
-
-    def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
-        weight = self.model.embedding_l2
-        if weight == 0:
-            return ()
-        squares = [table.weight.square().sum() for table in self.model.tables()]
-        return [Term("embedding_l2", torch.stack(squares).sum(), 1.0, weight)]
 
 
 class TiSASRec(AttentionModel):
@@ -77,7 +65,6 @@ class TiSASRec(AttentionModel):
     Options = TiSASRecOptions
     sample = "sittings"
     reads_times = True
-    phase_class = TiSASRecPhase
 
     options: TiSASRecOptions
 
@@ -93,13 +80,20 @@ class TiSASRec(AttentionModel):
     def embedding_l2(self) -> float:
         """The weight of the squared embeddings."""
         if self.options.embedding_l2 is None:
-            return 0.0 if self.options.loss == "ce" else PAPER_L2
+            return PAPER_L2 if self.options.loss in ("bce", "gbce") else 0.0
         return self.options.embedding_l2
 
     def tables(self) -> Sequence[EmbeddingTable]:
         """All embedding tables."""
         positions = self.key_positions, self.value_positions
         return self.items, *positions, self.key_intervals, self.value_intervals
+
+    def regularizers(self) -> Sequence[Term]:
+        """The squared embeddings (the paper's λ‖Θ‖²)."""
+        if self.embedding_l2 == 0:
+            return ()
+        squares = [table.weight.square().sum() for table in self.tables()]
+        return [Term("embedding_l2", torch.stack(squares).sum(), 1.0, self.embedding_l2)]
 
     def hidden(
         self,

@@ -1,0 +1,145 @@
+"""Training phase of sequential models: next item by a softmax over items sampled for each step.
+
+A step reads few rows of the item table: those of its tokens, targets and sampled items. They are
+gathered once for the global batch, so that time and memory do not grow with the catalog, apart from
+the table itself (see :class:`~hasten.training.optimizers.row_adam.RowAdam`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import Int64, distinct, ragged_positions
+from hasten.data.tables import Histories
+from hasten.objectives.base import Batch, Encoded, TableRows, Term
+from hasten.objectives.next_item import NextItemMicroBatch, NextItemModel, NextItemPhase
+from hasten.objectives.permutations import LastValueCache
+from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
+from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.table import EmbeddingTable
+
+
+@dataclass(frozen=True)
+class SampledSoftmaxMicroBatch(NextItemMicroBatch):
+    """A micro-batch whose tokens and targets are indices into ``rows``.
+
+    rows: [R, D] of the items that the step reads. sampled: int64 [S], rows. log_weights: [S], the
+    logQ corrections. masked: int64 ascending ``t * S + j``, no negatives.
+    """
+
+    rows: Tensor
+    sampled: Tensor
+    log_weights: Tensor
+    masked: Tensor
+
+
+class SampledSoftmaxPhase(NextItemPhase):
+    """Next-item prediction against ``negatives`` items that all targets of a step share.
+
+    mask_known: leave out the negatives that a user has in training, else only the target itself.
+    """
+
+    def __init__(
+        self,
+        model: NextItemModel,
+        histories: Histories,
+        *,
+        items: int,
+        batch_size: int,
+        max_length: int,
+        negatives: int,
+        sampling: Sampling,
+        mask_known: bool,
+    ) -> None:
+        super().__init__(
+            model,
+            histories,
+            items=items,
+            batch_size=batch_size,
+            max_length=max_length,
+            negatives=0,
+        )
+        self.mask_known = mask_known
+        frequencies = np.bincount(self.last_items(np.arange(self.count)), minlength=items)
+        self.shared = SharedNegatives(frequencies, sampling, negatives)
+        self._drawn: LastValueCache[tuple[Tensor, Sample]] = LastValueCache()
+        if isinstance(model.items, EmbeddingTable):
+            longest = np.sort(self.target_counts)[-batch_size:]
+            most = int(longest.sum()) + len(longest) + negatives
+            self.table = TableRows(model.items.weight, self.read, most)
+
+    def last_items(self, ids: Int64, more: int = 0) -> Int64:
+        """The targets of these users, one user after the other; ``more`` items before them too."""
+        counts = self.target_counts[ids] + more
+        stops = np.cumsum(counts)
+        first = self.histories.offsets[self.users[ids] + 1] - stops
+        found: Int64 = self.histories.items[np.repeat(first, counts) + np.arange(stops[-1])]
+        return found
+
+    def sample(self, batch: Batch) -> tuple[Tensor, Sample]:
+        """int64 [R] the distinct items that a step reads, ascending, and its sampled items."""
+        ids = batch.ids.numpy()
+        found = self.shared.sample(*batch.key, self.last_items(ids))
+        read = distinct(np.concatenate([self.last_items(ids, more=1), found.items]))
+        return torch.from_numpy(read), found
+
+    def drawn(self, batch: Batch) -> tuple[Tensor, Sample]:
+        """:meth:`sample`, once per step."""
+        return self._drawn.get(batch.key, lambda: self.sample(batch))
+
+    def read(self, batch: Batch) -> Tensor:
+        """int64 [R] the distinct items that a step reads, ascending."""
+        return self.drawn(batch)[0]
+
+    def encode(self, batch: Batch) -> Encoded:
+        """The rows of all items that the step reads."""
+        device = next(self.module.parameters()).device
+        return (self.model.items.rows(self.read(batch).to(device)),)
+
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        laid_out = self.lay_out(batch, ids.numpy())
+        loss = self.model.next_item_loss(self.within(encoded[0], laid_out, batch, ids.numpy()))
+        return [Term("loss", loss, batch.denominators["targets"])]
+
+    def within(
+        self, rows: Tensor, laid_out: NextItemMicroBatch, batch: Batch, ids: Int64
+    ) -> SampledSoftmaxMicroBatch:
+        """The micro-batch of these users in terms of the step's rows."""
+        read, sample = self.drawn(batch)
+        places = read.to(rows.device)
+        sampled = torch.from_numpy(sample.items).to(rows.device)
+        weights = torch.from_numpy(sample.log_weights).to(rows.device, accumulation_dtype(rows))
+        masked = torch.from_numpy(self.masked(sample.items, ids)).to(rows.device)
+        moved = {
+            "tokens": torch.searchsorted(places, laid_out.tokens),
+            "targets": torch.searchsorted(places, laid_out.targets),
+        }
+        return SampledSoftmaxMicroBatch(
+            **{**vars(laid_out), **moved},
+            rows=rows,
+            sampled=torch.searchsorted(places, sampled),
+            log_weights=weights,
+            masked=masked,
+        )
+
+    def masked(self, sampled: Int64, ids: Int64) -> Int64:
+        """Which of the sampled items are no negatives of which targets of these users."""
+        if not self.mask_known:
+            targets = self.last_items(ids)
+            each = np.arange(len(targets) + 1)
+            return masked_pairs(sampled, targets, each[:-1], each)
+        position, owned = ragged_positions(self.histories.offsets, self.users[ids])
+        owner = np.repeat(np.arange(len(ids)), np.diff(owned))
+        offsets = np.concatenate([[0], np.cumsum(self.target_counts[ids])])
+        return masked_pairs(sampled, self.histories.items[position], owner, offsets)
+
+    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
+        super().measure_data_with(wrap)
+        self.sample = wrap(self.sample)  # type: ignore[method-assign]
+        self.within = wrap(self.within)  # type: ignore[method-assign]

@@ -1,0 +1,78 @@
+"""Negatives that all targets of a step share, for a softmax over sampled items.
+
+The sample is a function of (seed, epoch, step): every process and every micro-batch draws the same.
+
+- ``uniform``: items of the catalog, with repetition;
+- ``in-batch``: targets of the global batch, each position at most once, so that frequent items are
+  drawn often; all of them if there are no more than ``negatives``;
+- ``mixed``: half of each (Yang et al. 2020).
+
+With k items drawn uniformly from N and b from the batch, item j is expected
+``k / N + b n_j / n`` times, n_j of the n training targets being item j. The logarithm of how often
+it was drawn over this number corrects its score (the logQ correction: Bengio & Senécal 2008; Yi et
+al. 2019), for the mixture too (the balance heuristic of Veach & Guibas 1995).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64, ragged_positions
+from hasten.ops.random import Stream, integers, key, permutation
+
+Sampling = Literal["uniform", "in-batch", "mixed"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """items: int64 [S] distinct, ascending. log_weights: [S] log(times drawn / times expected)."""
+
+    items: Int64
+    log_weights: NDArray[np.float64]
+
+
+class SharedNegatives:
+    """Draws ``negatives`` items for a step.
+
+    frequencies: [N] in how many training targets each item is.
+    """
+
+    def __init__(self, frequencies: Int64, sampling: Sampling, negatives: int) -> None:
+        self.shares = frequencies / frequencies.sum()
+        self.of_batch = {"uniform": 0, "mixed": negatives // 2, "in-batch": negatives}[sampling]
+        self.uniform = negatives - self.of_batch
+
+    def sample(self, seed: int, epoch: int, step: int, targets: Int64) -> Sample:
+        """The sample of a step with these targets (int64 [T], of the global batch)."""
+        base = key(seed, Stream.NEGATIVES, epoch, step)
+        drawn = integers(len(self.shares), base, torch.arange(self.uniform)).numpy()
+        if not self.of_batch:
+            targets = targets[:0]
+        elif self.of_batch < len(targets):
+            order = permutation(len(targets), key(seed, Stream.NEGATIVES, epoch, step, 1)).numpy()
+            targets = targets[order[: self.of_batch]]
+        return self.weighted(drawn, targets)
+
+    def weighted(self, uniform: Int64, of_batch: Int64) -> Sample:
+        """The distinct items of both draws, with their weights."""
+        items, times = np.unique(np.concatenate([uniform, of_batch]), return_counts=True)
+        expected = len(uniform) / len(self.shares) + len(of_batch) * self.shares[items]
+        return Sample(items, np.log(times / expected))
+
+
+def masked_pairs(sampled: Int64, items: Int64, owner: Int64, offsets: Int64) -> Int64:
+    """int64 ascending ``t * S + j``: which sampled items are no negatives of which targets.
+
+    sampled: int64 [S] ascending. ``items[i]`` is none for the targets of ``owner[i]``, which are
+    ``offsets[owner[i]]`` to ``offsets[owner[i] + 1]``.
+    """
+    column = np.minimum(np.searchsorted(sampled, items), len(sampled) - 1)
+    found = sampled[column] == items
+    target, pair = ragged_positions(offsets, owner[found])
+    masked: Int64 = np.sort(target * len(sampled) + np.repeat(column[found], np.diff(pair)))
+    return masked
