@@ -139,7 +139,7 @@ class SampledSoftmaxPhase(NextItemPhase):
         offsets = np.concatenate([[0], np.cumsum(self.target_counts[ids])])
         return masked_pairs(sampled, self.histories.items[position], owner, offsets)
 
-    def measure_data_with(self, wrap: Callable[[Any], Any]) -> None:
-        super().measure_data_with(wrap)
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
+        super().wrap_batch_building(wrap)
         self.sample = wrap(self.sample)  # type: ignore[method-assign]
         self.within = wrap(self.within)  # type: ignore[method-assign]
