@@ -119,6 +119,16 @@ def test_evaluate_like_another_library(here, capfd):
     assert "contradicts" in ask(capfd, "evaluate", "run", *both, code=2)["error"]["message"]
 
 
+def test_a_run_like_another_library_records_it(here, capfd):
+    assert main(["train", "pop", "events.csv", "--like", "recbole", "--out", "like"]) == 0
+    assert "like recbole: data.split=ratio data.ratios=0.8,0.1,0.1" in capfd.readouterr().err
+    found = json.loads(Path("like/metrics.json").read_text())
+    assert next(iter(found["valid"])) == "mrr@10"
+    assert found["protocol"].startswith("ratio 0.8/0.1/0.1 of each user's events, rounded down, at")
+    assert found["protocol"].endswith(", masked targets are candidates, like recbole")
+    assert "  like: recbole" in Path("like/config.yaml").read_text()
+
+
 def test_the_test_part_is_evaluated_only_where_it_is_wanted(here, capfd):
     first = json.loads(Path("run/metrics.json").read_text())
     options = ["--epochs", "1", "--set", "evaluation.test=false", "--out", "sealed"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hasten.comparison.finished import other_protocol
 from hasten.config_loading.build import build_config
 from hasten.config_loading.peers import peer_notice, refuse_contradiction, with_peer
 from hasten.errors import ConfigurationError
@@ -55,6 +56,16 @@ def test_a_saved_configuration_repeats_the_run(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(config_text(config))
     assert build_config(config_file=file) == config
+
+
+def test_runs_of_different_protocols_are_not_compared() -> None:
+    kept = ["evaluation.mask_history=false"]
+    plain, like = (
+        build_config("sasrec", sets=kept),
+        build_config("sasrec", flags={"like": "recbole"}),
+    )
+    difference = other_protocol(plain.evaluation, like.evaluation)
+    assert difference == "other protocols (evaluation.like is None, and recbole)"
 
 
 def test_an_existing_run_is_evaluated_by_it() -> None:
