@@ -50,11 +50,15 @@ MODELS = {
     "tucker": ("umls", None),
     "rotate": ("umls", None),
     "hgt": ("redda-k", "best"),
+    "ease": ("tiktok", None),
+    "slim": ("tiktok", None),
+    "itemknn": ("tiktok", None),
+    "gfcf": ("tiktok", None),
     "pop": ("beauty", None),
     "degree": ("umls", None),
 }
 #: models without steps: they have no settings, so there is one size and no epoch
-FITTED = ("pop", "degree")
+FITTED = ("ease", "slim", "itemknn", "gfcf", "pop", "degree")
 
 
 @dataclass(frozen=True)

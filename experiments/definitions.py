@@ -12,6 +12,18 @@ _MASKED = "--set evaluation.mask_history=true"
 #: times of Beauty are days: where both held-out events are of one, the file made their order
 _UNTIED = "--set evaluation.users=untied"
 _SAMPLED = "--set evaluation.candidates=uni100"
+#: interactions: fewer than 13,000 items, and more
+_SMALL, _LARGE = (
+    ("ml-100k-facts", "tiktok", "beauty", "ml-1m", "baby"),
+    ("amazon-book", "home", "alibaba-fashion"),
+)
+#: the files of data sets that are not a folder to be read as it is
+_FILES = {
+    "alibaba-fashion": "--set data.train=test.txt",
+    "ml-100k-facts": " ".join(
+        f"--set data.{part}=ml-100k-facts.{part}.inter" for part in ("train", "valid", "test")
+    ),
+}
 _BEAUTY, _ML1M = (_MASKED, _UNTIED, _SAMPLED), (_MASKED, _SAMPLED)
 
 
@@ -193,6 +205,20 @@ def _features() -> Iterable[Experiment]:
     yield from seeds("dragon-tiktok-drawn", "dragon", "tiktok-drawn", own, count=1)
 
 
+def _linear() -> Iterable[Experiment]:
+    """Models without training steps as they come, one seed: it changes at most a random split.
+
+    EASE only where its dense weights take a few minutes on two cores.
+    """
+    metrics = "--set evaluation.metrics=ndcg@10,hr@10,ndcg@20,recall@20"
+    for data in (*_SMALL, *_LARGE):
+        for model in ("itemknn", "gfcf", "slim", "ease"):
+            if model != "ease" or data in _SMALL:
+                options = f"{metrics} {_FILES.get(data, '')}"
+                name = f"{model}-{data}"
+                yield from seeds(name, model, data, options, "defaults", count=1)
+
+
 def _typed() -> Iterable[Experiment]:
     """Typed graphs: HGT beside DistMult and degrees, on the same held-out links."""
     for data in ("hetionet", "redda-k"):
@@ -247,6 +273,7 @@ EXPERIMENTS = (
     *_products(),
     *_facts(),
     *_features(),
+    *_linear(),
     *_defaults(),
 )
 

@@ -16,7 +16,7 @@ from hasten.recipes.load import find_recipe
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run: ``options`` go to ``hasten train`` as they are; ``data`` is a name of bench.data.
+    """One run: ``options`` go to ``hasten train`` as they are; ``data`` is of experiments.data.
 
     configuration: the name of the settings, which several seeds share. question: what the
     configurations of this model on these data are compared for; of each question, validation

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from bench.data import plain_file
 from bench.machine import ROOT
 from experiments import summary
+from experiments.data import plain_file
 from experiments.definitions import EXPERIMENTS, select
 from experiments.evaluate import check_embeddings, evaluate
 from experiments.experiment import Experiment, describes

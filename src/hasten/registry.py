@@ -81,6 +81,10 @@ BUILT_IN = (
     _built_in("knowledge_graph", "RotatE", "rotations in the complex plane"),
     _built_in("typed_graph", "HGT", "heterogeneous graph transformer"),
     _built_in("typed_graph", "Degree", "baseline: node degrees"),
+    _built_in("linear", "EASE", "linear autoencoder of items, in closed form"),
+    _built_in("linear", "SLIM", "sparse linear weights between items"),
+    _built_in("linear", "ItemKNN", "most similar items by cosine"),
+    _built_in("linear", "GFCF", "graph filters of the interactions"),
     _built_in("collaborative", "Pop", "baseline: the most popular items"),
 )
 

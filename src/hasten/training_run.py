@@ -33,7 +33,7 @@ from hasten.runs.summary import Summary
 from hasten.training.effective import options_in_effect
 from hasten.training.memory import peak_bytes
 from hasten.training.resolve_config import ResolvedConfig
-from hasten.training.signals import StopSignals
+from hasten.training.signals import StopNow, StopSignals
 from hasten.training.trainer import Trainer
 
 
@@ -150,8 +150,18 @@ class TrainingRun:
             self.trainer.restore(checkpoint)
             position = self.trainer.state.position
             journal.record("event", position.epoch, position.step, {"event": "resume"})
-        if not setup.phases:
-            setup.model.fit(setup.dataset)
+        if not setup.phases and checkpoint is None:
+            self.fit()
+
+    def fit(self) -> None:
+        """Train a model without gradient steps. A signal stops it at once."""
+        begin, trainer = time.perf_counter(), self.trainer
+        try:
+            with self.signals.immediate():
+                self.setup.model.fit(self.setup.dataset)
+        except StopNow:
+            trainer.control.raise_stopped_here(0, trainer.folder.path)
+        trainer.state.totals.train_seconds = time.perf_counter() - begin
 
     def evaluate(self, task: AnyTask) -> Evaluation:
         """Evaluate the model as it is now; a signal stops the evaluation early."""

@@ -77,8 +77,13 @@ def steps_of(config: Any) -> tuple[Any, list[Any], Schedule]:
 
 
 def weights(config: Any) -> Any:
-    """The parameters after two steps of each phase, and the size of the plan."""
+    """The parameters after two steps of each phase, and the size of the plan; or the scores."""
     model, steps, schedule = steps_of(config)
+    if not steps:
+        dataset = dataset_of(config.model.name)
+        model.fit(dataset)
+        queries = ranking_tasks(dataset, config)[0].queries
+        return model.scorer(queries).block(0, len(dataset.items)).tolist()
     for step in steps:
         step.phase.start_epoch(config.seed, 0)
         for index in range(min(2, step.phase.steps())):
@@ -328,6 +333,10 @@ REFUSED: dict[str, set[str]] = {
     "hgt": NOT_COMPILED,
     "degree": OF_STEPS,
     "pop": OF_STEPS,
+    "ease": OF_STEPS,
+    "slim": OF_STEPS,
+    "itemknn": OF_STEPS,
+    "gfcf": OF_STEPS,
 }
 
 #: model's option -> the others that it needs: without them it is refused
@@ -360,6 +369,10 @@ MODEL_VALUES: dict[str, Any] = {
     "hgt.contrastive_type": "node",
     "hgt.contrastive_relations": ["next"],
     "hgt.similarity_threshold": 0.6,
+    "slim.tolerance": 0.1,
+    "itemknn.neighbors": 3,
+    "itemknn.shrinkage": 2.0,
+    "gfcf.vectors": 4,
 }
 OPTIONS = [
     (model, key)

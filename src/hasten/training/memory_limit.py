@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hasten.errors import HastenError
+from hasten.memory import memory_bytes
 
 #: weights and Adam's two moments
 COPIES_WITH_ADAM = 3
@@ -66,14 +65,6 @@ class MemoryLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         error.code = "memory"
         return error
-
-
-def memory_bytes() -> int:
-    """The memory of this machine, or of the control group of this process."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    group = Path("/sys/fs/cgroup/memory.max")
-    limit = group.read_text().strip() if group.exists() else "max"
-    return min(found, int(limit)) if limit.isdigit() else found
 
 
 def _gigabytes(count: int) -> str:

@@ -1,0 +1,1 @@
+"""Linear and neighborhood models of items, fitted without gradient steps."""

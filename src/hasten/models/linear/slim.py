@@ -1,0 +1,164 @@
+"""SLIM: sparse non-negative weights between items (Ning & Karypis 2011).
+
+Column j of the weights minimizes ``½ ‖x_j - X w‖² + l2/2 ‖w‖² + l1 ‖w‖₁`` with w >= 0 and w_j = 0
+(equation 3). Only ``G = XᵀX`` enters. As G and w are not negative, the gradient of a weight w_i = 0
+is at least ``l1 - G_ij``: items that occur with j at most l1 times have a weight of 0 and are left
+out of the problem, which is then solved exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from hasten.arrays import Int64, distinct, ragged_offsets, ragged_positions
+from hasten.config import ModelOptions
+from hasten.data.tables import Dataset
+from hasten.models.linear.base import SparseItemModel, training_pairs
+from hasten.models.linear.cooccurrence import cooccurrence_blocks, ranges
+from hasten.models.linear.elastic_net import nonnegative_elastic_nets
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.spmm import product
+
+#: the most items of a dense matrix of co-occurrences (4 GiB)
+_DENSE = 1 << 15
+#: candidates that a column begins with, and the most that it takes up at a time
+_ACTIVE = 64
+#: elements of the matrices of columns that are solved together
+_TOGETHER = 1 << 25
+
+
+class SLIMOptions(ModelOptions):
+    """Options of SLIM."""
+
+    name: Literal["slim"] = "slim"
+    l1: float = Field(1.0, ge=0, description="L1 penalty: more makes the weights sparser")
+    l2: float = Field(100.0, ge=0, description="L2 penalty of the weights")
+    tolerance: float = Field(
+        1e-4, gt=0, description="largest change of a weight in the last sweep of the solver"
+    )
+
+
+class SLIM(SparseItemModel):
+    """Weights from items to items by elastic nets, sparse."""
+
+    name = "slim"
+    summary = "sparse linear weights between items"
+    Options = SLIMOptions
+
+    def fit(self, dataset: Dataset) -> None:
+        """Solve the problems of all items."""
+        items = self.sizes.items
+        pairs = training_pairs(dataset)
+        gram, counts = _cooccurrences(pairs, items)
+        users = np.bincount(pairs.items, minlength=items)
+        other = (counts > self.options.l1) & (gram.items != gram.rows)
+        chosen = CSR(ragged_offsets(gram.rows[other], items), gram.items[other])
+        goal, lengths = counts[other], chosen.lengths
+        by_count = np.argsort(lengths, kind="stable")
+        by_count = by_count[lengths[by_count] > 0]
+        found: list[tuple[Int64, Int64, Tensor]] = []
+        limit = _DENSE if items > _DENSE else len(goal)
+        for start, stop in ranges(lengths[by_count], limit):
+            columns = by_count[start:stop]
+            among = distinct(chosen.take(columns).items)
+            # candidates are mostly frequent items: side by side they stay in the cache
+            among = among[np.argsort(-users[among], kind="stable")]
+            place = np.full(items, -1)
+            place[among] = np.arange(len(among))
+            dense = _dense(gram, counts, among, place).to(self.device)
+            work = np.maximum(np.minimum(lengths[columns], _ACTIVE) ** 2, len(among))
+            for first, last in ranges(work, _TOGETHER):
+                part = columns[first:last]
+                at, offsets = ragged_positions(chosen.offsets, part)
+                row = np.repeat(np.arange(len(part)), np.diff(offsets))
+                target = torch.zeros(len(part), len(among))
+                target[row, place[chosen.items[at]]] = torch.from_numpy(goal[at])
+                row, own, weight = self._solve(dense, target.to(self.device))
+                found.append((among[own], part[row], weight))
+        sources, targets, weights = zip(*found, strict=True) if found else ([], [], [])
+        empty = np.empty(0, np.int64)
+        self.keep(
+            np.concatenate([empty, *sources]),
+            np.concatenate([empty, *targets]),
+            torch.cat([torch.empty(0), *weights]),
+        )
+
+    def _solve(self, dense: Tensor, target: Tensor) -> tuple[Int64, Int64, Tensor]:
+        """Problem, item and value of each weight above 0.
+
+        dense: [n, n] the co-occurrences of n items; target: [B, n] those with the item of each
+        problem, 0 where a weight must be 0. A problem is solved for some candidates, and again for
+        those with a weight and those whose weight would then change, until there are none.
+        """
+        options, diagonal = self.options, dense.diagonal()
+        most = int((target > 0).sum(1).max())
+        active = target.topk(min(most, _ACTIVE)).indices.sort(1).values
+        complete = active.shape[1] == most
+        rows = torch.arange(len(target), device=target.device)
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        while len(rows):
+            width, own = active.shape[1], target[rows]
+            step = max(1, _TOGETHER // width**2)
+            weights = torch.cat(
+                [
+                    nonnegative_elastic_nets(
+                        dense[index[:, :, None], index[:, None]].permute(1, 2, 0).contiguous(),
+                        goal.T.contiguous(),
+                        *(options.l1, options.l2, options.tolerance),
+                    )
+                    for index, goal in zip(
+                        torch.split(active, step),
+                        torch.split(own.gather(1, active), step),
+                        strict=True,
+                    )
+                ],
+                dim=1,
+            ).T
+            row, slot = torch.nonzero(weights, as_tuple=True)
+            place, value = active[row, slot], weights[row, slot]
+            again = rows.new_zeros(0)
+            if not complete:
+                offsets = torch.searchsorted(row, torch.arange(len(rows) + 1, device=row.device))
+                met = product(offsets.int(), place.int(), value, dense)
+                change = (own - options.l1 - met) / (diagonal + options.l2)
+                change.scatter_(1, active, -torch.inf)
+                late = (change > options.tolerance).sum(1)
+                again = torch.nonzero(late)[:, 0]
+                if len(again):  # keep the weights above 0, and take up the largest changes
+                    change[row, place] = torch.inf
+                    held = (weights > 0).sum(1) + late.clamp(max=_ACTIVE)
+                    active = change[again].topk(int(held[again].max())).indices.sort(1).values
+            done = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+            done[again] = False
+            found.append((rows[row[done[row]]], place[done[row]], value[done[row]]))
+            rows = rows[again]
+        row, place, value = (torch.cat(each).cpu() for each in zip(*found, strict=True))
+        return row.numpy(), place.numpy(), value
+
+
+def _cooccurrences(pairs: CSR, items: int) -> tuple[CSR, NDArray[np.float32]]:
+    """The items that occur together with each item, itself included, and how often (float32)."""
+    columns, counts, lengths = [], [], []
+    for _, block in cooccurrence_blocks(pairs, items):
+        row, column = np.nonzero(block)
+        columns.append(column)
+        counts.append(block[row, column].astype(np.float32))
+        lengths.append(np.bincount(row, minlength=len(block)))
+    offsets = np.append(0, np.cumsum(np.concatenate(lengths)))
+    return CSR(offsets, np.concatenate(columns)), np.concatenate(counts)
+
+
+def _dense(gram: CSR, counts: NDArray[np.float32], among: Int64, place: Int64) -> Tensor:
+    """[n, n] the co-occurrences of these items, which have these places; the others -1."""
+    at, offsets = ragged_positions(gram.offsets, among)
+    row, column = np.repeat(np.arange(len(among)), np.diff(offsets)), place[gram.items[at]]
+    inside = column >= 0
+    dense = np.zeros((len(among), len(among)), np.float32)
+    dense[row[inside], column[inside]] = counts[at][inside]
+    return torch.from_numpy(dense)
