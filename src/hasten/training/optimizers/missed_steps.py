@@ -26,8 +26,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-#: most numbers M_j kept for a step; many are needed early in training, where d_s falls fast
+#: most numbers M_j kept for a step; many are needed early in training, where d_s falls fast. Twice
+#: as many are kept if it falls fast throughout
 _TERMS = {torch.float32: 25, torch.float64: 49}
+#: beta2 below which d_s falls fast
+_FAST = 0.99
 #: largest share of the terms that are left out
 _SMALLEST = {torch.float32: 2.0**-27, torch.float64: 2.0**-54}
 #: bits of precision: smaller contributions of a missed step are ignored
@@ -43,6 +46,7 @@ class MissedSteps:
 
     def __init__(self, betas: tuple[float, float], eps: float, dtype: torch.dtype) -> None:
         self.betas, self.eps, self.dtype = betas, eps, dtype
+        self.terms = _TERMS[dtype] * (2 if betas[1] < _FAST else 1)
         falls = betas[0] / math.sqrt(betas[1])
         assert falls < 1, "Adam's first moment must fall faster than the root of the second"
         bits = _BITS[dtype] * math.log(2)
@@ -54,7 +58,7 @@ class MissedSteps:
         """Start after this step, at which every row is up to date."""
         self.first = self.last = step
         # column n, for rows last updated at step first + n: d, then M_0, M_1, ...
-        self._sums = np.zeros((1 + _TERMS[self.dtype], 64))
+        self._sums = np.zeros((1 + self.terms, 64))
         #: how many of the M each column needs
         self._terms = np.ones(64, np.int64)
 
