@@ -370,6 +370,7 @@ MODEL_VALUES: dict[str, Any] = {
     "hgt.contrastive_relations": ["next"],
     "hgt.similarity_threshold": 0.6,
     "slim.tolerance": 0.1,
+    "ease.l2": 7.0,
     "itemknn.neighbors": 3,
     "itemknn.shrinkage": 2.0,
     "gfcf.vectors": 4,

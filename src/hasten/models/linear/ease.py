@@ -35,7 +35,12 @@ class EASEOptions(ModelOptions):
     """Options of EASE."""
 
     name: Literal["ease"] = "ease"
-    l2: float = Field(300.0, gt=0, description="L2 penalty of the weights")
+    l2: float | None = Field(
+        None,
+        gt=0,
+        description="L2 penalty of the weights; none: 6 times the mean number of users of an item, "
+        "at most 500",
+    )
 
 
 class EASE(LinearModel):
@@ -64,18 +69,21 @@ class EASE(LinearModel):
     def fit(self, dataset: Dataset) -> None:
         """Invert the matrix of co-occurrences. Raises ConfigurationError if ``l2`` is too small."""
         items = self.sizes.items
+        pairs, l2 = training_pairs(dataset), self.options.l2
+        if l2 is None:
+            l2 = min(6 * max(1, len(pairs.items)) / items, 500.0)
         gram = torch.empty(items, items)
-        for start, rows in cooccurrence_blocks(training_pairs(dataset), items):
+        for start, rows in cooccurrence_blocks(pairs, items):
             gram[start : start + len(rows)] = torch.from_numpy(rows)
         gram = gram.to(self.device)
-        gram.diagonal().add_(self.options.l2)
+        gram.diagonal().add_(l2)
         try:
             gram = torch.linalg.cholesky(gram)
         except RuntimeError as error:  # torch's LinAlgError
             if is_out_of_memory(error):
                 raise
             raise ConfigurationError(
-                f"model.l2 {self.options.l2:g} is too small for float32: raise it"
+                f"model.l2 {l2:g} is too small for float32: raise it"
             ) from error
         inverse = torch.cholesky_inverse(gram)
         del gram
