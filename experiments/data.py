@@ -8,7 +8,7 @@ from bench import data
 
 #: events as they come: their folders under the data folder
 EVENTS = {
-    "baby": "mm_baby_interactions",
+    "baby": "mm_baby_interactions/derived",
     "home": "seq_home_items",
     "amazon-book": "cf_amazon-book_noKG",
 }

@@ -20,6 +20,7 @@ _SMALL, _LARGE = (
 #: the files of data sets that are not a folder to be read as it is
 _FILES = {
     "alibaba-fashion": "--set data.train=test.txt",
+    "baby": "--set data.train=trn.tsv --set data.valid=val.tsv --set data.test=tst.tsv",
     "ml-100k-facts": " ".join(
         f"--set data.{part}=ml-100k-facts.{part}.inter" for part in ("train", "valid", "test")
     ),
