@@ -3,7 +3,7 @@
 The weights minimize ``‖X - X B‖² + l2 ‖B‖²`` with a diagonal of zeros: with ``P = (XᵀX + l2 I)⁻¹``
 (equation 8), ``B_ij = -P_ij / P_jj``. Counts are exact in float32, so the
 relative error of B is about 6e-8 times the condition number, at most 1 + (largest eigenvalue of
-XᵀX) / l2: 1e-4 for MovieLens-1M. float64 would take twice the time and memory.
+XᵀX) / l2. float64 would take twice the time and memory.
 """
 
 from __future__ import annotations
