@@ -1,4 +1,4 @@
-"""Training phase of multimodal recommenders: BPR with a regularizer that the model defines.
+"""Training phases of multimodal recommenders: BPR with a regularizer that the model defines.
 
 Every training pair is used once per epoch, with a negative among the items of the training part.
 Checkpoints contain the vectors of all users and items, so a run scores without its item features.
@@ -21,8 +21,8 @@ from hasten.objectives.pairwise import Pairs, PairwiseModel, PairwisePhase
 from hasten.ops.negatives import KnownItems
 
 
-class MultimodalModel(PairwiseModel, Protocol):
-    """What the phase needs from a model.
+class FeatureModel(PairwiseModel, Protocol):
+    """What the phases need from a model.
 
     vectors: [N + U, D] of all items, then of all users, loaded from a checkpoint; None once the
     weights have changed.
@@ -34,6 +34,14 @@ class MultimodalModel(PairwiseModel, Protocol):
         """[N + U, D] computed from the weights."""
         ...
 
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        """As :meth:`hasten.objectives.base.Phase.compile_with`."""
+        ...
+
+
+class MultimodalModel(FeatureModel, Protocol):
+    """What :class:`MultimodalPhase` needs from a model."""
+
     def pair_penalty(self, pairs: Pairs) -> Tensor:
         """The regularizer of these pairs, summed over them."""
         ...
@@ -42,32 +50,26 @@ class MultimodalModel(PairwiseModel, Protocol):
         """The regularizer that does not depend on the batch."""
         ...
 
-    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """As :meth:`hasten.objectives.base.Phase.compile_with`."""
-        ...
 
+class FeaturePhase(PairwisePhase):
+    """Every training pair once per epoch, with a negative among the items of the training part."""
 
-class MultimodalPhase(PairwisePhase):
-    """``scale * mean softplus(s(negative) - s(positive)) + l2 * penalty``."""
-
-    model: MultimodalModel
+    model: FeatureModel
 
     def __init__(
         self,
-        model: MultimodalModel,
+        model: FeatureModel,
         parameters: Sequence[nn.Parameter],
         histories: Histories,
         *,
         items: int,
         batch_size: int,
-        l2: float,
-        scale: float = 1.0,
+        l2: float = 0.0,
     ) -> None:
         super().__init__(
             model, parameters, histories,
             items=items, batch_size=batch_size, l2=l2, sampling="interactions",
         )  # fmt: skip
-        self.scale = scale
         known = self.known_items
         seen = np.unique(known.items)
         if known.lengths.max() >= len(seen):
@@ -86,6 +88,37 @@ class MultimodalPhase(PairwisePhase):
         self.model.vectors = None
         return super().encode(batch)
 
+    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
+        return self.model.compile_with(wrap)
+
+    def state(self) -> dict[str, Tensor]:
+        with torch.no_grad():
+            vectors = self.model.all_vectors() if self.model.vectors is None else self.model.vectors
+        return {"vectors": vectors.detach()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.model.vectors = state["vectors"].to(self._parameters[0].device)
+
+
+class MultimodalPhase(FeaturePhase):
+    """``scale * mean softplus(s(negative) - s(positive)) + l2 * penalty``."""
+
+    model: MultimodalModel
+
+    def __init__(
+        self,
+        model: MultimodalModel,
+        parameters: Sequence[nn.Parameter],
+        histories: Histories,
+        *,
+        items: int,
+        batch_size: int,
+        l2: float,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__(model, parameters, histories, items=items, batch_size=batch_size, l2=l2)
+        self.scale = scale
+
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         pairs = self.pairs(batch, ids)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
@@ -98,17 +131,6 @@ class MultimodalPhase(PairwisePhase):
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return [Term("l2", self.model.global_penalty(), 1.0, self.l2)] if self.l2 else ()
-
-    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        return self.model.compile_with(wrap)
-
-    def state(self) -> dict[str, Tensor]:
-        with torch.no_grad():
-            vectors = self.model.all_vectors() if self.model.vectors is None else self.model.vectors
-        return {"vectors": vectors.detach()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.model.vectors = state["vectors"].to(self._parameters[0].device)
 
 
 def bpr_loss(user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Base class of models with item features: BPR phase, features on the device, scores."""
+"""Base classes of models with item features: features on the device, BPR phase, scores."""
 
 from __future__ import annotations
 
@@ -23,16 +23,41 @@ FEATURE_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-class MultimodalModel(NodeVectorModel):
-    """A model with one set of parameters (a channel) per modality.
+class FeatureModel(NodeVectorModel):
+    """A model that trains on pairs and reads the features of items.
 
-    A subclass defines ``all_vectors``, ``encode_pairs`` and the two regularizers. Graphs and
-    features are built at the first use: a loaded run scores with the vectors of its checkpoint and
-    needs neither.
+    Graphs and features are built at the first use: a loaded run scores with the vectors of its
+    checkpoint and needs neither. ``phases`` begins with :meth:`read_features`.
     """
 
     reads = "features"
     sample = "gallery"
+
+    def read_features(self, dataset: Dataset, training: TrainingOptions) -> None:
+        """Take the data of the phases, and drop what was built of an earlier dataset."""
+        self.recompute = training.recompute
+        self._dataset, self._constants = dataset, Constants()
+        self.reset_graphs()
+
+    @abstractmethod
+    def reset_graphs(self) -> None:
+        """Drop the graphs of an earlier dataset."""
+
+    def modality(self, name: str) -> Modality:
+        """The item features of this name."""
+        return next(each for each in self._dataset.modalities if each.name == name)
+
+    def features(self, name: str, like: Tensor) -> Tensor:
+        """[N, d] the features of this name, on the device and in the precision of ``like``."""
+        return self._constants(name, like, lambda: features_of(self.modality(name)))
+
+
+class MultimodalModel(FeatureModel):
+    """A model with one set of parameters (a channel) per modality, trained by BPR.
+
+    A subclass defines ``all_vectors``, ``encode_pairs`` and the two regularizers.
+    """
+
     #: factor of the BPR loss
     loss_scale: ClassVar[float] = 1.0
     channels: nn.ModuleList
@@ -45,9 +70,7 @@ class MultimodalModel(NodeVectorModel):
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase over the training pairs."""
-        self.recompute = training.recompute
-        self._dataset, self._constants = dataset, Constants()
-        self.reset_graphs()
+        self.read_features(dataset, training)
         return [
             MultimodalPhase(
                 self,
@@ -61,21 +84,9 @@ class MultimodalModel(NodeVectorModel):
         ]
 
     @abstractmethod
-    def reset_graphs(self) -> None:
-        """Drop the graphs of an earlier dataset."""
-
-    @abstractmethod
     def pair_penalty(self, pairs: Pairs) -> Tensor:
         """The regularizer of these pairs, summed over them."""
 
     @abstractmethod
     def global_penalty(self) -> Tensor:
         """The regularizer that does not depend on the batch."""
-
-    def modality(self, name: str) -> Modality:
-        """The item features of this name."""
-        return next(each for each in self._dataset.modalities if each.name == name)
-
-    def features(self, name: str, like: Tensor) -> Tensor:
-        """[N, d] the features of this name, on the device and in the precision of ``like``."""
-        return self._constants(name, like, lambda: features_of(self.modality(name)))

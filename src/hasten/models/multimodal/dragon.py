@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.config import ModelOptions
-from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, MultimodalModel
 from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs, xavier
-from hasten.models.multimodal.modal_graphs import item_graph, user_graph
+from hasten.models.multimodal.modal_graphs import item_graph, modality_weights, user_graph
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
@@ -87,11 +86,9 @@ class DRAGON(MultimodalModel):
     def __init__(self, options: DRAGONOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         found = chosen_modalities(options.modalities, sizes)
-        if len(found) == 1 and "first_weight" in options.model_fields_set:
-            raise ConfigurationError(
-                "model.first_weight shares out the items of several modalities; with one it would "
-                "have no effect: leave it out"
-            )
+        self.weights = modality_weights(
+            found, options.first_weight, "first_weight" in options.model_fields_set
+        )
         self.channels = nn.ModuleList(Channel(name, width, options, sizes) for name, width in found)
         initial = nn.init.xavier_normal_(torch.empty(sizes.users, len(found), 1))
         self.shares = nn.Parameter(torch.softmax(initial[..., 0], dim=1))
@@ -165,14 +162,11 @@ class DRAGON(MultimodalModel):
     def _build(self) -> tuple[Weighted, Weighted | None, Weighted | None]:
         """The graphs of the pairs, of similar items and of similar users, if they are used."""
         options, like = self.options, self.shares
-        names = [channel.modality for channel in cast(Sequence[Channel], self.channels)]
-        rest = (1 - options.first_weight) / max(1, len(names) - 1)
-        weights = [options.first_weight] + [rest] * (len(names) - 1) if len(names) > 1 else [1.0]
         items = users = None
         with torch.inference_mode(False), torch.no_grad():
             pairs = training_pairs(self._dataset)
             if options.mm_layers:
-                chosen = {self.modality(name): w for name, w in zip(names, weights, strict=True)}
+                chosen = {self.modality(name): weight for name, weight in self.weights.items()}
                 items = item_graph(chosen, options.neighbours).to(like)
             if options.companions:
                 users = user_graph(pairs, self.sizes.items, options.companions).to(like)

@@ -1,18 +1,41 @@
-"""DRAGON's constant graphs: similar items by features, similar users by common items."""
+"""Constant graphs: similar items by features (DRAGON, FREEDOM), similar users by common items."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hasten.arrays import Int64
 from hasten.data.tables import Modality
+from hasten.errors import ConfigurationError
 from hasten.models.multimodal.graph_cache import cached_arrays, content_hash
 from hasten.models.multimodal.modal_data import features_of
 from hasten.models.multimodal.nearest import companions, nearest
 from hasten.ops.graph.bipartite import Weighted
 from hasten.ops.graph.csr import CSR
+
+
+def modality_weights(
+    modalities: Sequence[tuple[str, int]], first: float, given: bool
+) -> dict[str, float]:
+    """The weight of each modality in the graph of similar items.
+
+    first: of the first one; the others share the rest. given: whether a user chose it.
+
+    Raises:
+        ConfigurationError: ``first_weight`` is given for a single modality.
+    """
+    names = [name for name, _ in modalities]
+    if len(names) > 1:
+        rest = (1 - first) / (len(names) - 1)
+        return dict(zip(names, [first] + [rest] * (len(names) - 1), strict=True))
+    if given:
+        raise ConfigurationError(
+            "model.first_weight shares out the items of several modalities; with one it would "
+            "have no effect: leave it out"
+        )
+    return dict.fromkeys(names, 1.0)
 
 
 def item_graph(modalities: Mapping[Modality, float], k: int) -> Weighted:

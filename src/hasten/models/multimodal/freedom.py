@@ -1,0 +1,212 @@
+"""FREEDOM: a frozen graph of similar items and a denoised graph of pairs (Zhou & Shen 2023).
+
+Users P [U, D] and items I [N, D] are embeddings. With the graph A of pairs and the layers
+``X⁽⁰⁾ = [I; P]``, ``X⁽ˡ⁺¹⁾ = D^-1/2 A D^-1/2 X⁽ˡ⁾``, the vectors are
+
+    X = mean of X⁽⁰⁾ ... X⁽ᴸ⁾,   the items also  + M^K I
+
+where M links every item to the k most similar ones by the features of each modality, and never
+changes. In training, an epoch sees a share 1 - ``pruned`` of the pairs, normalized by their own
+degrees. They are sampled without replacement, with probabilities proportional to
+``1 / sqrt(d_u d_i)``, so that pairs of popular items and active users are left out more often.
+The score is the inner product, the loss
+
+    BPR(user, item) + ``modal_weight`` Σ_m BPR(user, F_m W_m)
+
+with the features F_m as they are, where the published code also trains them. A bias would cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hasten.arrays import ragged_offsets
+from hasten.config import ModelOptions, TrainingOptions
+from hasten.data.columns import counter_random as counter
+from hasten.data.tables import TRAIN, Dataset
+from hasten.models.interface import Sizes
+from hasten.models.multimodal.base import FEATURE_DEFAULTS, FeatureModel
+from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs
+from hasten.models.multimodal.modal_graphs import item_graph, modality_weights
+from hasten.models.supports import Supports
+from hasten.objectives.base import Batch, Encoded, Phase, Term
+from hasten.objectives.multimodal import FeaturePhase, bpr_loss
+from hasten.objectives.pairwise import Pairs
+from hasten.objectives.permutations import LastValueCache
+from hasten.ops.dense.linear import LinearMap
+from hasten.ops.dtypes import upcast
+from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.spmm_rows import spmm_rows
+
+
+class FREEDOMOptions(ModelOptions):
+    """Options of FREEDOM."""
+
+    name: Literal["freedom"] = "freedom"
+    width: int = Field(64, ge=1, description="embedding dimension D")
+    layers: int = Field(2, ge=1, le=1000, description="layers over the user-item graph")
+    mm_layers: int = Field(1, ge=0, le=1000, description="layers over the graph of similar items")
+    neighbours: int = Field(10, ge=1, description="similar items per item, itself included")
+    pruned: float = Field(
+        0.8, ge=0, lt=1, description="share of the pairs left out of the graph in each epoch"
+    )
+    modal_weight: float = Field(
+        1e-3, ge=0, description="weight of the loss on the items' features alone"
+    )
+    modalities: tuple[str, ...] | None = Field(
+        None, min_length=1, description="modalities to use, in this order; none: all"
+    )
+    first_weight: float = Field(
+        0.1, ge=0, le=1, description="weight of the first modality; the others share the rest"
+    )
+
+
+class FREEDOM(FeatureModel):
+    """The model."""
+
+    name = "freedom"
+    summary = "a frozen item graph and a denoised user-item graph (Zhou & Shen 2023)"
+    Options = FREEDOMOptions
+    defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
+    supports = Supports()
+
+    options: FREEDOMOptions
+
+    def __init__(self, options: FREEDOMOptions, sizes: Sizes) -> None:
+        super().__init__(options, sizes)
+        found = chosen_modalities(options.modalities, sizes)
+        self.weights = modality_weights(
+            found, options.first_weight, "first_weight" in options.model_fields_set
+        )
+        self.items, self.users = (
+            nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, options.width)))
+            for count in (sizes.items, sizes.users)
+        )
+        self.projections = nn.ModuleDict(
+            {name: LinearMap(width, options.width, bias=False) for name, width in found}
+        )
+        self.reset_graphs()
+
+    def reset_graphs(self) -> None:
+        self._alike: Weighted | None = None
+        self._whole: Weighted | None = None
+        self._pruned: LastValueCache[Weighted] = LastValueCache()
+        self._epoch = (0, 0)
+
+    def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
+        """One phase over the training pairs."""
+        self.read_features(dataset, training)
+        histories, batch_size = dataset.histories(TRAIN), training.batch_size
+        return [
+            FREEDOMPhase(
+                self, list(self.parameters()), histories,
+                items=self.sizes.items, batch_size=batch_size,
+            )
+        ]  # fmt: skip
+
+    def begin_step(self, seed: int, epoch: int) -> None:
+        """Use the pairs that are sampled for this epoch."""
+        self._epoch = (seed, epoch)
+
+    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+        """Vectors of the batch's nodes [S, D], projected features of its items, and the nodes."""
+        wanted = torch.unique(self.pair_nodes(pairs))
+        graph = self._whole_graph()
+        if self.options.pruned:
+            graph = self._pruned.get(self._epoch, lambda: self._sampled(*self._epoch))
+        own = wanted[wanted < self.sizes.items].to(self.items.device)
+        modal = []
+        if self.options.modal_weight:
+            for name, projection in self.projections.items():
+                modal.append(projection(self.features(name, self.items).index_select(0, own)))
+        return self._propagate(graph, wanted), *map(upcast, modal), wanted.to(own.device)
+
+    def modal_losses(self, encoded: Encoded, pairs: Pairs) -> list[Tensor]:
+        """[B] for each modality: BPR of the users and the projected features of the items."""
+        vectors, *modal, nodes = encoded
+        user, _, _ = self.take(vectors, nodes, pairs)
+        both = torch.cat([pairs.positive, pairs.negative]).to(nodes.device)
+        index = torch.searchsorted(nodes, both)
+        return [bpr_loss(user, *found.index_select(0, index).chunk(2)) for found in modal]
+
+    def all_vectors(self) -> Tensor:
+        nodes = torch.arange(self.sizes.items + self.sizes.users)
+        return self._propagate(self._whole_graph(), nodes)
+
+    def _propagate(self, graph: Weighted, wanted: Tensor) -> Tensor:
+        """[S, D] of these nodes (int64 [S] on the host, ascending), the items first."""
+        x = torch.cat([self.items, self.users])
+        rows = wanted.to(x.device)
+        layers: list[Tensor] = []
+        for _ in range(self.options.layers - 1):
+            layers.append(x.index_select(0, rows))
+            x = graph @ x
+        layers += spmm_rows(graph.graph, graph.weights, x, wanted)
+        mean = upcast(sum(layers[1:], layers[0]) / len(layers))
+        if not self.options.mm_layers:
+            return mean
+        alike: Weighted = self._item_graph()
+        of_items: Tensor = self.items
+        for _ in range(self.options.mm_layers - 1):
+            of_items = alike @ of_items
+        own = wanted[wanted < self.sizes.items]
+        _, similar = spmm_rows(alike.graph, alike.weights, of_items, own)
+        return torch.cat([mean[: len(own)] + upcast(similar), mean[len(own) :]])
+
+    def _whole_graph(self) -> Weighted:
+        if self._whole is None:
+            self._whole = self._graph_of(training_pairs(self._dataset))
+        return self._whole
+
+    def _item_graph(self) -> Weighted:
+        if self._alike is None:
+            chosen = {self.modality(name): weight for name, weight in self.weights.items()}
+            with torch.inference_mode(False), torch.no_grad():
+                self._alike = item_graph(chosen, self.options.neighbours).to(self.items)
+        return self._alike
+
+    def _graph_of(self, pairs: CSR) -> Weighted:
+        with torch.inference_mode(False), torch.no_grad():
+            return Bipartite.build(pairs, self.sizes.items, "symmetric").whole.to(self.items)
+
+    def _sampled(self, seed: int, epoch: int) -> Weighted:
+        """The graph of the pairs of an epoch.
+
+        The smallest of exponential variables with rates w are a sample without replacement with
+        probabilities proportional to w (Efraimidis & Spirakis 2006).
+        """
+        pairs = training_pairs(self._dataset)
+        kept = int(len(pairs.items) * (1 - self.options.pruned))
+        degree = np.bincount(pairs.items, minlength=self.sizes.items)[pairs.items]
+        random = counter.uniform(
+            counter.key(seed, counter.Stream.NEIGHBORS, epoch), len(pairs.items)
+        )
+        order = -np.log1p(-random) * np.sqrt(degree * pairs.lengths[pairs.rows])
+        chosen = np.sort(np.argpartition(order, kept)[:kept])
+        return self._graph_of(
+            CSR(ragged_offsets(pairs.rows[chosen], len(pairs)), pairs.items[chosen])
+        )
+
+
+class FREEDOMPhase(FeaturePhase):
+    """BPR of the pairs, and of the users with the features of the items alone."""
+
+    def encode(self, batch: Batch) -> Encoded:
+        cast(FREEDOM, self.model).begin_step(batch.seed, batch.epoch)
+        return super().encode(batch)
+
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        model, pairs = cast(FREEDOM, self.model), self.pairs(batch, ids)
+        count = batch.denominators["examples"]
+        terms = [Term("loss", bpr_loss(*model.pair_vectors(encoded, pairs)).sum(), count)]
+        if weight := model.options.modal_weight:
+            modal = torch.stack(model.modal_losses(encoded, pairs)).sum()
+            terms.append(Term("modal", modal, count, weight))
+        return terms
