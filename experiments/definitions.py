@@ -34,10 +34,7 @@ def _sequences() -> Iterable[Experiment]:
     # what a minute of training on two cores is worth, evaluations included
     minute = "--recipe beauty/best --set training.max_time=60 --set training.patience=none"
     yield from seeds("sasrec-beauty-ce-minute", "sasrec", "beauty", minute, "one-minute")
-    # selected by the masked ranking, as most publications report it
-    falling = "--recipe beauty/best --set evaluation.mask_history=true --epochs 24 --patience none"
-    falling += " --set training.schedule=cosine --set training.average=2 --set evaluation.every=3"
-    yield from seeds("sasrec-beauty-ce-masked", "sasrec", "beauty", falling, "masked")
+    yield from by_recipe("sasrec", "beauty", "masked", "masked", also=(_UNTIED,))
     yield from by_recipe("tisasrec", "beauty", also=_BEAUTY)
     yield from by_recipe("sasrec", "ml-1m", also=_ML1M)
     # hyper-connections as the paper has them, and the cheapest that mix
