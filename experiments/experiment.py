@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hasten.config import TripleOptions
+from hasten.config import OnlyWith, TripleOptions
 from hasten.config_loading.build import build_config, flag_entries, set_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
@@ -139,6 +139,10 @@ def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[st
         skipped.add("evaluation.mask_history")
     if str(record["protocol"]).startswith("given"):
         skipped.add("data.ratio_order")
+    for name, field in type(config.model).model_fields.items():
+        conditions = (each for each in field.metadata if isinstance(each, OnlyWith))
+        if not all(each.holds(getattr(config.model, each.option)) for each in conditions):
+            skipped.add(f"model.{name}")
     shared = (now.keys() & ran.keys()) - skipped
     return {key: (ran[key], now[key]) for key in sorted(shared) if ran[key] != now[key]}
 
