@@ -74,6 +74,7 @@ BUILT_IN = (
     _built_in("collaborative", "LightGCN", "graph convolution of embeddings"),
     _built_in("multimodal", "MMGCN", "a graph network per modality"),
     _built_in("multimodal", "DRAGON", "item features, user and item graphs"),
+    _built_in("multimodal", "BM3", "item features, without negative samples"),
     _built_in("multimodal", "FREEDOM", "a frozen item graph, a denoised pair graph"),
     _built_in("knowledge_graph", "ConvE", "2-D convolutions over knowledge graphs"),
     _built_in("knowledge_graph", "DistMult", "bilinear, diagonal relations"),

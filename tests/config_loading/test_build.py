@@ -263,7 +263,7 @@ def test_data_options_alone():
     ("model", "key", "value", "models"),
     [
         ("toy", "kg", "/missing", "kgat"),
-        ("toy", "features.image", "a.npy", "bprmf, lightgcn, mmgcn, dragon, freedom, hgt"),
+        ("toy", "features.image", "a.npy", "bprmf, lightgcn, mmgcn, dragon, bm3, freedom, hgt"),
         ("bprmf", "kg", "/missing", "kgat"),
         ("kgat", "features.image", "a.npy", "bprmf"),
         ("mmgcn", "unknown", "keep", "conve, distmult, complex, tucker, rotate, hgt, degree"),

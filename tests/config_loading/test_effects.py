@@ -325,6 +325,7 @@ REFUSED: dict[str, set[str]] = {
     "lightgcn": NOT_RECOMPUTED | NOT_COMPILED,
     "mmgcn": set(),
     "dragon": NOT_COMPILED,
+    "bm3": NOT_RECOMPUTED | NOT_COMPILED,
     "freedom": NOT_RECOMPUTED | NOT_COMPILED,
     "conve": set(),
     "distmult": NOT_RECOMPUTED,

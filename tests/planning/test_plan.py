@@ -29,7 +29,7 @@ from hasten.planning.probe import probe
 
 QUICK = ("sasrec", "kgat", "mmgcn", "conve", "pop")
 LONG = ("tisasrec", "bprmf", "lightgcn", "dragon", "distmult", "complex", "hgt", "degree")
-LONG = (*LONG, "freedom", "tucker", "rotate", "ease")
+LONG = (*LONG, "bm3", "freedom", "tucker", "rotate", "ease")
 FITTED = ("ease", "slim", "itemknn", "gfcf", "pop", "degree")
 MODELS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
 
