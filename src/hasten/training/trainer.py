@@ -175,10 +175,9 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # after running out of memory the position is set back, and the loop repeats the step;
-            # processes agree on that before weights are averaged or saved
+            # to repeat the step, processes agree before weights are averaged or saved
             agree = sync or position.index == phase.steps() or state.average_due or self.is_save_due
-            if self.recovery.recover(stepper, batch, agree):
+            if self.recovery.recover(stepper, batch, agree):  # the position was set back
                 continue
             state.average_weights(stepper)
             if self.cleanup_every and position.step % self.cleanup_every == 0:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -148,10 +149,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _offsets(blocks: Sequence[Tensor]) -> list[int]:
-    starts = [0]
-    for block in blocks:
-        starts.append(starts[-1] + len(block))
-    return starts
+    return [0, *accumulate(map(len, blocks))]
 
 
 def _parts(blocks: Sequence[Tensor], step: int) -> list[tuple[int, slice, slice]]:
@@ -246,52 +244,41 @@ def _by_columns(
     dtype: torch.dtype,
 ) -> tuple[Tensor, list[Tensor]]:
     """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
-    starts = _offsets(blocks)
-    columns = max(1, chunk_bytes // (4 * max(1, len(x))))
+    chunks = _parts(blocks, max(1, chunk_bytes // (4 * max(1, len(x)))))
     low, scale = x.to(dtype), targets.residual_scale(dtype)
     sum_dtype = accumulation_dtype(x)
     lse = torch.full((len(x),), -torch.inf, dtype=sum_dtype, device=x.device)
     picked = torch.zeros(len(x), dtype=sum_dtype, device=x.device)
 
-    def chunks() -> list[tuple[int, int, int]]:
-        """(block, first row within it, last row) of every chunk of columns."""
-        return [
-            (index, begin, min(begin + columns, len(block)))
-            for index, block in enumerate(blocks)
-            for begin in range(0, len(block), columns)
-        ]
+    def scores_of(index: int, span: slice, columns: slice) -> Tensor:
+        scores = (low @ blocks[index][span].to(dtype).T).to(sum_dtype)
+        return scores if bias is None else scores + bias[columns]
 
-    def scores_of(index: int, begin: int, end: int) -> Tensor:
-        scores = (low @ blocks[index][begin:end].to(dtype).T).to(sum_dtype)
-        if bias is not None:
-            scores = scores + bias[starts[index] + begin : starts[index] + end]
-        return scores
-
-    def placed(index: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+    def placed(columns: slice) -> tuple[Tensor, Tensor]:
         """Which targets are in a chunk, and their index in its flat scores (any, if not in it)."""
-        local = targets.item - (starts[index] + begin)
-        inside = (local >= 0) & (local < end - begin)
-        return inside, targets.query * (end - begin) + local.clamp(0, end - begin - 1)
+        local, width = targets.item - columns.start, columns.stop - columns.start
+        inside = (local >= 0) & (local < width)
+        return inside, targets.query * width + local.clamp(0, width - 1)
 
-    for index, begin, end in chunks():
-        scores = scores_of(index, begin, end)
+    for index, span, columns in chunks:
+        scores = scores_of(index, span, columns)
         lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
-        inside, place = placed(index, begin, end)
+        inside, place = placed(columns)
         picked.index_add_(0, targets.query, torch.where(inside, scores.view(-1)[place], 0.0))
     grad_x = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    grad_bias = torch.zeros(starts[-1], dtype=sum_dtype, device=x.device)
-    for index, begin, end in chunks():
+    grad_bias = torch.zeros(_offsets(blocks)[-1], dtype=sum_dtype, device=x.device)
+    for index, span, columns in chunks:
         residual = targets.multiply_by_counts_(
-            (scores_of(index, begin, end) - lse[:, None]).exp_(), 0
+            (scores_of(index, span, columns) - lse[:, None]).exp_(), 0
         )
-        inside, place = placed(index, begin, end)
+        inside, place = placed(columns)
         residual.view(-1).index_add_(0, place, -inside.to(sum_dtype))
         if bias is not None:
-            grad_bias[starts[index] + begin : starts[index] + end] = residual.sum(0)
+            grad_bias[columns] = residual.sum(0)
         part = (residual if scale == 1 else residual.mul_(scale)).to(dtype)
-        grads[index][begin:end] = residual_product(part.T, low, scale)
-        grad_x += residual_product(part, blocks[index][begin:end].to(dtype), scale)
+        grads[index][span] = residual_product(part.T, low, scale)
+        grad_x += residual_product(part, blocks[index][span].to(dtype), scale)
     loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
     return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), grad_bias, *shaped]
