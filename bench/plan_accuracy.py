@@ -44,6 +44,8 @@ MODELS = {
     "kgat": ("ml-100k-facts", "best"),
     "mmgcn": ("tiktok", "best"),
     "dragon": ("tiktok", "best"),
+    "freedom": ("tiktok", None),
+    "bm3": ("tiktok", None),
     "conve": ("umls", "best"),
     "distmult": ("umls", None),
     "complex": ("umls", "best"),

@@ -122,8 +122,8 @@ def describes(record: Mapping[str, Any], experiment: Experiment) -> bool:
 def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[str, tuple[Any, Any]]:
     """Keys whose resolved values differ: key -> (the record's, the experiment's).
 
-    Keys that did not exist when the record was written are left out, keys without effect, and where
-    the run went.
+    Keys that did not exist when the record was written are left out, keys without effect, and those
+    of the machine: where the run went, its checkpoints and its threads.
     """
     keys = configuration_keys(experiment.model, experiment.options)
     try:
@@ -132,7 +132,7 @@ def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[st
         return {"": (None, str(error))}
     values = json.loads(json.dumps(config.model_dump(), default=str)) | {"seed": experiment.seed}
     ran, now = dict(_flat(record["config"])), dict(_flat(values))
-    skipped = {"out", "recipe", "evaluation.test"}
+    skipped = {"out", "recipe", "evaluation.test", "threads"}
     if experiment.model == "degree":  # it is evaluated once
         skipped.add("evaluation.every")
     if isinstance(config.data, TripleOptions):
@@ -143,6 +143,7 @@ def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[st
         conditions = (each for each in field.metadata if isinstance(each, OnlyWith))
         if not all(each.holds(getattr(config.model, each.option)) for each in conditions):
             skipped.add(f"model.{name}")
+    skipped.update(key for key in now if key.startswith("checkpoint."))
     shared = (now.keys() & ran.keys()) - skipped
     return {key: (ran[key], now[key]) for key in sorted(shared) if ran[key] != now[key]}
 

@@ -160,7 +160,7 @@ def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
     assert "provisional" in rows[1]
     assert "| slow, 3" in rows[0]
     assert "| middle, 2" in rows[0]
-    assert "| 300, 200, 100 |" in rows[0]
+    assert "| 300 / 200 / 100 |" in rows[0]
     assert "| 7 |" in rows[0]
     assert "| 5 %, 100 %, 100 % |" in rows[0]
     assert f"{result['machine']['cores']} cores" in rows[0]
