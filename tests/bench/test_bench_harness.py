@@ -162,7 +162,7 @@ def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
     assert "| middle, 2" in rows[0]
     assert "| 300 / 200 / 100 |" in rows[0]
     assert "| 7 |" in rows[0]
-    assert "| 5 %, 100 %, 100 % |" in rows[0]
+    assert "| 5 % / 100 % / 100 % |" in rows[0]
     assert f"{result['machine']['cores']} cores" in rows[0]
     assert len(comparison_table(found, "results", provisional=False).splitlines()) == 3
     only = {"other": found["other"]}
