@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hasten.api import Result, load, plan, train
+    from hasten.api import Result, Run, load, plan, train
     from hasten.comparison.compare import compare
     from hasten.errors import HastenError
     from hasten.integrations.node_embeddings import generate_hgt_embeddings_batched
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HastenError",
     "Result",
+    "Run",
     "__version__",
     "compare",
     "generate_hgt_embeddings_batched",
@@ -28,9 +29,18 @@ __all__ = [
 ]
 
 
+#: names of ``hasten.api``
+_API = ("Result", "Run", "load", "plan", "train")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Import torch only when an attribute that needs it is accessed."""
-    if name in ("train", "load", "plan", "Result", "compare"):
+    if name in (*_API, "compare"):
         from hasten.runs.allocator import tune_process  # noqa: PLC0415 - before torch
 
         tune_process()
@@ -38,7 +48,7 @@ def __getattr__(name: str) -> Any:
         from hasten.comparison.compare import compare  # noqa: PLC0415
 
         return compare
-    if name in ("train", "load", "Result"):
+    if name in _API:
         from hasten import api  # noqa: PLC0415
 
         return getattr(api, name)

@@ -23,7 +23,7 @@ from hasten.evaluation.protocols import AnyTask
 from hasten.models.interface import Model
 from hasten.objectives.base import Phase
 from hasten.runs.environment import describe_environment
-from hasten.runs.run_folder import PLAN, RunFolder
+from hasten.runs.run_folder import PLAN, RunFolder, remove_run
 from hasten.training.precision import refuse_emulated_fp16
 from hasten.training.resolve_config import ResolvedConfig
 from hasten.training_run import RunSetup
@@ -38,10 +38,12 @@ def new_run(
     begin: float,
     refit: bool = False,
     plan: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Iterator[RunSetup]:
     """What a new run needs before its first step; its folder is locked within this context.
 
     refit: a refit follows, so require a validation part. plan: what was predicted for the run.
+    overwrite: delete the run that ``config.out`` holds, after everything else has been checked.
     """
     config, device = resolved.config, processes.device
     refuse_emulated_fp16(config.training, device)
@@ -63,6 +65,8 @@ def new_run(
     created: list[RunFolder] = []  # on rank 0, which holds the lock
 
     def make() -> str:
+        if overwrite and config.out is not None:
+            remove_run(config.out)
         files = [f"data/{name}" for name in stored_files(dataset)] + [PLAN] * (plan is not None)
         folder = RunFolder.create(config.out, config.model.name, dataset.name, files)
         try:

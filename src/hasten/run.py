@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from hasten.runs.resuming import (
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
+from hasten.training.epoch_report import Callback
 from hasten.training.resolve_config import ResolvedConfig, resolve_config
 from hasten.training_run import RunSetup, open_run
 
@@ -55,10 +56,13 @@ def train(
     resume_auto: bool = False,
     refit: bool = False,
     plan: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
 
-    plan: what was predicted for the run, to keep in its folder beside what is measured.
+    plan: what was predicted for the run, to keep in its folder beside what is measured. overwrite:
+    delete the run that ``config.out`` holds. callbacks: called after each epoch.
 
     refit: afterwards train a second run from scratch on train + validation, for the number of
     epochs that validation selected, in the subfolder ``refit``, and return its summary. Skipped if
@@ -81,7 +85,9 @@ def train(
         existing = _existing_run(processes, config.out, resume_auto)
         with _advice_to_repeat() if refit else nullcontext():
             if existing is None:
-                first = _train_new(processes, resolved, table, quiet, begin, refit, plan)
+                first = _train_new(
+                    processes, resolved, table, quiet, begin, refit, plan, overwrite, callbacks
+                )
             elif refit and existing.name == _REFIT:  # restarted within the second run
                 done = RunFolder(existing.parent, None)
                 first = Summary.from_json(
@@ -90,7 +96,9 @@ def train(
             else:
                 changes = requested_changes(config.model_copy(update={"out": existing}))
                 given = (config, table) if resume_auto and not processes.restarts else None
-                first = _resume_joined(processes, existing, None, changes, quiet, begin, given)
+                first = _resume_joined(
+                    processes, existing, None, changes, quiet, begin, given, callbacks=callbacks
+                )
         if not refit:
             return first
         if first.stopped_by == "max_time":
@@ -168,18 +176,20 @@ def _train_new(
     begin: float,
     refit: bool = False,
     plan: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Start a new run. refit: a refit follows, so require a validation part."""
     config, device = resolved.config, processes.device.type
-    with new_run(processes, resolved, table, quiet, begin, refit, plan) as setup:
+    with new_run(processes, resolved, table, quiet, begin, refit, plan, overwrite) as setup:
         path = setup.folder.path
         try:
-            return _run(setup, None)
+            return _run(replace(setup, callbacks=callbacks), None)
         except RuntimeError as error:
             if not falls_back_to_cpu(error, device, config.device, processes.world):
                 raise
             write_stderr(fallback_message(error, device, str(path)))
-    return resume(path, changes={"device": "cpu"}, quiet=quiet)
+    return resume(path, changes={"device": "cpu"}, quiet=quiet, callbacks=callbacks)
 
 
 def resume(
@@ -190,12 +200,15 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
     until: int | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Resume a run from its newest valid checkpoint or a named one.
 
     out: resume a copy of the run in this new folder; None: resume in place. until: end after this
-    epoch, on the learning rates of the whole run; None: after the last.
+    epoch, on the learning rates of the whole run; None: after the last. callbacks: called after
+    each epoch.
     """
+    more: dict[str, Any] = {"until": until, "callbacks": callbacks}
     tune_process()
     begin = time.perf_counter()
     RunFolder.open(run, lock=False)  # raises if it is not a run folder
@@ -213,15 +226,13 @@ def resume(
             run = out
         requested = None if restarted else checkpoint
         try:
-            return _resume_joined(
-                processes, run, requested, changes or {}, quiet, begin, until=until
-            )
+            return _resume_joined(processes, run, requested, changes or {}, quiet, begin, **more)
         except RuntimeError as error:
             device = processes.device.type
             if not falls_back_to_cpu(error, device, config.device, processes.world):
                 raise
             write_stderr(fallback_message(error, device, str(run)))
-    return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet, until=until)
+    return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet, **more)
 
 
 def _resume_joined(
@@ -233,6 +244,7 @@ def _resume_joined(
     begin: float,
     given: tuple[RunConfig, object | None] | None = None,
     until: int | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Resume a run in processes that have joined.
 
@@ -270,7 +282,17 @@ def _resume_joined(
         phases = model.phases(dataset, config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
-            processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until
+            processes,
+            resolved,
+            dataset,
+            model,
+            phases,
+            tasks,
+            folder,
+            quiet,
+            begin,
+            until,
+            callbacks,
         )
         return _run(setup, found, warnings)
 

@@ -31,6 +31,7 @@ from hasten.runs.resuming import position_of, state_part
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.effective import options_in_effect
+from hasten.training.epoch_report import Callback
 from hasten.training.memory import peak_bytes
 from hasten.training.resolve_config import ResolvedConfig
 from hasten.training.signals import StopNow, StopSignals
@@ -53,6 +54,8 @@ class RunSetup:
     begin: float
     #: end after this epoch, as if ``max_time`` were over
     until: int | None = None
+    #: called after each epoch
+    callbacks: Sequence[Callback] = ()
 
 
 @contextmanager
@@ -143,6 +146,7 @@ class TrainingRun:
             signals=signals,
             evaluate=(lambda: self.evaluate(valid)) if len(valid.queries) else None,
             processes=processes,
+            callbacks=setup.callbacks,
         )
         if plan is not None:
             self.trainer.recovery.hold(plan["budget_bytes"])

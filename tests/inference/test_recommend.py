@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hasten.errors import DataError, UsageError
-from hasten.inference import top_k
+from hasten.inference import table_view
 from hasten.inference.recommend import Recommendations, recommend
 
 
@@ -135,7 +135,7 @@ def test_a_frame(make_run):
 
 
 def test_without_pandas_the_remedy_is_named(make_run, monkeypatch):
-    monkeypatch.setattr(top_k, "find_spec", lambda name: None)
+    monkeypatch.setattr(table_view, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install pandas"):
         recommend(make_run(), topk=1).to_frame()
 
@@ -191,3 +191,44 @@ def test_results_do_not_share_memory_with_the_run(make_run):
     before = loaded.dataset.interactions.item.copy()
     recommend(loaded, topk=2)
     assert np.array_equal(loaded.dataset.interactions.item, before)
+
+
+def test_histories_as_a_list_as_lists_and_as_one_id(make_run):
+    loaded = make_run()
+    assert by_user(recommend(loaded, histories=["eel", "ant"], topk=1)) == {"new": ["bee"]}
+    assert by_user(recommend(loaded, histories=[["ant"], ["dog"]], topk=1)) == {
+        "0": ["bee"],
+        "1": ["eel"],
+    }
+    assert by_user(recommend(loaded, histories={"a": "dog"}, topk=1)) == {"a": ["eel"]}
+    assert by_user(recommend(loaded, histories="dog", topk=1)) == {"new": ["eel"]}
+    assert by_user(recommend(loaded, "u1", topk=1)) == {"u1": ["dog"]}
+    timed = recommend(loaded, histories=["dog", "ant"], times=[2, 1], topk=1)
+    assert by_user(timed) == {"new": ["eel"]}
+
+
+def test_unknown_labels_are_ignored_and_counted_where_wanted(make_run):
+    loaded = make_run()
+    histories = {"a": ["ant", "cow", "bee", "gnu"], "b": ["cow"]}
+    with pytest.raises(DataError, match=r"3 of 5 items are unknown.*unknown=ignore"):
+        recommend(loaded, histories=histories)
+    times = {"a": [3, 1, 2, 4], "b": [1]}
+    found = recommend(loaded, histories=histories, times=times, topk=2, unknown="ignore")
+    assert found.ignored == {"item": 3}
+    assert by_user(found)["a"] == ["cat", "dog"]  # the last in time is ant, which was seen
+    assert found.histories.items.tolist() == [1, 0]
+    assert found.without_history == 1
+    users = recommend(loaded, ["u1", "nobody"], block=["dog", "cow"], topk=1, unknown="ignore")
+    assert by_user(users) == {"u1": ["eel"]}
+    assert users.ignored == {"user": 1, "blocked item": 1}
+    for wrong in ({"users": ["nobody"]}, {"histories": ["cow"]}):
+        with pytest.raises(DataError, match="known"):
+            recommend(loaded, unknown="ignore", **wrong)
+    with pytest.raises(UsageError, match="must be error or ignore"):
+        recommend(loaded, unknown="drop")
+
+
+def test_results_are_short_in_a_notebook(make_run):
+    found = recommend(make_run(), topk=9)
+    assert len(repr(found)) < 100
+    assert "<td>dog</td>" in found._repr_html_()

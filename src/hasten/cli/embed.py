@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from hasten.cli import options, output
 from hasten.cli.options import argument, option
 from hasten.errors import HastenError, UsageError
+
+if TYPE_CHECKING:
+    from hasten.inference.embed import Embeddings
 
 _ENDINGS = {"csv": ".csv", "parquet": ".parquet", "npy": ".npy", "projector": ""}
 
@@ -27,26 +30,39 @@ def embed(
 
     CSV and Parquet have the columns node_id, node_name, node_type, embedding.
     """
+    options.prepare_process()
+    form, target = target_of(run, out, format, "embeddings")
+    from hasten.inference.embed import embed as engine  # noqa: PLC0415 - brings torch
+    from hasten.loaded_run import load_run  # noqa: PLC0415
+
+    found = engine(load_run(run, checkpoint=checkpoint, device=device or "auto"))
+    about = save_embeddings(found, target, form)
+    output.say(f"next: hasten check-embeddings {run}")
+    if json:
+        output.write_json({"run": run, "checkpoint": checkpoint, **about})
+
+
+def target_of(run: Path, out: Path | None, format: str | None, name: str) -> tuple[str, Path]:
+    """The format, and the file or folder to write. Raises UsageError if it cannot be written."""
     ending = "" if out is None else out.suffix.removeprefix(".")
     form = format or ending or "csv"
     if form not in _ENDINGS:
         raise UsageError(f"format {form!r}: there are {', '.join(_ENDINGS)}")
-    target = run / f"embeddings{_ENDINGS[form]}" if out is None else out
-    options.prepare_process()
-    from hasten.inference import embed as engine  # noqa: PLC0415 - brings torch
-    from hasten.inference.export import check_file  # noqa: PLC0415
-    from hasten.loaded_run import load_run  # noqa: PLC0415
-
+    target = run / f"{name}{_ENDINGS[form]}" if out is None else out
     if form != "projector" or not target.is_dir():
+        from hasten.inference.export import check_file  # noqa: PLC0415 - brings pyarrow
+
         check_file(target)
-    found = engine.embed(load_run(run, checkpoint=checkpoint, device=device or "auto"))
-    files = engine.write_embeddings(found, target, form)
-    width = found.vectors.shape[1]
+    return form, target
+
+
+def save_embeddings(found: Embeddings, target: Path, form: str) -> dict[str, Any]:
+    """Write them, say so, and return what JSON says of them."""
+    from hasten.inference.embed import write_embeddings  # noqa: PLC0415 - brings torch
+
+    files, width = write_embeddings(found, target, form), found.vectors.shape[1]
     output.say(f"{len(found):,} embeddings of width {width} in {', '.join(map(str, files))}")
-    output.say(f"next: hasten check-embeddings {run}")
-    if json:
-        about = {"run": run, "checkpoint": checkpoint, "format": form, "files": files}
-        output.write_json(about | {"nodes": len(found), "width": width})
+    return {"format": form, "files": files, "nodes": len(found), "width": width}
 
 
 def check(

@@ -32,6 +32,7 @@ from hasten.cli import (
     recommend,
     resume,
     train,
+    vectors,
     verify,
 )
 from hasten.errors import (
@@ -95,7 +96,7 @@ def _hasten(
 app.command(cls=train.TrainCommand)(train.train)
 for command in (
     resume.resume, evaluate.evaluate, compare.compare, recommend.recommend, predict.predict,
-    influence.influence, embed.embed, verify.verify, plan.plan,
+    influence.influence, embed.embed, vectors.vectors, vectors.similar, verify.verify, plan.plan,
 ):  # fmt: skip
     app.command(cls=options.Command)(command)
 app.command("check-embeddings", cls=options.Command)(embed.check)

@@ -42,6 +42,9 @@ def recommend(
     include_seen: bool = switch("--include-seen", "Also recommend items of the history."),
     allow: str | None = option("FILE", "Recommend only these items."),
     block: str | None = option("FILE", "Never recommend these items."),
+    unknown: str = option(
+        "HOW", "Unknown users and items: error, or ignore: leave them out.", default="error"
+    ),
     out: Path | None = options.OUT_FILE,
     format: str | None = options.OUT_FORMAT,
     explain: bool = switch("--explain", "With the paths of the graph that carry most attention."),
@@ -65,6 +68,7 @@ def recommend(
     if paths is not None and not explain:
         raise UsageError("--paths is how many --explain gives, which is not given")
     options.one_of("until", until, ("train", "valid", "test"))
+    options.one_of("unknown", unknown, ("error", "ignore"))
     options.prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
@@ -97,6 +101,7 @@ def recommend(
         allow=allowed,
         block=blocked,
         until=cast(Any, until),
+        unknown=cast(Any, unknown),
     )
     table = paths_of.explain(loaded, found, paths or 3) if explain else found.to_table()
     if out is not None:
@@ -113,6 +118,7 @@ def recommend(
             "seen": "included" if include_seen else "excluded",
             "users": len(found.users),
             "rows": len(table),
+            "ignored": found.ignored,
         }
         output.write_json(about | output.rows("recommendations", table, out))
     elif out is None:
@@ -122,6 +128,8 @@ def recommend(
 def _tell(found: Recommendations, include_seen: bool) -> None:
     seen = "may appear again" if include_seen else "are left out"
     output.say(f"history: {found.known}; its items {seen}")
+    for kind, count in found.ignored.items():
+        output.say(f"{count} {kind}s are unknown to the run and were ignored")
     if found.without_history:
         output.say(f"{found.without_history} users have no history there: the same items for all")
     if found.short:

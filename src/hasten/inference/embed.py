@@ -18,6 +18,7 @@ from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import HastenError, UsageError, os_errors_as
 from hasten.inference.export import escape_formulas
+from hasten.inference.table_view import TableResult
 from hasten.models.interface import NodeEmbedder
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 _COLUMNS = ("node_id", "node_name", "node_type")
 
 
-@dataclass(frozen=True, eq=False)
-class Embeddings:
-    """vectors: float32 [N, D]; ids, names (nulls where unknown), kinds: string Arrow [N]."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Embeddings(TableResult):
+    """vectors: float32 [N, D]; ids: Arrow [N]; names (nulls where unknown), kinds: string [N]."""
 
     vectors: NDArray[np.float32]
     ids: pa.Array
@@ -37,6 +38,12 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def to_table(self) -> pa.Table:
+        """Columns node_id, node_name, node_type, and embedding with lists of float32."""
+        flat = pa.array(self.vectors.reshape(-1))
+        lists = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
+        return pa.table([self.ids, self.names, self.kinds, lists], [*_COLUMNS, "embedding"])
 
 
 def embed(loaded: LoadedRun, block: int | None = None) -> Embeddings:
@@ -47,7 +54,10 @@ def embed(loaded: LoadedRun, block: int | None = None) -> Embeddings:
     """
     model, graph = loaded.model, loaded.dataset
     if not isinstance(model, NodeEmbedder) or not isinstance(graph, KnowledgeGraph):
-        raise UsageError(f"{loaded.path}: a run of {loaded.config.model.name} has no embeddings")
+        raise UsageError(
+            f"{loaded.path}: a run of {loaded.config.model.name} has no embeddings of nodes "
+            "(hasten vectors RUN writes those of items, users or entities)"
+        )
     with torch.inference_mode():
         found = model.embed() if block is None else model.embed(block)
         vectors = found.to("cpu", torch.float32).numpy()
@@ -95,16 +105,15 @@ def write_embeddings(found: Embeddings, out: Path, form: str) -> list[Path]:
 def _write_parquet(path: Path, found: Embeddings) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415 - only where it is needed
 
-    flat = pa.array(found.vectors.reshape(-1))
-    lists = pa.FixedSizeListArray.from_arrays(flat, found.vectors.shape[1])
-    table = pa.table([found.ids, found.names, found.kinds, lists], [*_COLUMNS, "embedding"])
+    table = found.to_table()
+    table = table.set_column(0, "node_id", table["node_id"].cast(pa.string()))
     pq.write_table(table, path, compression="zstd")
 
 
 def _rows(found: Embeddings) -> list[tuple[str, str, str]]:
     """Ids and types as they are, names without formulas."""
     names = escape_formulas(pa.chunked_array([found.names.fill_null("")]))
-    columns = (found.ids, names, found.kinds)
+    columns = (found.ids.cast(pa.string()), names, found.kinds)
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 

@@ -1,10 +1,11 @@
-"""Map labels to the indices of a vocabulary, with helpful errors for unknown labels."""
+"""Labels as Python gives them, and as indices of a vocabulary; errors for unknown labels."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,15 +19,24 @@ _SHOWN = 5
 _SEARCHED = 200_000
 
 
-def indices_of(vocabulary: Vocabulary, labels: Sequence[object], kind: str, remedy: str) -> Int64:
+def indices_of(
+    vocabulary: Vocabulary,
+    labels: Sequence[object],
+    kind: str,
+    remedy: str,
+    ignored: dict[str, int] | None = None,
+) -> Int64:
     """Indices of the labels, int64 [n].
 
-    kind: "user", "item", "entity"; remedy: what to do about unknown ones. Raises DataError with
-    their number, the first five, and the nearest known label.
+    kind: "user", "item", "entity"; remedy: what to do about unknown ones. ignored: unknown labels
+    are counted there by kind, and their index is -1. Otherwise raises DataError with their number,
+    the first five, and the nearest known label.
     """
     index = vocabulary.index(_array(vocabulary, labels))
     unknown = [str(label) for label, i in zip(labels, index.tolist(), strict=True) if i < 0]
-    if unknown:
+    if unknown and ignored is not None:
+        ignored[kind] = len(unknown)
+    elif unknown:
         first = ", ".join(repr(label) for label in unknown[:_SHOWN])
         more = ", ..." if len(unknown) > _SHOWN else ""
         raise DataError(
@@ -34,6 +44,23 @@ def indices_of(vocabulary: Vocabulary, labels: Sequence[object], kind: str, reme
             f"{_nearest(vocabulary, unknown[0])}; {remedy}"
         )
     return index
+
+
+def as_list(given: object) -> list[Any]:
+    """A list of the labels; a text or a number is one label."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        return [given]
+    return list(given)
+
+
+def by_user(given: object) -> dict[Any, list[Any]]:
+    """Lists by user. A list of labels is that of the user "new"; lists of a list count from 0."""
+    if isinstance(given, Mapping):
+        return {user: as_list(labels) for user, labels in given.items()}
+    labels = as_list(given)
+    if any(isinstance(label, Iterable) and not isinstance(label, str | bytes) for label in labels):
+        return dict(enumerate(map(as_list, labels)))
+    return {"new": labels}
 
 
 def _plural(kind: str) -> str:

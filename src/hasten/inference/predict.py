@@ -18,20 +18,19 @@ from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.ranker import scoring
 from hasten.inference.inputs import TRIPLE
 from hasten.inference.labels import indices_of
-from hasten.inference.top_k import to_pandas, top_k
+from hasten.inference.table_view import TableResult
+from hasten.inference.top_k import top_k
 from hasten.objectives.triple_queries import known_answers
 from hasten.scoring import TripleQueries
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hasten.loaded_run import LoadedRun
 
 Known = Literal["filter", "mark"]
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions(TableResult):
     """n predicted triples, best first for each query.
 
     triples: int64 [n, 3] head, relation, tail; question: int64 [n], the query; open: the predicted
@@ -67,10 +66,6 @@ class Predictions:
                 names[f"{name}_name"] = vocabulary.names.take(pa.array(indices))
         columns |= {"rank": self.rank, "score": self.score, "known": self.known, **names}
         return pa.table(columns)
-
-    def to_frame(self) -> pd.DataFrame:
-        """The table as a pandas DataFrame."""
-        return to_pandas(self.to_table())
 
 
 def predict(

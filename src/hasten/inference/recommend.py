@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,14 +14,13 @@ from hasten.data.columns.checks import MAX_TIME
 from hasten.data.columns.times import PER_SECOND
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, Vocabulary
 from hasten.errors import DataError, UsageError
-from hasten.inference.labels import indices_of
-from hasten.inference.top_k import to_pandas, top_k
+from hasten.inference.labels import as_list, by_user, indices_of
+from hasten.inference.table_view import TableResult
+from hasten.inference.top_k import top_k
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import RecommenderQueries
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hasten.loaded_run import LoadedRun
 
 Until = Literal["train", "valid", "test"]
@@ -37,12 +36,13 @@ _HISTORY_WORDS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Recommendations:
+@dataclass(frozen=True, eq=False, repr=False)
+class Recommendations(TableResult):
     """n recommended items, best first for each user.
 
     users: labels [Q]; user, item: int64 [n] indices of users and items; rank: int32 [n] from 1;
-    score: float32 [n]. histories: the history of each user [Q]; known: its description.
+    score: float32 [n]. histories: the history of each user [Q]; known: its description. ignored:
+    with ``unknown="ignore"``, the number of unknown labels of each kind ("item", "user").
     """
 
     users: pa.Array
@@ -54,6 +54,7 @@ class Recommendations:
     topk: int
     histories: Histories
     known: str
+    ignored: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.item)
@@ -80,31 +81,31 @@ class Recommendations:
             columns["item_name"] = self.items.names.take(pa.array(self.item))
         return pa.table(columns)
 
-    def to_frame(self) -> pd.DataFrame:
-        """The table as a pandas DataFrame."""
-        return to_pandas(self.to_table())
-
 
 def recommend(
     loaded: LoadedRun,
-    users: Sequence[object] | None = None,
-    histories: Mapping[Any, Sequence[object]] | None = None,
+    users: object | None = None,
+    histories: object | None = None,
     topk: int = 10,
     *,
-    times: Mapping[Any, Sequence[float]] | None = None,
+    times: object | None = None,
     exclude_seen: bool = True,
-    allow: Sequence[object] | None = None,
-    block: Sequence[object] | None = None,
+    allow: object | None = None,
+    block: object | None = None,
     until: Until = "test",
+    unknown: Literal["error", "ignore"] = "error",
 ) -> Recommendations:
     """Recommend the ``topk`` best items to users, or for new histories.
 
-    users: labels; None: all users, unless histories are given. histories: item labels by user,
-    oldest first, used instead of what the data know about that user. times: the times of the items
-    in the histories, in the unit ``data.time_unit``; they replace the given order. Models that read
-    times assume evenly spaced items without them.
+    users: a label or several; None: all users, unless histories are given. histories: item labels
+    by user, oldest first, used instead of what the data know about that user; a list of labels is
+    the history of one user, a list of lists has one history for each. times: the times of the items
+    in the histories, in the same shape and in the unit ``data.time_unit``; they replace the given
+    order. Models that read times assume evenly spaced items without them.
     exclude_seen: omit the items of the history. allow, block: the only items that may appear, and
-    the items that may not. until: the last part of the data in the history.
+    the items that may not. until: the last part of the data in the history. unknown: ``ignore``
+    leaves out unknown users and items and counts them in ``ignored``; a user whose items are all
+    unknown has no history.
     Raises DataError for unknown labels, UsageError if the model or the arguments do not allow it.
     """
     if topk < 1:
@@ -113,21 +114,26 @@ def recommend(
         raise UsageError("give users or histories, not both")
     if times is not None and histories is None:
         raise UsageError("times belong to histories, which are not given")
+    if unknown not in ("error", "ignore"):
+        raise UsageError(f"unknown {unknown!r}: must be error or ignore")
     dataset = loaded.dataset
     if not isinstance(dataset, Dataset):
         raise UsageError(
             f"{loaded.config.model.name} completes a knowledge graph and recommends nothing: "
             "hasten predict RUN"
         )
+    ignored: dict[str, int] | None = {} if unknown == "ignore" else None
     if histories is not None:
-        labels, queries = _from_histories(loaded, dataset, histories, times)
+        given = by_user(histories)
+        each = None if times is None else by_user(times)
+        labels, queries = _from_histories(loaded, dataset, given, each, ignored)
         words = "the given histories alone"
         if times is None and loaded.model.reads_times:
             words += ", taken for evenly spaced in time"
     else:
-        labels, queries = _from_users(dataset, users, until)
+        labels, queries = _from_users(dataset, users, until, ignored)
         words = _HISTORY_WORDS[until]
-    allowed = _allowed(dataset.items, allow, block)
+    allowed = _allowed(dataset.items, allow, block, ignored)
     seen = CSR.of(queries.history) if exclude_seen else None
     user, item, place, score = top_k(loaded.model, queries, len(dataset.items), topk, seen, allowed)
     return Recommendations(
@@ -140,28 +146,36 @@ def recommend(
         topk,
         queries.history,
         words,
+        ignored or {},
     )
 
 
+def queries_of(dataset: Dataset, users: Int64, until: Until) -> RecommenderQueries:
+    """Queries of known users, with their history up to a part of the data."""
+    return RecommenderQueries(users, dataset.histories(*_PARTS[until]).take(users))
+
+
 def _from_users(
-    dataset: Dataset, users: Sequence[object] | None, until: Until
+    dataset: Dataset, users: object | None, until: Until, ignored: dict[str, int] | None
 ) -> tuple[pa.Array, RecommenderQueries]:
     if users is None:
         index = np.arange(len(dataset.users), dtype=np.int64)
     else:
         remedy = "a user who is new can be given by a history"
-        index = indices_of(dataset.users, users, "user", remedy)
+        index = indices_of(dataset.users, as_list(users), "user", remedy, ignored)
+        index = index[index >= 0]
     if not len(index):
-        raise DataError("0 users are asked for: name at least one")
-    history = dataset.histories(*_PARTS[until]).take(index)
-    return dataset.users.take(index), RecommenderQueries(index, history)
+        none = "none of the users is known" if ignored else "0 users are asked for"
+        raise DataError(f"{none}: name at least one")
+    return dataset.users.take(index), queries_of(dataset, index, until)
 
 
 def _from_histories(
     loaded: LoadedRun,
     dataset: Dataset,
     histories: Mapping[Any, Sequence[object]],
-    times: Mapping[Any, Sequence[float]] | None,
+    times: Mapping[Any, Sequence[Any]] | None,
+    ignored: dict[str, int] | None,
 ) -> tuple[pa.Array, RecommenderQueries]:
     model = loaded.model
     if not model.scores_new_users:
@@ -173,24 +187,28 @@ def _from_histories(
         who = f" of {', '.join(map(repr, empty[:5]))}" if empty else ""
         raise DataError(f"the history{who} is empty: give at least one item")
     flat = [item for items in histories.values() for item in items]
-    remedy = "leave them out of the history"
-    items = indices_of(dataset.items, flat, "item", remedy)
+    remedy = "leave them out of the history, or ignore them (unknown=ignore)"
+    items = indices_of(dataset.items, flat, "item", remedy, ignored)
+    known = items >= 0
+    if not known.any():
+        raise DataError("no item of the histories is known to the run")
+    rows = np.repeat(np.arange(len(histories)), [len(each) for each in histories.values()])[known]
     offsets = np.zeros(len(histories) + 1, np.int64)
-    np.cumsum([len(items) for items in histories.values()], out=offsets[1:])
+    np.cumsum(np.bincount(rows, minlength=len(histories)), out=offsets[1:])
     users = pa.array([str(user) for user in histories], pa.string())
     new = np.full(len(histories), -1, np.int64)
     if times is None:
-        return users, RecommenderQueries(new, Histories(offsets, items))
+        return users, RecommenderQueries(new, Histories(offsets, items[known]))
     data: Any = loaded.config.data  # of a recommender: InteractionOptions
-    seconds = _seconds(histories, times, PER_SECOND[data.time_unit])
+    seconds = _seconds(histories, times, PER_SECOND[data.time_unit])[known]
     # sort by history, then by time; ties keep their order
-    order = np.lexsort((seconds, np.repeat(np.arange(len(new)), np.diff(offsets))))
-    return users, RecommenderQueries(new, Histories(offsets, items[order], seconds[order]))
+    order = np.lexsort((seconds, rows))
+    return users, RecommenderQueries(new, Histories(offsets, items[known][order], seconds[order]))
 
 
 def _seconds(
     histories: Mapping[Any, Sequence[object]],
-    times: Mapping[Any, Sequence[float]],
+    times: Mapping[Any, Sequence[Any]],
     per_second: int,
 ) -> Int64:
     """The concatenated times of all histories in whole seconds."""
@@ -205,16 +223,18 @@ def _seconds(
 
 
 def _allowed(
-    items: Vocabulary, allow: Sequence[object] | None, block: Sequence[object] | None
+    items: Vocabulary, allow: object | None, block: object | None, ignored: dict[str, int] | None
 ) -> Int64 | None:
     """Ascending indices of the items that may appear; None: all items."""
     if allow is None and block is None:
         return None
     allowed = np.arange(len(items), dtype=np.int64)
+    remedy = "take them off the list"
     if allow is not None:
-        allowed = np.unique(indices_of(items, allow, "allowed item", "take them off the list"))
+        listed = indices_of(items, as_list(allow), "allowed item", remedy, ignored)
+        allowed = np.unique(listed[listed >= 0])
     if block is not None:
-        blocked = indices_of(items, block, "blocked item", "take them off the list")
+        blocked = indices_of(items, as_list(block), "blocked item", remedy, ignored)
         allowed = np.setdiff1d(allowed, blocked)
     if not len(allowed):
         raise UsageError("the allow and block lists leave no item to recommend")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
-
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.errors import UsageError
 from hasten.evaluation.candidate_ranges import RangeScorer
 from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
@@ -20,9 +15,6 @@ from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.ranking.topk_all import topk_all
 from hasten.scoring import RecommenderQueries, TripleQueries
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def top_k(
@@ -57,11 +49,3 @@ def top_k(
     query, candidate, place, score = (np.concatenate(c) for c in zip(*parts, strict=True))
     order = np.lexsort((place, query))
     return query[order], candidate[order], place[order], score[order]
-
-
-def to_pandas(table: pa.Table) -> pd.DataFrame:
-    """The table as a DataFrame. Raises UsageError if pandas is not installed."""
-    if find_spec("pandas") is None:
-        raise UsageError("to_frame() needs pandas: pip install pandas")
-    frame: pd.DataFrame = table.to_pandas()
-    return frame

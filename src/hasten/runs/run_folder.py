@@ -187,6 +187,13 @@ class RunFolder:
             write_atomically(self.path / name, content)
 
 
+def remove_run(path: Path) -> None:
+    """Delete the folder if it holds a run. Raises RunFolderError if the run is in use."""
+    if RunFolder.holds_run(path):
+        with RunFolder.open(path, lock=True), os_errors_as(HastenError, "cannot be deleted", path):
+            shutil.rmtree(path)
+
+
 def run_name(model: str, data: str, number: int) -> str:
     """``<date>-<model>-<data>-<number>`` in letters, digits, dots and dashes; at most 64."""
     start = f"{time.strftime('%Y-%m-%d')}-{_plain(model)[:20]}-"
@@ -225,7 +232,7 @@ def _refuse_occupied(path: Path) -> None:
     if RunFolder.holds_run(path):
         raise RunFolderError(
             f"{path}: holds a run already; continue it (hasten resume, or --resume auto) or "
-            "choose another folder"
+            'choose another folder (in Python: resume="auto" or overwrite=True)'
         )
     interrupted_start = (path / STARTING).is_file()
     entries = files_below(path) if interrupted_start else (entry.name for entry in path.iterdir())

@@ -13,6 +13,7 @@ from torch import Tensor
 from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
 from hasten.errors import Interrupted
+from hasten.training.epoch_report import Callback, EpochReport
 from hasten.training.signals import StopSignals
 
 
@@ -34,8 +35,14 @@ class RunControl:
     Time limits are measured on rank 0 only.
     """
 
-    def __init__(self, config: RunConfig, signals: StopSignals, processes: Processes) -> None:
-        self.signals, self.processes = signals, processes
+    def __init__(
+        self,
+        config: RunConfig,
+        signals: StopSignals,
+        processes: Processes,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.signals, self.processes, self.callbacks = signals, processes, callbacks
         self.max_time, self.every_minutes = (
             config.training.max_time,
             config.checkpoint.every_minutes,
@@ -83,6 +90,16 @@ class RunControl:
     def synchronize_stop(self) -> None:
         """Sum the flags over all processes outside of a step, and apply them."""
         self.apply(self.processes.sum_(torch.tensor(self.collect()), "stop requests").tolist())
+
+    def is_stop_requested(self, report: EpochReport) -> bool:
+        """Call the callbacks on rank 0; whether one of them returned True."""
+        if not self.callbacks:
+            return False
+
+        def call() -> list[bool]:
+            return [bool(callback(report)) for callback in self.callbacks]
+
+        return any(self.processes.run_on_rank0(call, "the callbacks"))
 
     def raise_stopped_here(self, step: int, folder: object) -> NoReturn:
         """Raise Interrupted for the signal that this process received, without the others."""

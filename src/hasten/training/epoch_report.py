@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hasten.evaluation.ranker import Evaluation
@@ -27,6 +27,11 @@ class EpochReport:
     evaluation: Evaluation | None
     #: whether the evaluation is the best so far
     best: bool
+
+    @property
+    def valid(self) -> dict[str, float]:
+        """The validation metrics; empty after an epoch without evaluation."""
+        return {} if self.evaluation is None else dict(self.evaluation.values)
 
     def write(self, journal: Journal | RankLog, progress: Progress, metric: str) -> None:
         """Write metrics, logs and the progress bar; metric: the one that selects the model."""
@@ -61,3 +66,7 @@ class EpochReport:
         journal.record("health", self.number, self.step, found.figures)
         if found.warning is not None:
             journal.warn(f"epoch {self.number}: {found.warning}")
+
+
+#: called after each epoch; True ends the run, which can be resumed
+Callback = Callable[[EpochReport], object]

@@ -27,7 +27,7 @@ from hasten.runs.run_folder import RunFolder
 from hasten.training.compile import CompileReport, compile_phases, compile_step, is_compiling
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
-from hasten.training.epoch_report import EpochReport
+from hasten.training.epoch_report import Callback, EpochReport
 from hasten.training.memory import release_memory
 from hasten.training.memory_recovery import OutOfMemoryRecovery
 from hasten.training.mixed_precision.pins import pin_unstable_modules
@@ -58,6 +58,7 @@ class Trainer:
         signals: StopSignals,
         evaluate: Callable[[], Evaluation] | None,
         processes: Processes,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.model, self.phases, self.config = model, list(phases), config
         self.folder, self.journal, self.progress = folder, journal, progress
@@ -65,8 +66,7 @@ class Trainer:
         options, self.device = config.training, processes.device
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
         shard = DataShard(processes.rank, processes.world)
-        #: one for each phase
-        self.steppers = [
+        self.steppers = [  # one for each phase
             OptimizerStep(phase, index, options, precision, shard, self.device, processes)
             for index, phase in enumerate(self.phases)
         ]
@@ -81,22 +81,20 @@ class Trainer:
             EarlyStopping(config.evaluation.metrics[0], options.patience),
             average,
         )
-        self.control = RunControl(config, signals, processes)
+        self.control = RunControl(config, signals, processes, callbacks)
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
         limit, pins = options.bad_steps, self.state.pins
         self.guard = NonFiniteGuard(model, self.steppers, limit, journal, processes, pins)
         #: a model without phases is fitted, not trained: one round of evaluation and saving
         self.epochs = options.epochs if self.phases else 1
         self.clock = time.perf_counter()
-        on_cpu = self.device.type == "cpu"
-        self.sync_interval = _SYNC_INTERVAL_CPU if on_cpu else _SYNC_INTERVAL
+        self.sync_interval = _SYNC_INTERVAL_CPU if self.device.type == "cpu" else _SYNC_INTERVAL
         self.cleanup_every = options.cleanup_every
 
     def run(self, until: int | None = None) -> str:
-        """Train until the epoch limit, early stopping or the time limit; return the reason.
+        """Train until the epoch limit, early stopping, time limit or a callback; return the reason.
 
-        until: stop after this epoch if it comes before the epoch limit. Learning rates follow the
-        schedule of the full run.
+        until: stop after this epoch, if it comes first, on the learning rates of the full run.
         """
         self.control.start()
         self.state.started = self.control.started
@@ -111,6 +109,8 @@ class Trainer:
                 return f"no improvement for {self.config.training.patience}"
             if self.train_epoch():
                 return "max_time"
+            if self.control.is_stop_requested(self.report):
+                return "callback"
         return "epochs"
 
     def compile(self) -> None:
@@ -243,10 +243,10 @@ class Trainer:
         # only the total of the run is kept: estimate this epoch's examples by the mean over epochs
         rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
         seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
-        report = EpochReport(
+        self.report = EpochReport(
             finished, position.step, losses, state.lr, seconds, rate, memory, evaluation, is_best
         )
-        report.write(self.journal, self.progress, early_stopping.metric)
+        self.report.write(self.journal, self.progress, early_stopping.metric)
         totals.losses, totals.epoch_seconds = {}, 0.0
         if is_best:
             self.write(self.folder.best)
@@ -274,8 +274,8 @@ class Trainer:
         name = checkpoint_name(position.epoch, position.step_of_epoch)
         self.write(self.folder.checkpoints / name)
         if self.processes.is_rank0:
-            keep = self.config.checkpoint.keep
-            prune_checkpoints(self.folder.checkpoints, keep, self.journal.log_train)
+            keep, log = self.config.checkpoint.keep, self.journal.log_train
+            prune_checkpoints(self.folder.checkpoints, keep, log)
         self.control.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:
