@@ -1,6 +1,10 @@
 """How good SASRec's published recipe is on Beauty, by a second implementation of it.
 
     python -m bench.quality_sasrec --seed 0
+    python -m bench.quality_sasrec --folder S3REC --name beauty-s3rec
+
+The second is for S3Rec's file, whose order within a day is another one: a folder with its events
+and the times of Beauty's, under the names of Beauty's files.
 
 The settings published for SASRec on Beauty with eSASRec (Tikhonovich et al. 2025): one block of one
 head, width 64, dropout 0.2, the last 50 items, batches of 128 users, Adam at 1e-3 with betas 0.9
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -34,13 +39,14 @@ from bench.results import RESULTS, circumstances, page, write_result
 
 LENGTH, BATCH, NEGATIVES = 50, 128, 256
 METRICS = ("ndcg@10", "hr@10")
+#: items and times: a line a user, whose number is first
+FILES = ("Beauty_item_org_rank.txt", "Beauty_time_org_rank.txt")
 
 
 def read(folder: Path) -> list[Tensor]:
     """The items of each user, counted from 1, oldest first; ties keep the order of the file."""
     found = []
-    names = ("Beauty_item_org_rank.txt", "Beauty_time_org_rank.txt")
-    files = ((folder / name).read_text().splitlines() for name in names)
+    files = ((folder / name).read_text().splitlines() for name in FILES)
     for items, times in zip(*files, strict=True):
         item, time_ = (np.array(line.split()[1:], np.int64) for line in (items, times))
         found.append(torch.from_numpy(item[np.argsort(time_, kind="stable")]))
@@ -194,20 +200,28 @@ def train(options: argparse.Namespace, histories: list[Tensor]) -> dict[str, Any
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="with the two files; default: the shared ones")
+    parser.add_argument("--name", default="beauty", help="of the data in the record")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=60, help="at most")
     parser.add_argument("--patience", type=int, default=10, help="epochs without improvement")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    found = train(options, read(data_folder() / "seq_beauty"))
+    folder = options.folder or data_folder() / "seq_beauty"
+    found = train(options, read(folder))
+    given = {name: value for name, value in vars(options).items() if name != "folder"}
     result = {
-        "name": f"sasrec-beauty-second-implementation-seed-{options.seed}",
+        "name": f"sasrec-{options.name}-second-implementation-seed-{options.seed}",
         **circumstances(None, provisional=found["epochs"] == options.epochs),
         "versions": {"torch": torch.__version__},
-        "settings": vars(options),
+        "settings": given,
+        "sha256": {
+            name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES
+        },
         **found,
-        "repeat": f"python -m bench.quality_sasrec {' '.join(sys.argv[1:])}",
+        "repeat": "python -m bench.quality_sasrec "
+        + " ".join("DIR" if each == str(options.folder) else each for each in sys.argv[1:]),
     }
     lines = [
         "| part | NDCG@10 | HR@10 |",
