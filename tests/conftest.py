@@ -16,6 +16,11 @@ settings.register_profile("same", derandomize=True)
 settings.register_profile("random", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# Triton's kernels are tested in its interpreter, which must be chosen before torch.compile imports
+# Triton. On a device the kernels themselves run.
+if "HASTEN_TEST_DEVICE" not in os.environ:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

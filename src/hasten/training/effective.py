@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hasten.models.supports import Supports
+from hasten.ops.triton.choice import operations_in_triton
 from hasten.runs.allocator import allocator_report
 from hasten.training.memory import can_release
 from hasten.training.trainer import Trainer
@@ -33,6 +34,7 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
         "retreats": retreats or None,
         "cleanup_every": trainer.cleanup_every if can_release(processes.device) else None,
         "compile": [report.to_json() for report in trainer.state.compile_reports] or "off",
+        "triton": operations_in_triton() or None,
         "optimizer": f"{options.optimizer} (fused)",
         "eval_every": eval_every,
         "average": options.average,

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from hasten.ops.dense.product import product, product_into, rounded_rows, uses_onednn
 from hasten.ops.dtypes import accumulation_dtype, upcast
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
+from hasten.ops.triton.choice import uses_triton
 
 #: bytes of logits held at once: near the second-level cache on CPUs, a large GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
@@ -48,14 +49,19 @@ def catalogue_cross_entropy(
     targets: int64 [T] rows of the stacked catalogue, one for each row of x. Or several for a row:
     int64 [P], with query_of_target: int64 [P] ascending, the index into x of each target; a pair of
     query and target occurs at most once.
-    bias: [N] or None. chunk_bytes: of the logits held at once (None: by device). One block is the
-    whole table; several are its shards.
+    bias: [N] or None. chunk_bytes: of the logits held at once; None: by device, and where Triton's
+    kernels can run, they hold none. One block is the whole table; several are its shards.
     """
-    if chunk_bytes is None:
-        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
+    if chunk_bytes is None:
+        if uses_triton("cross-entropy", x, x.shape[1], dtype):
+            from hasten.ops.triton.cross_entropy import cross_entropy  # noqa: PLC0415
+
+            scale = residual_scale(dtype)
+            return cross_entropy(x, blocks, targets, bias, query_of_target, dtype, scale)
+        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         x, _Targets.build(targets, query_of_target, len(x)), bias, chunk_bytes, dtype, *blocks
     )

@@ -1,0 +1,43 @@
+"""When an operation runs as a Triton kernel instead of as PyTorch operations."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+#: the widest rows: a tile holds whole rows in shared memory and its sums in registers
+LARGEST_WIDTH = 256
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_used: set[str] = set()
+
+
+def uses_triton(operation: str, x: Tensor, width: int, dtype: torch.dtype) -> bool:
+    """Whether the kernels of this operation can take x [T, D], and note it if so.
+
+    They need a tensor on an NVIDIA GPU of compute capability 8.0 or later, the ``triton`` package,
+    and rows that fit. width: of the rows of a tile. dtype: of the matrix products.
+    """
+    if x.device.type != "cuda" or not (0 < width <= LARGEST_WIDTH and len(x) and dtype in _DTYPES):
+        return False
+    if not (_installed() and _is_supported(x.device)):
+        return False
+    _used.add(operation)
+    return True
+
+
+def operations_in_triton() -> list[str]:
+    """The operations that ran as Triton kernels in this process."""
+    return sorted(_used)
+
+
+@cache
+def _installed() -> bool:
+    return find_spec("triton") is not None
+
+
+@cache
+def _is_supported(device: torch.device) -> bool:
+    return torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -1,0 +1,134 @@
+"""Square tiles of the scores of queries [T, D] and catalogue rows [N, D]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+#: bytes of shared memory for the rows of a tile and two tiles of the rows it is compared with:
+#: less than the 99 KiB that a block may have on every GPU from compute capability 8.0 on
+_SHARED_BYTES = 96 << 10
+#: programs where there is no GPU to ask: Triton's interpreter
+_PROGRAMS = 4
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How rows of one width are cut.
+
+    block: rows and columns of a tile, a power of two. padded: columns of the rows in shared memory,
+    a power of two. programs: kernel instances that fill the device. precision: of float32 products.
+    """
+
+    width: int
+    padded: int
+    block: int
+    programs: int
+    precision: str
+
+    @classmethod
+    def of(cls, x: Tensor, dtype: torch.dtype, block: int | None = None) -> Tiling:
+        """The tiling for rows x [T, D] in this type. block: instead of the chosen one.
+
+        With 2-byte types and D <= 128, a tile of 128 x 128 keeps its float32 scores (64 KiB) and
+        sums (128 x D x 4, at most 64 KiB) in 128 registers of each of 256 threads. D = 256 takes
+        tiles of 64 x 64: 16 + 64 KiB. float32 products outside of tensor cores keep their operands
+        in registers too: tiles of 64 x 64, for D = 256 of 32 x 32.
+        """
+        padded = max(16, triton.next_power_of_2(x.shape[1]))
+        if block is None:
+            rows = _SHARED_BYTES // (3 * padded * dtype.itemsize)
+            largest = 128 if dtype.itemsize == 2 else 64
+            block = min(largest, 1 << (rows.bit_length() - 1))
+        programs = _PROGRAMS
+        if x.device.type == "cuda":
+            programs = 2 * torch.cuda.get_device_properties(x.device).multi_processor_count
+        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        return cls(x.shape[1], padded, block, programs, precision)
+
+    def tiles(self, rows: int) -> int:
+        """The number of tiles that cover these rows."""
+        return -(-rows // self.block)
+
+    def split(self, own: int, other: int) -> tuple[int, int]:
+        """Cut ``other`` tiles into parts until the device is full: (parts, tiles in each)."""
+        each = -(-other // max(1, min(other, self.programs // own)))
+        return -(-other // each), each
+
+    @property
+    def options(self) -> dict[str, int | str]:
+        """The compile-time arguments of a kernel, and its launch options."""
+        return {
+            "WIDTH": self.width,
+            "PADDED": self.padded,
+            "BLOCK": self.block,
+            "PRECISION": self.precision,
+            "num_warps": 8 if self.block == 128 else 4,
+            "num_stages": 2,
+        }
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The true pairs of queries and rows of one block of the catalogue.
+
+    item: int64; one for each query, in order, if starts is None. Otherwise query and item are the
+    pairs sorted by tile, and starts [tiles of queries x tiles of items + 1] says where the pairs of
+    each tile begin.
+    """
+
+    item: Tensor
+    query: Tensor | None = None
+    starts: Tensor | None = None
+
+    @classmethod
+    def build(
+        cls, item: Tensor, query: Tensor | None, rows: int, first: int, count: int, tiling: Tiling
+    ) -> Targets:
+        """The targets among ``count`` catalogue rows from ``first`` on.
+
+        item: int64 [P] rows of the whole catalogue; query: [P] or None for one target per query.
+        rows: number of queries.
+        """
+        local = item - first
+        if query is None:
+            return cls(local)
+        across = tiling.tiles(count)
+        tiles = tiling.tiles(rows) * across
+        tile = (query // tiling.block) * across + local // tiling.block
+        tile = torch.where((local >= 0) & (local < count), tile, tiles)
+        tile, order = torch.sort(tile, stable=True)
+        starts = torch.searchsorted(tile, torch.arange(tiles + 1, device=tile.device))
+        return cls(local[order], query[order], starts)
+
+
+@triton.jit
+def load_rows(source, rows, count, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Rows of a contiguous [count, WIDTH] tensor, padded with zeros."""
+    columns = tl.arange(0, PADDED)
+    offsets = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+    return tl.load(
+        source + offsets, mask=(rows < count)[:, None] & (columns < WIDTH)[None, :], other=0.0
+    )
+
+
+@triton.jit
+def is_target(query, item, tile, queries, target_item, target_query, starts):
+    """1.0 where a query and an item are a true pair, of the shape of the tile, otherwise 0.0.
+
+    query, item: indices that broadcast to the tile. tile: the tile's number.
+    """
+    if starts is None:
+        target = tl.load(target_item + query, mask=query < queries, other=-1)
+        found = (item == target).to(tl.float32)
+    else:
+        found = ((query < 0) & (item < 0)).to(tl.float32)
+        # Triton does not prefetch in a loop around a loop; the lists of a tile are short
+        for pair in range(tl.load(starts + tile), tl.load(starts + tile + 1)):
+            same = (query == tl.load(target_query + pair)) & (item == tl.load(target_item + pair))
+            found += same.to(tl.float32)
+    return found

@@ -1,0 +1,36 @@
+"""Sizes of tiles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton has no package for this system")
+from hasten.ops.triton.choice import LARGEST_WIDTH, operations_in_triton, uses_triton
+from hasten.ops.triton.tiles import Tiling
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+def test_tiles_fit_into_shared_memory_and_registers(kind):
+    for width in range(1, LARGEST_WIDTH + 1):
+        tiling = Tiling.of(torch.empty(1, width), kind)
+        assert tiling.padded >= width
+        assert 3 * tiling.block * tiling.padded * kind.itemsize <= 96 << 10
+        threads = 32 * int(tiling.options["num_warps"])
+        # scores and sums in float32, of the 255 registers of a thread
+        assert tiling.block * (tiling.block + tiling.padded) / threads <= 160
+        assert tiling.block >= 32
+
+
+@pytest.mark.parametrize("own", [1, 3, 7, 100])
+@pytest.mark.parametrize("other", [1, 5, 1000])
+def test_parts_cover_all_tiles_and_none_is_empty(own, other):
+    tiling = Tiling(24, 32, 16, programs=8, precision="ieee")
+    parts, each = tiling.split(own, other)
+    assert (parts - 1) * each < other <= parts * each
+    assert parts == 1 or own * parts <= 8
+
+
+def test_on_a_cpu_the_kernels_are_not_used():
+    assert not uses_triton("cross-entropy", torch.empty(5, 24), 24, torch.float32)
+    assert operations_in_triton() == []
