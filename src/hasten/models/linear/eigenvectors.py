@@ -42,7 +42,7 @@ def leading_eigenvectors(
         values, vectors = torch.linalg.eigh((small + small.T) / 2)
         values, vectors = values[-count:].flip(0), vectors[:, -count:].flip(1)
         found: Tensor = basis @ vectors
-        errors = (images @ vectors - found * values).norm(dim=0)
+        errors = torch.linalg.vector_norm(images @ vectors - found * values, dim=0)
         if dimensions == size or float(errors.max()) <= tolerance * float(values[0]):
             return found
 
@@ -51,7 +51,7 @@ def _orthogonal(new: Tensor, basis: Tensor, width: int, generator: torch.Generat
     """[N, width] an orthonormal basis of ``new``, orthogonal to ``basis``; filled up at random."""
     for _ in range(2):
         new = new - basis @ (basis.T @ new)
-    scale = float(new.norm(dim=0).max()) if new.shape[1] else 0.0
+    scale = float(torch.linalg.vector_norm(new, dim=0).max()) if new.shape[1] else 0.0
     if new.shape[1]:
         new, triangle = torch.linalg.qr(new)
         new = new[:, triangle.diagonal().abs() > max(1e-5 * scale, 1e-6)]

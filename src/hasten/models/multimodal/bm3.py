@@ -99,7 +99,8 @@ class BM3(FeatureModel):
         nodes = torch.unique(self.pair_nodes(pairs)).to(self.items.device)
         whole = self._propagate()
         items, users = torch.split(whole, [self.sizes.items, self.sizes.users])
-        norms = (users.norm() + items.norm()) / self.sizes.items
+        norm = torch.linalg.vector_norm
+        norms = (norm(users) + norm(items)) / self.sizes.items
         found = [whole.index_select(0, nodes)]
         own = nodes[nodes < self.sizes.items]
         if self.options.modal_weight:
