@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
+from hasten.ops.triton.choice import uses_triton
 
 #: scores held at once: few GEMM calls, and still in a CPU's third-level cache
 CHUNK_BYTES_CPU = 8 << 20
@@ -53,11 +54,16 @@ def one_to_many_loss(
     gradient that the loss will receive. The result does not depend on it; if it is right, the
     backward pass saves a pass over the gradients.
     """
-    if chunk_bytes is None:
-        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
+    if chunk_bytes is None:
+        if uses_triton("1-n", x, x.shape[1], dtype):
+            from hasten.ops.triton.one_to_many import one_to_many  # noqa: PLC0415
+
+            largest = residual_scale(dtype)
+            return one_to_many(x, blocks, row, item, bias, smoothing, dtype, largest)
+        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     order = torch.argsort(item, stable=True)
     pass_ = _Pass(x, blocks, row[order], item[order], bias, smoothing, scale, chunk_bytes, dtype)
     result: Tensor = _OneToMany.apply(pass_, x, bias, *blocks)  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hasten.ops.triton.tiles import Targets, Tiling, is_target, load_rows
+from hasten.ops.triton.tiles import Part, Scores, is_target, load_rows
 
 
 @dataclass(frozen=True)
@@ -84,27 +84,35 @@ def _gradient(
         tl.store(bias_out + rows, bias_total, mask=inside)
 
 
-def gradient(
-    x: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    targets: Targets,
-    residuals: Residuals,
-    tiling: Tiling,
-    of_table: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """The gradient of x [T, D], or those of the table [N, D] and the bias [N], in float32.
+def gradients(
+    scores: Scores, residuals: Residuals, grad_loss: Tensor
+) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+    """The gradients of x [T, D], the bias [N] and the blocks [N_i, D], each in its type."""
+    factor = grad_loss / residuals.scale
+    of_x = torch.zeros_like(scores.x, dtype=torch.float32)
+    of_bias, of_tables = [], []
+    for part in scores.parts:
+        of_x += _sums(scores, part, residuals, of_table=False)[0]
+        of_table, of_part = _sums(scores, part, residuals, of_table=True)
+        of_tables.append(of_table.mul_(factor).to(part.dtype))
+        if part.bias is not None and of_part is not None:
+            of_bias.append(of_part.mul_(grad_loss).to(part.bias.dtype))
+    return of_x.mul_(factor).to(scores.dtype), torch.cat(of_bias) if of_bias else None, of_tables
 
-    That of x or the table is multiplied by ``residuals.scale``.
-    """
+
+def _sums(
+    scores: Scores, part: Part, residuals: Residuals, of_table: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Sums of residuals and rows for each row of x, or of the table and then of the bias too."""
+    x, table, tiling, targets = scores.x, part.table, scores.tiling, part.targets
     own, other = (table, x) if of_table else (x, table)
     own_tiles = tiling.tiles(len(own))
     splits, each = tiling.split(own_tiles, tiling.tiles(len(other)))
     sums = x.new_empty(splits, *own.shape, dtype=torch.float32)
-    wants_bias = of_table and bias is not None
+    wants_bias = of_table and part.bias is not None
     bias_sums = sums.new_empty(splits, len(own)) if wants_bias else None
     _gradient[(own_tiles, splits)](
-        own, other, bias, targets.item, targets.query, targets.starts,
+        own, other, part.bias, targets.item, targets.query, targets.starts,
         residuals.lse, residuals.counts, residuals.scale, sums, bias_sums,
         len(own), len(other), tiling.tiles(len(table)), each, residuals.share, residuals.hit,
         OF_TABLE=of_table, **tiling.options,

@@ -10,7 +10,6 @@ operands of the matrix products have a lower precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hasten.ops.triton.catalogue_gradients import Residuals, gradient
-from hasten.ops.triton.tiles import Targets, Tiling, is_target, load_rows
+from hasten.ops.triton.catalogue_gradients import Residuals, gradients
+from hasten.ops.triton.tiles import Scores, is_target, load_rows
 
 
 @triton.jit
@@ -88,58 +87,30 @@ class _CrossEntropy(torch.autograd.Function):
         block: int | None,
         *blocks: Tensor,
     ) -> Tensor:
-        tiling = Tiling.of(x, dtype, block)
-        low = x.to(dtype).contiguous()
-        tables = [table.to(dtype).contiguous() for table in blocks]
-        firsts = [0, *accumulate(map(len, blocks))]
-        lse_parts, picked_parts, targets = [], [], []
-        splits, each = 1, 1
-        for table, first in zip(tables, firsts, strict=False):
-            here = Targets.build(target, query, len(x), first, len(table), tiling)
-            own = tiling.tiles(len(x))
-            splits, each = tiling.split(own, tiling.tiles(len(table)))
-            lse, picked = x.new_empty(2, splits, len(x), dtype=torch.float32).unbind()
-            _log_sum_exp[(own, splits)](
-                low, table, None if bias is None else bias[first:],
-                here.item, here.query, here.starts, lse, picked,
-                len(x), len(table), each, **tiling.options,
+        scores = Scores.build(x, blocks, bias, target, query, dtype, block)
+        lse_parts, picked_parts = [], []
+        for part in scores.parts:
+            grid, each = part.split(scores.tiling, len(x))
+            lse, picked = x.new_empty(2, grid[1], len(x), dtype=torch.float32).unbind()
+            _log_sum_exp[grid](
+                scores.x, part.table, part.bias,
+                part.targets.item, part.targets.query, part.targets.starts, lse, picked,
+                len(x), len(part.table), each, **scores.tiling.options,
             )  # fmt: skip
             lse_parts.append(lse)
             picked_parts.append(picked)
-            targets.append(here)
         lse = torch.logsumexp(torch.cat(lse_parts), 0)
-        scale = lse.new_full((1,), residual_scale)
-        counts = None
+        scale, counts = lse.new_full((1,), residual_scale), None
         if query is not None:
             ones = lse.new_ones(len(query))
             counts = torch.zeros_like(lse).index_add_(0, query, ones)  # bincount would wait
             if residual_scale != 1:
                 scale /= counts.max().clamp(min=1)
-        ctx.targets, ctx.tiling, ctx.dtypes = targets, tiling, (x.dtype, [b.dtype for b in blocks])
-        ctx.save_for_backward(low, bias, lse, counts, scale, *tables)
+        ctx.scores, ctx.residuals = scores, Residuals(lse, counts, 0.0, 1.0, scale)
         weighted = lse if counts is None else lse * counts
         return weighted.sum() - torch.cat(picked_parts).sum()
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        low, bias, lse, counts, scale, *tables = ctx.saved_tensors
-        residuals = Residuals(lse, counts, 0.0, 1.0, scale)
-        factor = grad_loss / scale
-        x_dtype, table_dtypes = ctx.dtypes
-        grad_x, grad_bias, grad_tables = torch.zeros_like(low, dtype=torch.float32), [], []
-        firsts = [0, *accumulate(map(len, tables))]
-        for table, first, targets, dtype in zip(
-            tables, firsts, ctx.targets, table_dtypes, strict=False
-        ):
-            part = None if bias is None else bias[first : first + len(table)]
-            args = low, table, part, targets, residuals, ctx.tiling
-            grad_x += gradient(*args, of_table=False)[0]
-            of_table, of_part = gradient(*args, of_table=True)
-            grad_tables.append(of_table.mul_(factor).to(dtype))
-            if of_part is not None:
-                grad_bias.append(of_part)
-        of_bias = None
-        if bias is not None:
-            of_bias = (torch.cat(grad_bias) * grad_loss).to(bias.dtype)
-        of_x = grad_x.mul_(factor).to(x_dtype)
-        return (of_x, of_bias, None, None, None, None, None, *grad_tables)
+        of_x, of_bias, of_tables = gradients(ctx.scores, ctx.residuals, grad_loss)
+        return of_x, of_bias, None, None, None, None, None, *of_tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -104,6 +105,60 @@ class Targets:
         tile, order = torch.sort(tile, stable=True)
         starts = torch.searchsorted(tile, torch.arange(tiles + 1, device=tile.device))
         return cls(local[order], query[order], starts)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block of the catalogue in the type of the products, its biases and its targets.
+
+    dtype: of the block itself, and of its gradient.
+    """
+
+    table: Tensor
+    dtype: torch.dtype
+    bias: Tensor | None
+    targets: Targets
+
+    def split(self, tiling: Tiling, queries: int) -> tuple[tuple[int, int], int]:
+        """The grid of a kernel that owns tiles of queries, and the tiles that a program visits."""
+        own = tiling.tiles(queries)
+        splits, each = tiling.split(own, tiling.tiles(len(self.table)))
+        return (own, splits), each
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The factors of the scores ``x eᵀ + b`` of all queries and catalogue rows.
+
+    x: [T, D] in the type of the products. dtype: of x itself, and of its gradient.
+    """
+
+    x: Tensor
+    dtype: torch.dtype
+    parts: Sequence[Part]
+    tiling: Tiling
+
+    @classmethod
+    def build(
+        cls,
+        x: Tensor,
+        blocks: Sequence[Tensor],
+        bias: Tensor | None,
+        item: Tensor,
+        query: Tensor | None,
+        dtype: torch.dtype,
+        block: int | None,
+    ) -> Scores:
+        """Cut stacked blocks [N_i, D]. item, query, block: see Targets and Tiling."""
+        tiling = Tiling.of(x, dtype, block)
+        parts, first = [], 0
+        for rows in blocks:
+            stop = first + len(rows)
+            targets = Targets.build(item, query, len(x), first, len(rows), tiling)
+            biases = None if bias is None else bias[first:stop]
+            parts.append(Part(rows.to(dtype).contiguous(), rows.dtype, biases, targets))
+            first = stop
+        return cls(x.to(dtype).contiguous(), x.dtype, parts, tiling)
 
 
 @triton.jit
