@@ -69,6 +69,7 @@ docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m experiments.summary
 	@$(BIN)/python -m experiments.recipes
 	@$(BIN)/python -m experiments.quality
+	@$(BIN)/python -m tests.device.table --render
 	@$(BIN)/python -m scripts.check_figures
 
 mps-check: $(DEVELOPMENT) ## HGT on an Apple GPU beside the CPU: losses, seconds, memory

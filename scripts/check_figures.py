@@ -26,7 +26,7 @@ from experiments.summary import load_configurations
 from scripts.page_figures import blocks, records_of, sections
 
 #: pages that are records themselves, or written from records or from the configuration
-_SKIPPED = {"lab-log.md", "configuration.md", "experiments.md", "benchmarks.md"}
+_SKIPPED = {"lab-log.md", "configuration.md", "devices.md", "experiments.md", "benchmarks.md"}
 #: what a figure may be given in, and the numbers of a record that this is likely for: minutes and
 #: hours, thousands, MB, GB, MiB and GiB, per cent, milliseconds
 _UNITS = (

@@ -7,6 +7,7 @@ from experiments.summary import main as experiments
 from scripts.annotated_tree import main as trees
 from scripts.check_figures import main as figures
 from scripts.configuration_reference import main as configuration
+from tests.device.table import main as devices
 
 
 def test_configuration_reference_is_current():
@@ -31,6 +32,10 @@ def test_recipes_are_current():
 
 def test_the_table_of_quality_is_current():
     assert quality(["--check"]) == 0
+
+
+def test_the_table_of_devices_is_current():
+    assert devices(["--check"]) == 0
 
 
 def test_figures_of_the_pages_are_in_the_records_beside_them():

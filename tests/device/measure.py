@@ -9,18 +9,21 @@ from hasten.config_loading.build import build_config
 from hasten.evaluation.ranker import evaluate
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
-from tests.contract.cases import ModelCase
-from tests.device.recorder import Recorder, recording
+from tests.contract.cases import CASES, ModelCase
+from tests.device.recorder import Recorder, difference, recording
 
 #: batches in which a model of the contract suite is measured
 SETTINGS = {"training.batch_size": 16}
+
+#: one case of every model
+FIRST = {case.model: case for case in reversed(CASES)}
 
 
 def measure(case: ModelCase, device: torch.device) -> dict[str, Recorder]:
     """The recordings of a model by their names; phases' names come first where there are several.
 
-    begin: of the second epoch; step, next: its first two; end: of the epoch;
-    evaluation: all of validation, which is one batch at this size.
+    step, next: the second and the third step of an epoch; end, begin: its end and the begin of the
+    next one; evaluation: of all of validation, which is one batch at this size.
     """
     settings = {**SETTINGS, **case.settings} if case.trains else case.settings
     config = build_config(case.model, None, None, (), settings)
@@ -42,14 +45,24 @@ def measure(case: ModelCase, device: torch.device) -> dict[str, Recorder]:
         with recording():
             phase.start_epoch(0, 0)
             stepper(phase.plan(0, 0, 0), 1e-3)
+        for index, name in ((1, "step"), (2, "next")):
+            with recording() as found[prefix + name]:
+                stepper(phase.plan(0, 0, index % phase.steps()), 1e-3)
+        with recording() as found[f"{prefix}end"]:
+            phase.end_epoch(0, 0)
         with recording() as found[f"{prefix}begin"]:
             phase.start_epoch(0, 1)
-        for index, name in enumerate(("step", "next")):
-            with recording() as found[prefix + name]:
-                stepper(phase.plan(0, 1, index % phase.steps()), 1e-3)
-        with recording() as found[f"{prefix}end"]:
-            phase.end_epoch(0, 1)
     task, _ = ranking_tasks(data, config)
     with recording() as found["evaluation"]:
         evaluate(model, task, config.evaluation.metrics, device=device)
     return found
+
+
+def differing(found: dict[str, Recorder]) -> dict[str, str]:
+    """The phases (prefixes of names) whose two steps are not the same operations, and how.
+
+    Those steps cannot be captured in a graph and replayed.
+    """
+    prefixes = [name.removesuffix("step") for name in found if name.endswith("step")]
+    pairs = {each: (found[f"{each}step"], found[f"{each}next"]) for each in prefixes}
+    return {each: how for each, pair in pairs.items() if (how := difference(*pair)) is not None}

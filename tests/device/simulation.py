@@ -154,7 +154,7 @@ class _Stream:
 def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
     nothing = {"empty_cache", "reset_peak_memory_stats", "set_device"}
     nothing |= {"set_per_process_memory_fraction"}
-    properties = SimpleNamespace(name="simulated", total_memory=16 << 30, major=8, minor=0)
+    properties = SimpleNamespace(name="simulated", total_memory=16 << 30, major=7, minor=5)
     stream = _Stream()
     values = {
         "is_available": True,
@@ -162,6 +162,7 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
         "device_count": 1,
         "current_device": 0,
         "current_stream": stream,
+        "get_device_capability": (7, 5),  # below what kernels in Triton need
         "get_device_name": "simulated",
         "get_device_properties": properties,
         "max_memory_allocated": 0,

@@ -1,0 +1,59 @@
+"""Whole runs of every model on a simulated CUDA device: the command line's way, beside the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasten import api, run
+from hasten.influence.queries import Selection
+from hasten.influence.run import Options, compute_influence
+from hasten.testing import training_log
+from tests.contract.cases import ModelCase
+from tests.device.measure import FIRST
+from tests.device.recorder import recording
+from tests.device.simulation import simulated
+
+INFLUENCE = ("sasrec", "tisasrec", "conve", "distmult", "complex")
+
+#: what takes long and repeats itself
+SMALLER = {"hgt": {"model.layers": 1}, "conve": {"model.group": 64}, "mmgcn": {"model.layers": 1}}
+
+
+def train(case: ModelCase, device: str, out: Path) -> list[dict[str, Any]]:
+    """A run of an epoch that is resumed for a second one; the lines of its log with figures."""
+    settings = {**case.settings, **case.without_dropout, "device": device, "threads": 1}
+    if case.trains:
+        settings |= {
+            "training.epochs": 1,
+            "training.batch_size": 128,
+            **SMALLER.get(case.model, {}),
+        }
+    api.train(case.model, case.data, settings=settings, out=str(out), quiet=True)
+    if case.trains:
+        run.resume(out, changes={"training.epochs": 2}, quiet=True)
+    return [line for line in training_log(out) if line["kind"] != "event"]
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST.keys())
+def test_a_run_is_that_of_the_cpu(case, tmp_path):
+    """Training, evaluation, checkpoints and a resumed epoch, through the branches of CUDA."""
+    with simulated("cuda"), recording() as found:
+        ours = train(case, "cuda", tmp_path / "cuda")
+        if case.model in INFLUENCE:
+            selection, options = Selection(part="valid", limit=2), Options(topk=3)
+            rows = compute_influence(
+                tmp_path / "cuda", selection, options, device="cuda", quiet=True
+            )
+            assert rows.table.num_rows >= 6
+    assert not found.mistakes
+    assert found.kernels
+    theirs = train(case, "cpu", tmp_path / "cpu")
+    assert [line["kind"] for line in ours] == [line["kind"] for line in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        if one["kind"] == "train" and case.trains:
+            assert one[case.loss] == pytest.approx(other[case.loss], rel=1e-3)
+        if one["kind"] == "valid" and not case.trains:
+            assert one[case.metric] == pytest.approx(other[case.metric], rel=1e-6)
