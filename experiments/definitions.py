@@ -55,6 +55,15 @@ def _sequences() -> Iterable[Experiment]:
     yield from seeds(
         "tisasrec-mhc-static-beauty-ce", "tisasrec", "beauty", best, question, also=_BEAUTY
     )
+    # the settings of Beauty elsewhere, not tuned: without times (Home), long histories (ml-1m)
+    for data in ("home", "ml-1m"):
+        options, question = "--recipe beauty/minute", "settings-of-beauty"
+        yield from seeds(f"sasrec-{data}-as-beauty", "sasrec", data, options, question)
+        # with two blocks, which is where streams mix
+        question = "hyper-connections-as-beauty"
+        for name, some in (("plain", ""), ("mhc", "--set model.residual=mhc"), ("static", static)):
+            deep = f"{options} --set model.blocks=2 {some}"
+            yield from seeds(f"sasrec-{name}-{data}-as-beauty", "sasrec", data, deep, question)
     # the same twenty epochs with a falling learning rate for every model of a comparison
     yield from by_recipe("sasrec", "ml-1m", "20-epochs", "20-epochs", also=_ML1M)
     yield from by_recipe("tisasrec", "ml-1m", "20-epochs", "20-epochs", also=_ML1M)
