@@ -260,7 +260,7 @@ def _defaults() -> Iterable[Experiment]:
         ]
         if recipe.name == "best" and len(files) + 1 < len(recipe.configuration):
             yield from seeds(
-                f"{recipe.model}-{recipe.data}-defaults",
+                f"{recipe.model}-{recipe.data}-as-it-comes",
                 recipe.model,
                 recipe.data,
                 " ".join(files),

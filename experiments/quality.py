@@ -76,7 +76,7 @@ def as_it_comes(recipe: Recipe, metric: str, records: Records) -> str:
     """The figure of the model without options, linked to its record, or "not measured"."""
     if all(key.startswith("data.") or key == "evaluation.metrics" for key in recipe.configuration):
         return figure(recipe.expected[metric])
-    name = f"{recipe.model}-{recipe.data}-defaults"
+    name = f"{recipe.model}-{recipe.data}-as-it-comes"
     found = measured(records.get(name, ()))
     if len(found.get("seeds", ())) < ENOUGH or metric not in found["expected"]:
         return "not measured"

@@ -35,7 +35,9 @@ HEAD = """# Configuration reference
 Set a key in a YAML file (`--config FILE`), with `--set key=value`, or with its flag if
 `hasten train --help` lists one. Flags and `--set` override the file, and the file overrides the
 defaults. The run folder keeps all values in `config.yaml`, and `hasten train --config` with that
-file repeats the run. Unknown keys are errors. `make docs` writes this page.
+file repeats the run. Some defaults of a model follow from the size of the data
+([rules](defaults.md)): `hasten data inspect DATA --model NAME` shows them, and `config.yaml`
+keeps them. A recipe sets all of them. Unknown keys are errors. `make docs` writes this page.
 """
 
 BOUNDS = {"Ge": ("ge", "≥"), "Gt": ("gt", ">"), "Le": ("le", "≤"), "Lt": ("lt", "<")}
@@ -61,6 +63,9 @@ def document() -> str:
         if model.defaults:
             values = ", ".join(f"`{_key(k)}` {_text(v)}" for k, v in model.defaults.items())
             lines += ["", f"Its own defaults: {values}."]
+        if model.defaults_from_data:
+            keys = ", ".join(f"`{key}`" for key in model.defaults_from_data)
+            lines += ["", f"Defaults that follow from the size of the data: {keys}."]
         fields = [(k, f) for k, f in model.Options.model_fields.items() if k != "name"]
         if fields:
             lines += ["", *_table(_rows((f"model.{key}", field) for key, field in fields))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from hasten.build import (
     load_data,
     ranking_tasks,
 )
+from hasten.config import RunConfig
 from hasten.data.splits import require_validation
 from hasten.data.store import describe_data, save_dataset, stored_files
+from hasten.data_defaults import with_data_defaults
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data, require_same_weights
@@ -25,14 +28,14 @@ from hasten.objectives.base import Phase
 from hasten.runs.environment import describe_environment
 from hasten.runs.run_folder import PLAN, RunFolder, remove_run
 from hasten.training.precision import refuse_emulated_fp16
-from hasten.training.resolve_config import ResolvedConfig
+from hasten.training.resolve_config import resolve_config
 from hasten.training_run import RunSetup
 
 
 @contextmanager
 def new_run(
     processes: Processes,
-    resolved: ResolvedConfig,
+    config: RunConfig,
     table: object | None,
     quiet: bool,
     begin: float,
@@ -45,12 +48,16 @@ def new_run(
     refit: a refit follows, so require a validation part. plan: what was predicted for the run.
     overwrite: delete the run that ``config.out`` holds, after everything else has been checked.
     """
-    config, device = resolved.config, processes.device
+    device = processes.device
     refuse_emulated_fp16(config.training, device)
     dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
     if refit:  # fail before anything is trained
         processes.run_on_all_ranks("checking the split", lambda: require_validation(dataset))
     require_same_data(processes, dataset)
+    config, notes = with_data_defaults(config, dataset, processes.world)
+    resolved = resolve_config(config, processes)
+    resolved = replace(resolved, notes=(*notes, *resolved.notes))
+    config = resolved.config
     weights = initial_checkpoint(processes, config)
     prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
 

@@ -41,7 +41,7 @@ from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
 from hasten.training.epoch_report import Callback
-from hasten.training.resolve_config import ResolvedConfig, resolve_config
+from hasten.training.resolve_config import resolve_config
 from hasten.training_run import RunSetup, open_run
 
 #: subfolder of the run that retrains on train + validation
@@ -80,13 +80,11 @@ def train(
     tune_process()
     begin = time.perf_counter()
     with Processes.join(config.device, config.distributed) as processes:
-        resolved = resolve_config(config, processes)
-        config = resolved.config
         existing = _existing_run(processes, config.out, resume_auto)
         with _advice_to_repeat() if refit else nullcontext():
             if existing is None:
                 first = _train_new(
-                    processes, resolved, table, quiet, begin, refit, plan, overwrite, callbacks
+                    processes, config, table, quiet, begin, refit, plan, overwrite, callbacks
                 )
             elif refit and existing.name == _REFIT:  # restarted within the second run
                 done = RunFolder(existing.parent, None)
@@ -94,8 +92,9 @@ def train(
                     processes.run_on_rank0(lambda: done.read_json("metrics.json"))
                 )
             else:
-                changes = requested_changes(config.model_copy(update={"out": existing}))
-                given = (config, table) if resume_auto and not processes.restarts else None
+                wanted = resolve_config(config, processes).config
+                changes = requested_changes(config, wanted, existing)
+                given = (wanted, table) if resume_auto and not processes.restarts else None
                 first = _resume_joined(
                     processes, existing, None, changes, quiet, begin, given, callbacks=callbacks
                 )
@@ -108,7 +107,7 @@ def train(
                     f"the command with  --resume auto --out {first.run}"
                 )
             return first
-        return _refit(processes, resolved, table, quiet, first, plan)
+        return _refit(processes, table, quiet, first, plan)
 
 
 @contextmanager
@@ -124,7 +123,6 @@ def _advice_to_repeat() -> Iterator[None]:
 
 def _refit(
     processes: Processes,
-    resolved: ResolvedConfig,
     table: object | None,
     quiet: bool,
     first: Summary,
@@ -135,7 +133,7 @@ def _refit(
     if processes.run_on_rank0(lambda: RunFolder.holds_run(folder)):
         summary = _resume_joined(processes, folder, None, {}, quiet, begin)
     else:
-        config = resolved.config
+        config = load_config(first.run / "config.yaml")
         fitted = not Supports.of(load_model(config.model.name)).gradient_steps
         overrides = {} if fitted else {"epochs": first.best_epoch, "patience": None}
         config = config.model_copy(
@@ -145,8 +143,7 @@ def _refit(
                 "training": config.training.model_copy(update=overrides),
             }
         )
-        resolved = replace(resolved, config=config, warnings=())
-        summary = _train_new(processes, resolved, table, quiet, begin, plan=plan)
+        summary = _train_new(processes, config, table, quiet, begin, plan=plan)
     fields = ("epochs", "best_epoch", "valid", "test", "stopped_by")
     selection = {name: getattr(first, name) for name in fields}
     return replace(summary, selected={"run": str(first.run), **selection})
@@ -170,7 +167,7 @@ def _existing_run(processes: Processes, out: Path | None, resume_auto: bool) -> 
 
 def _train_new(
     processes: Processes,
-    resolved: ResolvedConfig,
+    config: RunConfig,
     table: object | None,
     quiet: bool,
     begin: float,
@@ -180,8 +177,8 @@ def _train_new(
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Start a new run. refit: a refit follows, so require a validation part."""
-    config, device = resolved.config, processes.device.type
-    with new_run(processes, resolved, table, quiet, begin, refit, plan, overwrite) as setup:
+    device = processes.device.type
+    with new_run(processes, config, table, quiet, begin, refit, plan, overwrite) as setup:
         path = setup.folder.path
         try:
             return _run(replace(setup, callbacks=callbacks), None)

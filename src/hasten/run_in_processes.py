@@ -28,7 +28,7 @@ def train_in_processes(
     """
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "config.yaml"
-        file.write_text(config_text(config), encoding="utf-8")
+        file.write_text(config_text(config, given=True), encoding="utf-8")
         arguments = ["train", "--config", str(file), "--json"]
         arguments += ["--out", str(config.out)] if config.out is not None else []
         arguments += ["--resume", "auto"] if resume_auto else []

@@ -307,3 +307,11 @@ def test_help_imports_nothing_slow():
         "slow = {'torch', 'numpy', 'pyarrow'} & set(sys.modules); assert not slow, slow"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_inspect_shows_the_defaults_that_follow_from_the_size(ratings, capsys):
+    code, found, said = run(capsys, "inspect", ratings, "--model", "bprmf")
+    assert code == 0
+    assert found["defaults"]["model.sampling"] == "interactions"
+    assert "Defaults of bprmf: " in said
+    assert "chosen by the size of the data (3 users, 5 items" in said

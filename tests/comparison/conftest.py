@@ -13,7 +13,7 @@ EVENTS = "user_id,item_id,timestamp\n" + "".join(
     f"user{u},item{(u + step) % 15},{100 + step}\n" for u in range(30) for step in range(8)
 )
 SMALL = {"model.width": 8, "model.max_length": 10, "model.dropout": 0.1, "threads": 1}
-QUICK = {**SMALL, "epochs": 3, "batch_size": 10, "lr": 0.01}
+QUICK = {**SMALL, "epochs": 3, "batch_size": 10, "lr": 0.01, "training.schedule": "constant"}
 
 
 @pytest.fixture(scope="session")

@@ -494,7 +494,7 @@ def test_a_value_that_repeats_the_default_is_accepted() -> None:
 def test_an_option_without_the_one_it_needs_is_refused(changes: dict[str, Any], needs: str) -> None:
     with pytest.raises(ConfigurationError, match=f"has no effect: it needs {needs}"):
         build_config(
-            "tisasrec",
+            "bprmf" if "training.min_lr" in changes else "tisasrec",
             flags={**changes, "training.clip_norm": None}
             if "training.clip_norm_type" in changes
             else changes,
@@ -503,7 +503,8 @@ def test_an_option_without_the_one_it_needs_is_refused(changes: dict[str, Any], 
 
 def test_the_configuration_of_an_existing_run_is_loaded_whatever_it_says(tmp_path: Path) -> None:
     config = build_config("distmult")
-    accepted = config.training.model_copy(update={"recompute": True, "min_lr": 0.1})
+    without_effect = {"recompute": True, "min_lr": 0.1, "schedule": "constant"}
+    accepted = config.training.model_copy(update=without_effect)
     file = tmp_path / "config.yaml"
     file.write_text(config_text(config.model_copy(update={"training": accepted})))
     loaded = load_config(file)

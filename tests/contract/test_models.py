@@ -90,8 +90,8 @@ def test_trains_and_reports(case, trained):
 
 @each_trained
 def test_learns_what_is_planted(case, tmp_path):
-    usual = {"training.epochs": 30, "training.lr": 1e-2, "checkpoint.every": 60}
-    usual["evaluation.every"] = 60
+    usual = {"training.epochs": 30, "training.lr": 1e-2, "training.schedule": "constant"}
+    usual |= {"checkpoint.every": 60, "evaluation.every": 60}
     settings = {**usual, **case.planted, **case.without_dropout}
     result = train(case, tmp_path / "run", **{k.replace(".", "__"): v for k, v in settings.items()})
     lines = [r for r in training_log(tmp_path / "run") if r["kind"] == "train"]
@@ -155,6 +155,7 @@ def test_resumes_exactly_at_any_step(case, epochs, tmp_path):
 @each_trained
 def test_micro_batches_change_nothing(case, tmp_path):
     off = {k.replace(".", "__"): v for k, v in case.without_dropout.items()}
+    off["training__lr"] = 1e-3
     train(case, tmp_path / "1", **off)
     for parts in case.layouts:
         train(case, tmp_path / str(parts), training__accumulate=parts, **off)

@@ -28,7 +28,7 @@ def test_every_recipe_is_an_experiment_and_so_are_the_defaults():
     known = {(e.configuration, e.model, e.data) for e in EXPERIMENTS}
     assert {(r.records, r.model, r.data) for r in recipes()} <= known
     comparable = {(r.model, r.data) for r in recipes() if r.name == "best" and r.model != "degree"}
-    assert {(m, d) for _, m, d in known if f"{m}-{d}-defaults" in {c for c, _, _ in known}} == (
+    assert {(m, d) for _, m, d in known if f"{m}-{d}-as-it-comes" in {c for c, _, _ in known}} == (
         comparable
     )
 
@@ -43,7 +43,7 @@ def test_every_quality_row_of_the_readme_has_a_recipe():
         recipe = find_recipe(name, key.strip("`"))
         assert DATA[recipe.data] == data
         assert shown in {figure(value) for value in recipe.expected.values()}
-        linked = r"\[\.\d{4} ± \.\d{4}\]\(docs/experiments.md#[\w-]+-defaults\)"
+        linked = r"\[\.\d{4} ± \.\d{4}\]\(docs/experiments.md#[\w-]+-as-it-comes\)"
         assert re.fullmatch(rf"not measured|\.\d{{4}}( ± \.\d{{4}})?|{linked}", usual)
         assert seeds.startswith(str(len(recipe.seeds)))
         assert ("provisional" in seeds) == (len(recipe.seeds) < 3)
@@ -63,7 +63,7 @@ def test_what_was_measured_comes_from_the_records():
 def test_a_figure_as_it_comes_needs_three_seeds():
     recipe = find_recipe("sasrec", "beauty/best")
     runs = load_configurations(RESULTS)["sasrec-beauty-ce"]
-    name = "sasrec-beauty-defaults"
+    name = "sasrec-beauty-as-it-comes"
     assert as_it_comes(recipe, "ndcg@10", {}) == "not measured"
     assert as_it_comes(recipe, "ndcg@10", {name: runs[:2]}) == "not measured"
     linked = f"[{figure(recipe.expected['ndcg@10'])}](docs/experiments.md#{name})"

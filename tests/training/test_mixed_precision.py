@@ -20,7 +20,13 @@ from tests.contract.cases import graph, sequences
 from tests.training.test_memory_recovery import failing
 
 CULPRIT = "final_norm.culprit"
-USUAL = {"training.batch_size": 8, "training.epochs": 3, "device": "cpu", "threads": 1}
+USUAL = {
+    "training.batch_size": 8,
+    "training.epochs": 3,
+    "training.schedule": "constant",
+    "device": "cpu",
+    "threads": 1,
+}
 SMALL = {"model.width": 16, "model.max_length": 12}
 
 

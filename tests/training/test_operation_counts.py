@@ -39,7 +39,7 @@ EXPECTED = {
     "mmgcn": (406, 1, 2),
     "dragon": (189, 1, 2),
     "conve": (918, 24, 2),
-    "distmult": (76, 3, 0),
+    "distmult": (69, 3, 0),
     "hgt": (1292, 132, 0),
 }
 

@@ -19,7 +19,7 @@ CASES = [
     ("sasrec", {}, 0.6),
     ("tisasrec", {}, 0.6),
     ("conve", {}, 0.6),
-    ("kgat", {"model.kg_batch_size": 256}, 0.7),
+    ("kgat", {"model.kg_batch_size": 256, "model.layers": [64, 32, 16]}, 0.7),
     ("mmgcn", {}, 0.6),
     ("dragon", {}, 0.7),
     ("hgt", _HGT, 0.6),

@@ -35,6 +35,7 @@ SMALL = {
     "model.width": 16,
     "model.max_length": 12,
     "training.batch_size": 8,
+    "training.schedule": "constant",
     "device": "cpu",
     "threads": 1,
 }

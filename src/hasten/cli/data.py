@@ -16,7 +16,7 @@ from hasten.cli.options import argument, option, switch
 from hasten.errors import UsageError
 
 if TYPE_CHECKING:
-    from hasten.config import AnyDataOptions
+    from hasten.config import AnyDataOptions, RunConfig
     from hasten.data.tables import AnyDataset
 
 app = typer.Typer(help="List, inspect, check, fetch and make data sets.")
@@ -43,8 +43,8 @@ _MODEL = option("NAME", "Read the data as this model does; default: by content."
 
 def _load(
     path: str | None, form: str | None, sets: list[str] | None, model: str | None
-) -> tuple[AnyDataOptions, AnyDataset]:
-    """The options and the data, for a model, or by the kind of content."""
+) -> tuple[AnyDataOptions, AnyDataset, RunConfig | None]:
+    """The options and the data, for a model with its configuration, or by the kind of content."""
     from hasten.config import AnyDataOptions  # noqa: PLC0415 - brings pydantic
     from hasten.config_loading.build import build_config, data_options  # noqa: PLC0415
     from hasten.data.detect import load_any  # noqa: PLC0415 - slow to import
@@ -59,10 +59,10 @@ def _load(
     if found.path is None and found.train is None:
         raise UsageError("no data are named: give PATH, or --set data.train=FILE ...")
     if config is None:
-        return found, load_any(found, 0)
+        return found, load_any(found, 0), None
     from hasten.build import load_data  # noqa: PLC0415 - brings torch
 
-    return found, load_data(config, None)
+    return found, load_data(config, None), config
 
 
 @app.command("list", cls=options.Command)
@@ -115,7 +115,8 @@ def inspect(
         raise UsageError(f"{write} exists already")
     from hasten.data.overview import inspect as look  # noqa: PLC0415 - slow to import
 
-    found = look(*_load(path, format, sets, model))
+    data, dataset, config = _load(path, format, sets, model)
+    found = look(data, dataset)
     for file in found.files:
         _show_file(file)
     if len(found.readings) > 1:
@@ -129,6 +130,13 @@ def inspect(
         output.say("ratings: " + ", ".join(f"{k} {v:.4g}" for k, v in found.ratings.items()))
     if found.times is not None:
         output.say(f"times: {found.times['first']} to {found.times['last']}")
+    defaults: dict[str, Any] = {}
+    if config is not None:
+        from hasten.data_defaults import data_defaults, describe_defaults  # noqa: PLC0415
+
+        defaults = data_defaults(config, dataset)
+        if defaults:
+            output.say(f"Defaults of {model}: {describe_defaults(defaults, dataset)}")
     if found.settings:
         output.say("Explicit options for the same result:")
         output.say(
@@ -141,7 +149,7 @@ def inspect(
         write.write_text(text, encoding="utf-8")
         output.say(f"written: {write} (hasten train MODEL --config {write})")
     if json:
-        output.write_json(found.to_json())
+        output.write_json(found.to_json() | {"defaults": defaults})
 
 
 def _quoted(settings: Mapping[str, Any], flags: list[str]) -> list[str]:
@@ -190,7 +198,7 @@ def check(
     from hasten.data.store import describe_data  # noqa: PLC0415 - slow to import
 
     started = time.perf_counter()
-    _, dataset = _load(path, format, sets, model)
+    _, dataset, _ = _load(path, format, sets, model)
     seconds = time.perf_counter() - started
     found = describe_data(dataset)
     counts = found["counts"]

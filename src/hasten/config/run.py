@@ -219,6 +219,17 @@ class RunConfig(Section):
         None, description="run or checkpoint to load initial weights from"
     )
 
+    def gives(self, key: str) -> bool:
+        """Whether a dotted key was given. A recipe gives all keys: it is a complete set."""
+        section, _, name = key.rpartition(".")
+        holder = getattr(self, section) if section else self
+        return self.recipe is not None or name in holder.model_fields_set
+
+    def given(self, key: str, default: Any) -> Any:
+        """The value of a dotted key of a section if it was given, else ``default``."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name) if self.gives(key) else default
+
 
 class ModelOptions(Section):
     """Base class of all model options."""

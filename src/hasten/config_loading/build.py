@@ -1,6 +1,7 @@
 """Merge files and flags into one validated configuration.
 
-Precedence: defaults < the model's defaults < the recipe < ``evaluation.like`` < the YAML file <
+Precedence: defaults < the model's defaults (those that follow from the size of the data are chosen
+later, see :mod:`hasten.data_defaults`) < the recipe < ``evaluation.like`` < the YAML file <
 ``--set key.path=value`` < flags. All unknown keys and wrong values are reported together, each with
 where it was given and what is allowed.
 """
@@ -89,9 +90,10 @@ def _draft(
     entries = [*from_file, *set_entries(sets)]
     chosen, entries = _choose_model(model, entries)
     draft = Draft(known_keys(chosen.Options, data_options_of(chosen)), known_keys(None))
-    for name, value in chosen.defaults.items():
-        key = name if "." in name else f"training.{name}"
-        draft.put(Entry(key, value, f"default of {chosen.name}"))
+    draft.put_defaults(
+        Entry(name if "." in name else f"training.{name}", value, f"default of {chosen.name}")
+        for name, value in chosen.defaults.items()
+    )
     given = [*entries, *([Entry("data.path", Quoted(data), "DATA")] if data is not None else [])]
     named = {entry.key: entry.value for entry in given}
     repeated = named.get("recipe")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -33,9 +33,18 @@ class Draft:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.wrong: list[str] = []
+        #: keys whose value is the default of the model
+        self.usual: set[str] = set()
+
+    def put_defaults(self, entries: Iterable[Entry]) -> None:
+        """Set the defaults of the model, which do not count as given."""
+        for entry in entries:
+            self.put(entry)
+            self.usual.add(entry.key)
 
     def put(self, entry: Entry) -> None:
         """Set one value, overriding an earlier one; unknown keys are recorded as errors."""
+        self.usual.discard(entry.key)
         parent, _, last = entry.key.rpartition(".")
         if entry.key in self.placed:
             self.values[entry.key] = self.placed[entry.key].fit(entry.value, entry.place)
@@ -87,6 +96,9 @@ class Draft:
             self._check_metrics(found.evaluation.metrics)
         self._refuse()
         assert found is not None
+        for key in self.usual:
+            section, _, name = key.rpartition(".")
+            getattr(found, section).model_fields_set.discard(name)
         return found
 
     def _refuse_others(self, model: str) -> None:

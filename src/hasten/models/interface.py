@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hasten.config import ModelOptions, TrainingOptions
+from hasten.config import ModelOptions, RunConfig, TrainingOptions
 from hasten.data.graph.node_types import NodeTypes, type_sizes
 from hasten.data.tables import AnyDataset, KnowledgeGraph
+from hasten.models.data_size import DataSize
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.ranking.scorer import Scorer
@@ -83,6 +84,8 @@ class Model(nn.Module, ABC):
     #: defaults that differ from the general ones: keys of ``training``, as {"lr": 1e-3}, or full
     #: keys of other sections, as {"evaluation.metrics": ("mrr",)}
     defaults: ClassVar[Mapping[str, Any]] = {}
+    #: the keys that :meth:`defaults_for` chooses
+    defaults_from_data: ClassVar[tuple[str, ...]] = ()
     #: the built-in sample to train on if no data are given
     sample: ClassVar[str]
     #: which options have an effect on the model; the others are errors
@@ -102,6 +105,14 @@ class Model(nn.Module, ABC):
     def __init__(self, options: Any, sizes: Sizes) -> None:
         super().__init__()
         self.options, self.sizes = options, sizes
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> Mapping[str, Any]:
+        """Defaults that follow from the size of the data, by dotted key.
+
+        They apply to keys that were left out: ``config.given(key, default)`` tells what was given.
+        """
+        return {}
 
     @abstractmethod
     def scorer(self, queries: Any) -> Scorer:

@@ -91,7 +91,7 @@ def plan_run(config: RunConfig, runs: Path | None = None) -> Plan:
     try:
         with signals, tempfile.TemporaryDirectory(prefix="hasten-plan-") as scratch:
             file, folder = Path(scratch) / "config.yaml", Path(scratch) / "run"
-            file.write_text(config_text(config), encoding="utf-8")
+            file.write_text(config_text(config, given=True), encoding="utf-8")
             command = [sys.executable, "-m", "hasten.planning", str(file), str(folder)]
             with signals.immediate():  # a signal kills the probe
                 ended = subprocess.run(  # noqa: S603 - this program itself

@@ -26,7 +26,6 @@ from hasten.planning.memory_parts import MemoryParts, SavedActivations
 from hasten.runs.environment import peak_memory_bytes, reset_peak_memory
 from hasten.runs.progress import Progress
 from hasten.training.memory import peak_bytes, reset_peak
-from hasten.training.resolve_config import resolve_config
 from hasten.training.trainer import Trainer
 from hasten.training_run import TrainingRun, open_run
 
@@ -61,13 +60,12 @@ def probe(config: RunConfig, folder: Path) -> dict[str, Any]:
     checkpoint = config.checkpoint.model_copy(update={"every_steps": None, "every_minutes": None})
     update = {"out": folder, "training": training_options, "checkpoint": checkpoint}
     config = config.model_copy(update=update)
-    with Processes.join(config.device, config.distributed) as processes:
-        resolved = resolve_config(config, processes)
-        with (
-            new_run(processes, resolved, None, quiet=True, begin=begin) as setup,
-            open_run(setup, None) as training,
-        ):
-            return _measure(training, libraries)
+    with (
+        Processes.join(config.device, config.distributed) as processes,
+        new_run(processes, config, None, quiet=True, begin=begin) as setup,
+        open_run(setup, None) as training,
+    ):
+        return _measure(training, libraries)
 
 
 def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:

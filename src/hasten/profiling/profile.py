@@ -20,6 +20,7 @@ from hasten.build import (
 )
 from hasten.config import RunConfig
 from hasten.data.tables import AnyDataset
+from hasten.data_defaults import with_data_defaults
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data
@@ -58,11 +59,13 @@ def profile_step(config: RunConfig, table: object | None = None) -> dict[str, An
         config = with_sample(config)
     tune_process()
     with Processes.join(config.device, config.distributed) as processes:
-        config = resolve_config(config, processes).config
-        options, device = config.training, processes.device
-        refuse_emulated_fp16(options, device)
+        device = processes.device
+        refuse_emulated_fp16(config.training, device)
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_data(config, table))
         require_same_data(processes, dataset)
+        config, _ = with_data_defaults(config, dataset, processes.world)
+        config = resolve_config(config, processes).config
+        options = config.training
         prepare_torch(config.threads, options.deterministic, device, processes.launch)
         weights = initial_checkpoint(processes, config)
         model = processes.run_on_all_ranks(

@@ -34,19 +34,26 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def config_text(config: RunConfig) -> str:
-    """The configuration as YAML, without ``out``: a repeated run needs its own folder."""
+def config_text(config: RunConfig, *, given: bool = False) -> str:
+    """The configuration as YAML, without ``out``: a repeated run needs its own folder.
+
+    given: only the keys that were given, so that the reader chooses the defaults again.
+    """
     values = config.model_dump(mode="json") | {"out": None}
-    return "\n".join(_lines(config, values, "")) + "\n"
+    return "\n".join(_lines(config, values, "", given)) + "\n"
 
 
-def _lines(section: BaseModel, values: dict[str, Any], indent: str) -> list[str]:
+def _lines(
+    section: BaseModel, values: dict[str, Any], indent: str, only_given: bool = False
+) -> list[str]:
     lines: list[str] = []
     for key, field in type(section).model_fields.items():
         value = values[key]
         inner = getattr(section, key)
         if isinstance(inner, BaseModel) and isinstance(value, dict):
-            lines += ["", f"{indent}{key}:", *_lines(inner, value, indent + "  ")]
+            lines += ["", f"{indent}{key}:", *_lines(inner, value, indent + "  ", only_given)]
+            continue
+        if only_given and key != "name" and key not in section.model_fields_set:
             continue
         if field.description:
             lines.append(f"{indent}# {field.description}")

@@ -14,6 +14,7 @@ from hasten.config_loading.effects import refuse_without_effect
 from hasten.data.store import fingerprint
 from hasten.data.tables import AnyDataset
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError
+from hasten.registry import load_model
 from hasten.runs.checkpoint import (
     Checkpoint,
     checkpoint_name,
@@ -230,14 +231,19 @@ def with_changes(
     return found
 
 
-def requested_changes(config: RunConfig) -> dict[str, Any]:
-    """The options that differ from those of the run in ``config.out``, for ``--resume auto``."""
-    assert config.out is not None
-    saved = flat_options(load_config(config.out / "config.yaml").model_dump())
-    wanted = flat_options(config.model_dump())
+def requested_changes(given: RunConfig, resolved: RunConfig, run: Path) -> dict[str, Any]:
+    """The options that differ from those of the run, for ``--resume auto``.
+
+    A default that followed from the size of the data keeps its value in the run.
+    """
+    kept = load_model(given.model.name).defaults_from_data
+    saved = flat_options(load_config(run / "config.yaml").model_dump())
+    wanted = flat_options(resolved.model_dump())
     # the run may have been moved
     return {
-        name: value for name, value in wanted.items() if name != "out" and value != saved.get(name)
+        name: value
+        for name, value in wanted.items()
+        if name != "out" and value != saved.get(name) and (name not in kept or given.gives(name))
     }
 
 

@@ -31,7 +31,8 @@ def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
         notes.append(f"batch size {size}: {options.batch_size_per_device} for each process")
     elif world > 1:
         notes.append(f"batch size {size} over {world} processes, about {size / world:.4g} each")
-    changes["batch_size"] = size
+    if size != options.batch_size:
+        changes["batch_size"] = size
     if options.lr_scaling != "none":
         factor = world if options.lr_scaling == "linear" else math.sqrt(world)
         changes["lr"] = options.lr * factor

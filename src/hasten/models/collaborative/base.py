@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from hasten.config import TrainingOptions
+from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
+from hasten.models.data_size import STOPPING, DataSize, stopping
 from hasten.models.interface import Model
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase
@@ -34,7 +35,14 @@ class CollaborativeModel(InnerProductPairs, Model):
 
     reads = "pairs"
     sample = "library"
-    defaults = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 1024}
+    defaults = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 2048}
+    defaults_from_data: ClassVar[tuple[str, ...]] = (*STOPPING, "model.sampling")
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """Early stopping; short histories: every interaction once per epoch."""
+        sampling = "interactions" if size.mean_length < 30 else "users"
+        return {**stopping(config, size, size.interactions), "model.sampling": sampling}
 
     @abstractmethod
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:

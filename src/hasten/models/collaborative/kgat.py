@@ -54,13 +54,13 @@ _MOST = 0.8
 
 
 class KGATOptions(ModelOptions):
-    """Options of KGAT. The defaults are the paper's."""
+    """Options of KGAT."""
 
     name: Literal["kgat"] = "kgat"
     width: int = Field(64, ge=1, description="dimension D of entities and users")
     relation_width: int = Field(64, ge=1, description="dimension K of relations")
     layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64, 32, 16), min_length=1, description="width of each propagation layer"
+        (64,), min_length=1, description="width of each propagation layer (paper: 64,32,16)"
     )
     aggregator: Aggregator = Field(
         "bi-interaction", description="how a node and its neighbors are combined"
@@ -107,7 +107,7 @@ class KGAT(NodeVectorModel):
     summary = "graph attention over interactions and a knowledge graph (Wang et al. 2019)"
     reads = "facts"
     Options = KGATOptions
-    defaults = {**NodeVectorModel.defaults, "lr": 1e-4}
+    defaults = {**NodeVectorModel.defaults, "lr": 2e-3}
     supports = Supports(recompute=True)
 
     options: KGATOptions

@@ -46,6 +46,7 @@ class LightGCN(NodeVectorModel):
     name = "lightgcn"
     summary = "graph convolution: the mean of propagated embeddings (He et al. 2020)"
     Options = LightGCNOptions
+    defaults = {**NodeVectorModel.defaults, "lr": 5e-3}
 
     options: LightGCNOptions
 

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.config import RunConfig
+from hasten.models.data_size import LENGTH, SMALL_GRAPH, DataSize, run_length
 from hasten.models.knowledge_graph.base import (
     LOSS_DESCRIPTION,
     METRICS,
@@ -38,7 +41,7 @@ class BilinearOptions(FactorizedTripleOptions):
     """Options of the product models."""
 
     loss: Loss = Field("1vsall", description=LOSS_DESCRIPTION)
-    dropout: Rate = Field(0.3, description="dropout rate of the product of two embeddings")
+    dropout: Rate = Field(0.5, description="dropout rate of the product of two embeddings")
     n3: float = Field(
         0.0, ge=0, description="weight of the cubes of the embeddings of each triple (N3)"
     )
@@ -50,8 +53,26 @@ class BilinearOptions(FactorizedTripleOptions):
 class BilinearModel(FactorizedTripleModel):
     """``q(h, r) = compose(e_h, e_r)``, then dropout. A subclass defines :meth:`compose`."""
 
-    defaults = {"lr": 1e-3, "batch_size": 512, "evaluation.metrics": METRICS}
+    defaults = {"lr": 1e-3, "batch_size": 512, "schedule": "cosine", "evaluation.metrics": METRICS}
+    defaults_from_data = (*LENGTH, "training.lr", "training.batch_size", "model.loss")
     options: BilinearOptions
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """One answer per row of a small graph, else all answers of a query at once.
+
+        The learning rate is less for more triples, by their square root.
+        """
+        small = size.triples < SMALL_GRAPH
+        loss = config.given("model.loss", "1vsall" if small else "1-n-softmax")
+        examples = size.queries if loss.startswith("1-n") else 2 * size.triples
+        batch_size = config.given("training.batch_size", 256)
+        return {
+            **run_length(config, examples, 4000, (20, 100), batch_size),
+            "training.lr": float(f"{min(2e-2, (2 / max(1, size.triples)) ** 0.5):.1g}"),
+            "training.batch_size": batch_size,
+            "model.loss": loss,
+        }
 
     @staticmethod
     @abstractmethod

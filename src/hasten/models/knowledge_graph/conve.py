@@ -21,8 +21,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from hasten.config import TrainingOptions
+from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
+from hasten.models.data_size import (
+    AVERAGED,
+    SMALL_GRAPH,
+    DataSize,
+    averaged_length,
+    run_length,
+)
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
     METRICS,
@@ -107,8 +114,32 @@ class ConvE(FactorizedTripleModel):
         "batch_size": 128,
         "evaluation.metrics": METRICS,
     }
+    defaults_from_data = (
+        *AVERAGED,
+        "model.loss",
+        "training.batch_size",
+        "model.channels",
+        "model.group",
+        "model.input_dropout",
+        "model.feature_dropout",
+        "model.hidden_dropout",
+    )
 
     options: ConvEOptions
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """All answers of a query at once, and averaged weights.
+
+        A small graph gets small batches, fewer channels and less dropout.
+        """
+        small = size.triples < SMALL_GRAPH
+        values = (32, 16, 32, 0.0, 0.1, 0.3) if small else (128, 32, 128, 0.2, 0.4, 0.5)
+        keys = cls.defaults_from_data[len(AVERAGED) :]
+        return {
+            **averaged_length(5, run_length(config, size.queries, 0, (40, 40))),
+            **dict(zip(keys, ("1-n-softmax", *values), strict=True)),
+        }
 
     def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)

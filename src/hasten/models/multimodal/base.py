@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from hasten.config import TrainingOptions
+from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Modality
 from hasten.models.collaborative.base import PAIR_DEFAULTS, NodeVectorModel
+from hasten.models.data_size import STOPPING, DataSize, stopping
 from hasten.models.multimodal.modal_data import Constants, features_of
 from hasten.objectives.base import Phase
 from hasten.objectives.multimodal import MultimodalPhase
@@ -32,6 +33,12 @@ class FeatureModel(NodeVectorModel):
 
     reads = "features"
     sample = "gallery"
+    defaults_from_data = STOPPING
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """Early stopping."""
+        return stopping(config, size, size.interactions)
 
     def read_features(self, dataset: Dataset, training: TrainingOptions) -> None:
         """Take the data of the phases, and drop what was built of an earlier dataset."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
+from hasten.config import RunConfig
+from hasten.models.data_size import AVERAGED, DataSize, averaged_length, run_length
 from hasten.models.sequential.attention_options import AttentionOptions, residuals_of
 from hasten.models.sequential.base import SequentialModel
 from hasten.models.sequential.ligr_block import LiGRBlock
@@ -25,9 +27,21 @@ class AttentionModel(SequentialModel):
     passes its attention to :meth:`through_blocks`.
     """
 
-    defaults = {"betas": (0.9, 0.98), "clip_norm": 5.0}
+    defaults = {"lr": 2e-3, "schedule": "cosine", "betas": (0.9, 0.98), "clip_norm": 5.0}
+    defaults_from_data = (*AVERAGED, "model.max_length", "model.dropout")
     supports = Supports(recompute=True, compile=True)
     options: AttentionOptions
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> Mapping[str, Any]:
+        """About 4,200 steps; longer sequences and less dropout for long histories."""
+        short = size.mean_length < 30
+        most = 40 if short else 100
+        return {
+            **averaged_length(2, run_length(config, size.users, 4200, (20, most))),
+            "model.max_length": 50 if size.long_length <= 60 else 200,
+            "model.dropout": 0.5 if short else 0.2,
+        }
 
     def build_blocks(self) -> None:
         """Create the blocks and the final layer norm."""

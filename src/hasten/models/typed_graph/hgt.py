@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.arrays import Int64
-from hasten.config import TrainingOptions
+from hasten.config import RunConfig, TrainingOptions
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import KnowledgeGraph
+from hasten.models.data_size import LENGTH, DataSize, run_length
 from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.supports import Supports
@@ -62,11 +63,22 @@ class HGT(Model):
     summary = "heterogeneous graph transformer (Hu et al. 2020)"
     reads = "typed_graph"
     Options = HGTOptions
-    defaults = {"batch_size": 5000, "lr": 1e-3, "evaluation.metrics": METRICS}
+    defaults = {
+        "batch_size": 5000,
+        "lr": 3e-3,
+        "schedule": "cosine",
+        "evaluation.metrics": METRICS,
+    }
+    defaults_from_data = LENGTH
     sample = "medicine"
     supports = Supports(recompute=True)
 
     options: HGTOptions
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """30 epochs, and up to 60 of a small graph."""
+        return run_length(config, size.triples, 1000, (30, 60))
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)

@@ -15,7 +15,7 @@ class HGTOptions(ModelOptions):
 
     name: Literal["hgt"] = "hgt"
     width: int = Field(512, ge=1, description="embedding dimension")
-    hidden: int = Field(256, ge=1, description="width of inputs and layers")
+    hidden: int = Field(64, ge=1, description="width of inputs and layers")
     layers: int = Field(2, ge=1, le=1000, description="number of attention layers")
     heads: int = Field(8, ge=1, description="attention heads; must divide hidden")
     inputs: Literal["embeddings", "features", "constant"] = Field(
@@ -42,7 +42,7 @@ class HGTOptions(ModelOptions):
     loss: LinkLoss = Field(
         "softmax", description="loss of a link and its negatives: binary, or softmax cross-entropy"
     )
-    negatives: int = Field(64, ge=1, description="negatives per step, relation and side")
+    negatives: int = Field(256, ge=1, description="negatives per step, relation and side")
     fan_out: int | None = Field(
         None, ge=1, description="edges and neighbors: messages sampled per node and relation; "
         "none: all in edges, 8 in neighbors"

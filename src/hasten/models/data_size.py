@@ -1,0 +1,114 @@
+"""The sizes of the training data that defaults follow from, and the length of a run in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from hasten.config import RunConfig
+from hasten.data.tables import TRAIN, VALID, AnyDataset, KnowledgeGraph
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """Sizes of the training part of a dataset.
+
+    mean_length, long_length: mean and 90 % quantile of the number of events of a user. triples: of
+    a knowledge graph, or of the facts about items; queries: distinct (h, r) and (t, r) among them,
+    of a knowledge graph. validated: whether there is a validation part.
+    """
+
+    users: int = 0
+    items: int = 0
+    interactions: int = 0
+    mean_length: float = 0.0
+    long_length: float = 0.0
+    entities: int = 0
+    relations: int = 0
+    triples: int = 0
+    queries: int = 0
+    validated: bool = True
+
+    @classmethod
+    def of(cls, dataset: AnyDataset) -> DataSize:
+        validated = bool((dataset.part == VALID).any())
+        if isinstance(dataset, KnowledgeGraph):
+            triples, count = dataset.of(TRAIN), len(dataset.relations)
+            sides = (triples.head, triples.tail)
+            return cls(
+                entities=len(dataset.entities),
+                relations=count,
+                triples=len(triples),
+                queries=sum(len(np.unique(side * count + triples.relation)) for side in sides),
+                validated=validated,
+            )
+        lengths = np.bincount(dataset.interactions.user[dataset.part == TRAIN])
+        lengths, facts = lengths[lengths > 0], dataset.facts
+        return cls(
+            users=len(lengths),
+            items=len(dataset.items),
+            interactions=int(lengths.sum()),
+            mean_length=float(lengths.mean()) if len(lengths) else 0.0,
+            long_length=float(np.quantile(lengths, 0.9)) if len(lengths) else 0.0,
+            entities=0 if facts is None else len(facts.entities),
+            relations=0 if facts is None else len(facts.relations),
+            triples=0 if facts is None else len(facts.triples),
+            validated=validated,
+        )
+
+    def __str__(self) -> str:
+        names = ("users", "items", "interactions", "entities", "relations", "triples")
+        counts = [f"{count:,} {name}" for name in names if (count := getattr(self, name))]
+        return ", ".join(counts)
+
+
+#: the keys of :func:`run_length`
+LENGTH = ("training.epochs", "evaluation.every")
+
+
+#: fewer training triples than this are learned in smaller steps and with less dropout
+SMALL_GRAPH = 20_000
+#: the keys of :func:`averaged_length`
+AVERAGED = (*LENGTH, "training.average")
+#: the keys of :func:`stopping`
+STOPPING = (*LENGTH, "training.patience")
+
+
+def stopping(config: RunConfig, size: DataSize, examples: int) -> dict[str, Any]:
+    """Up to 400 epochs with early stopping; an evaluation about every 100 steps.
+
+    Without a validation part: the usual number of epochs. examples: of an epoch.
+    """
+    if not size.validated:
+        return {}
+    count = config.given("training.epochs", 400)
+    between = 100 // max(1, ceil(examples / config.training.batch_size))
+    every = max(1, min(5, between, count // 10))
+    patience = "10 evaluations"
+    return dict(zip(STOPPING, (count, every, patience), strict=True))
+
+
+def run_length(
+    config: RunConfig, examples: int, steps: int, epochs: tuple[int, int], batch_size: int = 0
+) -> dict[str, Any]:
+    """Epochs that take about this many steps, within bounds, and about ten evaluations.
+
+    examples: of an epoch. epochs: the fewest and the most. batch_size: 0: that of the run.
+    """
+    fewest, most = epochs
+    per_epoch = max(1, ceil(examples / (batch_size or config.training.batch_size)))
+    count = config.given("training.epochs", min(most, max(fewest, ceil(steps / per_epoch))))
+    return dict(zip(LENGTH, (count, max(1, count // 10)), strict=True))
+
+
+def averaged_length(most: float, length: Mapping[str, Any]) -> dict[str, Any]:
+    """The length with averaged weights: over a tenth of the epochs, and at most so many of them.
+
+    No average in fewer than ten epochs.
+    """
+    epochs = length["training.epochs"]
+    return {**length, "training.average": min(most, epochs / 10) if epochs >= 10 else None}
