@@ -24,6 +24,7 @@ from hasten.planning.budget import fit_run
 from hasten.planning.plan import Plan, plan_run
 from hasten.run import train as train_run
 from hasten.run_in_processes import train_in_processes
+from hasten.runs.ending import ending
 from hasten.runs.run_folder import remove_run
 from hasten.runs.summary import Summary
 from hasten.training.epoch_report import Callback
@@ -96,8 +97,8 @@ class Result:
         summary = self.summary
         names = list(dict.fromkeys([*summary.valid, *summary.test]))
         rows = [(name, summary.valid.get(name), summary.test.get(name)) for name in names]
-        told = (f"{summary.model} on {summary.data}, {summary.epochs} epochs", self.path)
-        lines = "".join(f"<p>{html.escape(str(text))}</p>" for text in (*told, self.protocol))
+        told = (f"{summary.model} on {summary.data}: {self.path}", self.protocol, *ending(summary))
+        lines = "".join(f"<p>{html.escape(text)}</p>" for text in told)
         return lines + html_table(("metric", "valid", "test"), rows)
 
 

@@ -34,7 +34,7 @@ from hasten.training.effective import options_in_effect
 from hasten.training.epoch_report import Callback
 from hasten.training.memory import peak_bytes
 from hasten.training.resolve_config import ResolvedConfig
-from hasten.training.signals import StopNow, StopSignals
+from hasten.training.signals import StopNow, StopSignals, signal_name
 from hasten.training.trainer import Trainer
 
 
@@ -78,7 +78,9 @@ def open_run(
         Journal(folder, setup.quiet, resume_step=resume_step)
         if first
         else RankLog(folder.path, processes.rank) as journal,
-        Progress(config.training.epochs, setup.quiet or not first) as progress,
+        Progress(
+            config.training.epochs, setup.quiet or not first, limit=config.training.max_time
+        ) as progress,
         StopSignals() as signals,
         EnergyMeter() as energy,
     ):
@@ -102,7 +104,7 @@ def open_run(
 def _reason(error: BaseException) -> str:
     """How a run ended, by the error that ended it."""
     if isinstance(error, Interrupted):
-        return f"interrupted by signal {error.signal_number}"
+        return f"interrupted by {signal_name(error.signal_number)}"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return f"failed: {error.code if isinstance(error, HastenError) else type(error).__name__}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import pytest
 
 import hasten
 from hasten import registry
+from hasten.cli import output
 from hasten.cli.main import main
 from hasten.errors import CheckpointError, DataError, Interrupted, RunFolderError
+from hasten.runs.summary import Summary
 
 
 @dataclass
@@ -44,6 +47,8 @@ class FakeRun:
             "examples_per_second": float("inf"),
             "peak_memory_bytes": 1 << 20,
             "effective": {},
+            "stopped_by": "epochs",
+            "best_epoch": 3,
         }
         return SimpleNamespace(**values, to_json=lambda: values)
 
@@ -368,3 +373,79 @@ def test_a_closed_pipe_ends_quietly():
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "command"), [("sasrec", "recommend"), ("conve", "predict"), ("hgt", "embed")]
+)
+def test_the_next_command_is_one_that_the_model_supports(model, command, tmp_path, capsys):
+    summary = Summary(tmp_path, model, "data", 1, {"mrr": 0.1}, {}, "", {}, 9.0, 0, {}, "epochs", 1)
+    output.announce(summary)
+    *_, following, ended, advice = capsys.readouterr().err.splitlines()
+    assert following.startswith(f"next        hasten {command} {tmp_path}")
+    assert ended == "ended       finished after 1 epoch, best epoch 1"
+    assert f"hasten resume {tmp_path} --epochs 2" in advice
+
+
+SPELLINGS = {
+    "--loss": "--set model.loss=",
+    "--use_amp": "--precision auto",
+    "--fp16": "--precision auto",
+    "--use-mixed-precision": "--precision auto",
+    "--maxlen": "--set model.max_length=",
+    "--max_seq_length": "--set model.max_length=",
+    "--train_batch_size": "--batch-size",
+    "--batch-size-train": "--batch-size",
+    "--batch_size": "--batch-size",
+    "--batch_size_per_gpu": "--set training.batch_size_per_device=",
+    "--eval_batch_size": "leave it out",
+    "--no_mhc": "--set model.residual=plain",
+    "--embedding_dim": "--set model.width=",
+    "--emb_dim": "--set model.width=",
+    "--hidden_units": "--set model.width=",
+    "--num_blocks": "--set model.blocks=",
+    "--num_heads": "--set model.heads=",
+    "--dropout_rate": "--set model.dropout=",
+    "--l2_emb": "--set training.weight_decay=",
+    "--learning_rate": "--lr",
+    "--n_epochs": "--epochs",
+    "--num-epochs": "--epochs",
+    "--gpu_id": "--device",
+    "--num_gpus": "--devices",
+    "--multi_gpu": "--devices N",
+    "--num_workers": "without workers",
+    "--topks": "--topk",
+    "--output-dir": "--out",
+    "--state_dict_path": "--init-from",
+    "--dataset": "the argument after MODEL",
+    "--inference_only": "hasten evaluate RUN",
+    "--patiance": "did you mean '--patience'?",
+}
+
+
+@pytest.mark.parametrize(("option", "answer"), SPELLINGS.items())
+def test_other_names_of_an_option_are_answered_with_its_own(option, answer, capsys):
+    assert main(["train", "sasrec", option, "3"]) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_the_answer_depends_on_the_model(capsys):
+    for arguments, answer in (
+        (["train", "tisasrec", "--l2_emb"], "--set model.embedding_l2="),
+        (["train", "hgt", "--hidden_dim"], "--set model.hidden="),
+        (["plan", "lightgcn", "--n_layers"], "--set model.layers="),
+        (["train", "--loss"], "--set model.loss="),
+        (["train", "pop", "--set", "model.emb_size=3"], "unknown key 'model.emb_size'"),
+        (["train", "conve", "--set", "model.emb_size=3"], "did you mean 'model.width'?"),
+    ):
+        assert main(arguments) == 2
+        assert answer in capsys.readouterr().err
+
+
+def test_the_help_of_a_model_lists_its_options(capsys):
+    assert main(["train", "conve", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"model\.channels= +32 +number C of convolution filters", shown)
+    assert "model.max_length" not in shown
+    assert main(["plan", "sasrec", "--help"]) == 0
+    assert re.search(r"model\.norm= +pre .*pre, post", capsys.readouterr().out)

@@ -183,7 +183,7 @@ def test_a_signal_to_the_launcher_saves_and_the_run_goes_on_exactly(data, whole,
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
     assert json.loads(out)["error"]["code"] == "interrupted"
-    assert err.count("interrupted by signal 15") == 1
+    assert err.count("interrupted by SIGTERM") == 1
     resumed = run_processes(["resume", str(tmp_path / "run"), "--json"], 2, capture=True)
     assert resumed.code == 0
     assert fingerprint(tmp_path / "run") == fingerprint(whole)

@@ -66,6 +66,15 @@ def test_it_tells_what_one_wants_to_know(terminal, clock):
         assert text in last
 
 
+def test_the_time_left_heeds_the_time_limit(terminal, clock):
+    terminal.attach()
+    with Progress(100, quiet=False, limit=60) as progress:
+        progress.start_epoch(1, 10)
+        clock[0] += 45
+        progress.advance()
+        assert "0:15 left" in terminal.frames()[-1]
+
+
 @pytest.mark.parametrize("why", ["quiet", "no terminal", "dumb terminal"])
 def test_it_is_silent_otherwise(monkeypatch, terminal, why):
     terminal.attach()

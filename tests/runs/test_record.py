@@ -115,7 +115,7 @@ def test_an_interrupted_run_says_so_and_a_resumed_one_replaces_the_record(tmp_pa
     with pytest.raises(Interrupted):
         train(tmp_path / "run")
     record = record_of(tmp_path / "run")
-    assert record["ended"] == "interrupted by signal 15"
+    assert record["ended"] == "interrupted by SIGTERM"
     assert record["epochs"] == 1
     assert record["metrics"]["epoch"] == 1
     assert record["metrics"]["test"] == {}

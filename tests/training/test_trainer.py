@@ -84,6 +84,8 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(number, whole, tmp_path):
         train(tmp_path / "run", training__epochs=30)
     timer.cancel()
     assert stopped.value.exit_code == 128 + number
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert f"interrupted by {name} after step" in str(stopped.value)
     run.resume(tmp_path / "run", quiet=True)
     assert fingerprint(tmp_path / "run") == fingerprint(whole)
     assert training_log(tmp_path / "run") == training_log(whole)

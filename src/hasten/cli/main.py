@@ -96,9 +96,10 @@ def _hasten(
 app.command(cls=train.TrainCommand)(train.train)
 for command in (
     resume.resume, evaluate.evaluate, compare.compare, recommend.recommend, predict.predict,
-    influence.influence, embed.embed, vectors.vectors, vectors.similar, verify.verify, plan.plan,
+    influence.influence, embed.embed, vectors.vectors, vectors.similar, verify.verify,
 ):  # fmt: skip
     app.command(cls=options.Command)(command)
+app.command(cls=train.TrainCommand)(plan.plan)
 app.command("check-embeddings", cls=options.Command)(embed.check)
 app.command(cls=doctor.DoctorCommand)(doctor.doctor)
 data.app.command(cls=options.Command)(data_make.features)
@@ -187,12 +188,7 @@ def _grammar(error: Any) -> str:
     option = getattr(error, "option_name", None)
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoSuchOption" and option and context is not None:
-        names = [
-            name
-            for parameter in context.command.params
-            if not getattr(parameter, "hidden", False)
-            for name in (*parameter.opts, *parameter.secondary_opts)
-            if name.startswith("-")
-        ]
-        return f"unknown option {option} of {context.command_path}{did_you_mean(option, names)}"
+        command = context.command
+        hint = command.hint(option, context) if isinstance(command, options.Command) else ""
+        return f"unknown option {option} of {context.command_path}{hint}"
     return cast(str, error.format_message())

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from hasten.cli.output import say
-from hasten.errors import ProcessesError, UsageError
+from hasten.errors import ProcessesError, UsageError, did_you_mean
 
 TRAINING, SPEED, EVALUATION = "Training", "Speed and memory", "Evaluation"
 PROCESSES = "Several processes"
@@ -68,6 +68,13 @@ DEBUG = switch("--debug", "Show the traceback of an error.")
 
 class Command(TyperCommand):
     """A command that accepts several pairs after one ``--set``."""
+
+    def hint(self, option: str, _context: Any) -> str:
+        """``"; did you mean '--x'?"`` for the nearest of the options, or an empty text."""
+        shown = [each for each in self.params if not getattr(each, "hidden", False)]
+        names = (name for each in shown for name in (*each.opts, *each.secondary_opts))
+        dashed = "--" + option.lstrip("-").replace("_", "-")
+        return did_you_mean(dashed, [name for name in names if name.startswith("-")])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat ``--set`` before every further ``key.path=value``."""

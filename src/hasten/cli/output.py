@@ -70,7 +70,7 @@ def _cell(value: Any, longest: int) -> str:
 
 
 def announce(summary: Summary) -> None:
-    """Print what was trained, its metrics and protocol, and the next command."""
+    """Print what was trained, its metrics and protocol, the next command, and why it ended."""
     total = summary.seconds.get("total", math.nan)
     memory = summary.peak_memory_bytes / 2**20
     say(
@@ -80,12 +80,19 @@ def announce(summary: Summary) -> None:
     show_metrics(summary.valid, summary.test, summary.protocol)
     say(f"run folder  {summary.run}")
     from hasten.config import TripleOptions  # noqa: PLC0415 - brings pydantic
+    from hasten.models.interface import NodeEmbedder  # noqa: PLC0415 - brings torch
     from hasten.registry import data_options_of, load_model  # noqa: PLC0415 - as above
+    from hasten.runs.ending import ending  # noqa: PLC0415 - as above
 
-    if issubclass(data_options_of(load_model(summary.model)), TripleOptions):
+    model = load_model(summary.model)
+    if issubclass(model, NodeEmbedder):
+        say(f"next        hasten embed {summary.run}")
+    elif issubclass(data_options_of(model), TripleOptions):
         say(f"next        hasten predict {summary.run} --head ENTITY --relation RELATION")
     else:
         say(f"next        hasten recommend {summary.run} --users all --topk 10")
+    for number, line in enumerate(ending(summary)):
+        say(f"{'' if number else 'ended':<11} {line}")
 
 
 def show_metrics(valid: Mapping[str, Any], test: Mapping[str, Any], protocol: str) -> None:

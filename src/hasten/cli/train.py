@@ -2,29 +2,76 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from hasten.cli import options, output
 from hasten.cli.options import EVALUATION, PROCESSES, SPEED, TRAINING, argument, option, switch
 from hasten.errors import UsageError
-from hasten.registry import BUILT_IN, ModelEntry, model_entries
+from hasten.registry import BUILT_IN, ModelEntry, load_model, model_entries
+
+if TYPE_CHECKING:
+    from hasten.models.interface import Model
 
 
 def _described(entries: Sequence[ModelEntry]) -> str:
     return "; ".join(f"{entry.name}: {entry.summary}" for entry in entries) + "."
 
 
+_HELP = ("--set", "default", "meaning")
+
+
 class TrainCommand(options.Command):
-    """``train``, whose help also lists the models of installed packages."""
+    """``train`` and ``plan``, whose help also lists the options of a model that is named."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         (model,) = (parameter for parameter in self.params if parameter.name == "model")
         cast(Any, model).help = _described(model_entries())  # reads the installed packages: slow
         super().format_help(ctx, formatter)
+        if (named := _named_model(ctx)) is None:
+            return
+        from hasten.config_loading.keys import choices  # noqa: PLC0415 - brings pydantic
+
+        rows = []
+        for key, field in named.Options.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            told = (field.description, ", ".join(choices(field.annotation)))
+            row = (f"model.{key}=", "none" if default is None else str(default),
+                   "; ".join(text for text in told if text))  # fmt: skip
+            rows.append(dict(zip(_HELP, row, strict=True)))
+        sys.stdout.write(f"\nOptions of {named.name}:\n")
+        output.show_rows(rows[1:], _HELP, longest=300)  # the first is the name
+
+    def hint(self, option: str, context: Any) -> str:
+        """Also the key of the configuration that is meant, or another library's name of it."""
+        from hasten.config_loading.build import as_option  # noqa: PLC0415 - brings pydantic
+        from hasten.config_loading.keys import key_meant, known_keys  # noqa: PLC0415 - as above
+        from hasten.config_loading.spellings import ANSWERS, ELSEWHERE, plain  # noqa: PLC0415
+        from hasten.registry import data_options_of  # noqa: PLC0415 - as above
+
+        if (model := _named_model(context)) is None:
+            keys = [*known_keys(None), *ELSEWHERE]
+        else:
+            keys = ["topk", *known_keys(model.Options, data_options_of(model))]
+        key = key_meant(option, keys)
+        if answer := ANSWERS.get(plain(option)):
+            return f"; {answer}"
+        if key == "data.path":
+            return "; the data are the argument after MODEL"
+        return (
+            super().hint(option, context) if key is None else f"; did you mean {as_option(key)!r}?"
+        )
+
+
+def _named_model(context: Any) -> type[Model] | None:
+    """The model among the arguments, if there is one."""
+    names = {entry.name for entry in model_entries()}
+    named = next((word for word in context.find_root().obj[1:] if word in names), None)
+    return None if named is None else load_model(named)
 
 
 def train(
@@ -103,6 +150,7 @@ def train(
 
     Without DATA the model trains on its built-in sample.
     --set accepts every configuration key: --set training.weight_decay=0.1
+    hasten train MODEL --help also lists the options of the model.
     """
     flags = options.given(**locals())
     options.prepare_process(several=True)

@@ -48,6 +48,7 @@ EVERYDAY = {
     "master_port": "distributed.master_port",
     "lr_scaling": "training.lr_scaling",
 }
+_FLAGS = {key: flag for flag, key in EVERYDAY.items()} | {"evaluation.metrics": "metrics"}
 _WITHOUT_K = frozenset({"mrr", "mr", "amri", "auroc", "ap"})
 _MAPPINGS = frozenset(name for name, key in known_keys(None).items() if key.mapping)
 
@@ -193,6 +194,12 @@ def set_entries(sets: Sequence[str]) -> list[Entry]:
             raise ConfigurationError(f"--set {text}: expected key.path=value")
         entries.append(Entry(key.strip(), value, f"--set {text}"))
     return entries
+
+
+def as_option(key: str) -> str:
+    """How the command line sets a key: ``--lr``, ``--set model.width=...``."""
+    flag = _FLAGS.get(key, "" if "." in key else key)
+    return f"--{flag.replace('_', '-')}" if flag else f"--set {key}=..."
 
 
 def flag_entries(flags: Mapping[str, Any], configured: Any) -> list[Entry]:

@@ -10,11 +10,12 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
 from hasten.config import AnyDataOptions, DataOptions, RunConfig
+from hasten.config_loading.spellings import ANSWERS, own_key, plain
 from hasten.config_loading.yaml_file import Quoted, parse_value
 
 
@@ -63,15 +64,26 @@ def nearest_key(name: str, keys: Iterable[str]) -> str:
     """``"; did you mean 'training.lr'?"`` for the nearest key, or an empty text.
 
     The last part of a key has the most weight: ``lr`` and ``model.lr`` both find ``training.lr``.
+    Names of other libraries find their key here: ``learning_rate``.
     """
     names = list(keys)
     last = name.rpartition(".")[2]
-    same = [key for key in names if key.rpartition(".")[2] == last]
-    near = same or get_close_matches(name, names, n=1, cutoff=0.75)
+    if answer := ANSWERS.get(plain(name)):
+        return f"; {answer}"
+    near = [key for key in [key_meant(name, names)] if key] or get_close_matches(
+        name, names, n=1, cutoff=0.75
+    )
     if not near:
         lasts = {key.rpartition(".")[2]: key for key in names}
         near = [lasts[word] for word in get_close_matches(last, list(lasts), n=1, cutoff=0.6)]
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def key_meant(name: str, keys: Iterable[str]) -> str | None:
+    """The key whose last part is this name, or for which other libraries have this name."""
+    names = list(keys)
+    same = (key for key in names if key.rpartition(".")[2] == plain(name))
+    return next(same, None) or own_key(name, names)
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +117,12 @@ def _field_keys(name: str, annotation: Any) -> dict[str, Key]:
         mapping=dict in origins,
     )
     return {name: key}
+
+
+def choices(annotation: Any) -> list[str]:
+    """The values of a ``Literal``, also within a union; none for other types."""
+    kinds = [kind for kind in _alternatives(annotation) if get_origin(kind) is Literal]
+    return [str(value) for kind in kinds for value in get_args(kind)]
 
 
 def _alternatives(annotation: Any) -> list[Any]:

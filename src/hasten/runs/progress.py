@@ -22,11 +22,14 @@ class Progress:
     """Shows epoch, step, loss, throughput, metrics and the remaining time on stderr.
 
     Disabled by ``quiet`` and when stderr is not a terminal. No thread: the calls draw it, at most
-    10 times a second and at most 0.3 % of the time. what: the label of an epoch.
+    10 times a second and at most 0.3 % of the time. what: the label of an epoch. limit: the seconds
+    from the first epoch after which the run ends.
     """
 
-    def __init__(self, total_epochs: int, quiet: bool, what: str = "epoch") -> None:
-        self._epochs, self._what = total_epochs, what
+    def __init__(
+        self, total_epochs: int, quiet: bool, what: str = "epoch", limit: float | None = None
+    ) -> None:
+        self._epochs, self._what, self._limit = total_epochs, what, limit
         #: whether a bar is shown
         self.enabled = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._bar: RichProgress | None = None
@@ -116,7 +119,10 @@ class Progress:
                 parts.append(f"{name} {value:.4f}")
         if self._done:
             left = (self._epochs - self._epoch + 1) * self._steps - self._step
-            parts.append(f"{_duration(left * (now - self._started) / self._done)} left")
+            seconds = left * (now - self._started) / self._done
+            if self._limit is not None:
+                seconds = min(seconds, self._limit - (now - self._started))
+            parts.append(f"{_duration(seconds)} left")
         return "  ".join(parts)
 
 

@@ -14,7 +14,7 @@ from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
 from hasten.errors import Interrupted
 from hasten.training.epoch_report import Callback, EpochReport
-from hasten.training.signals import StopSignals
+from hasten.training.signals import StopSignals, signal_name
 
 
 class ControlFlags(NamedTuple):
@@ -111,7 +111,7 @@ class RunControl:
         """Raise Interrupted if a stop was agreed; the checkpoint is already written."""
         if self.stop is not None:
             raise Interrupted(
-                f"interrupted by signal {self.stop} after step {step}; everything is saved: go on "
-                f"with  hasten resume {folder}",
+                f"interrupted by {signal_name(self.stop)} after step {step}; everything is saved: "
+                f"go on with  hasten resume {folder}",
                 self.stop,
             )

@@ -12,6 +12,11 @@ from typing import Any
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def signal_name(number: int) -> str:
+    """The name of a signal, as people know it."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
 class StopNow(BaseException):
     """A stop signal within :meth:`StopSignals.immediate`."""
 
