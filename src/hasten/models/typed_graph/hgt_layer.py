@@ -120,7 +120,8 @@ class HGTLayer(nn.Module):
         if self.skip is None:
             return mapped
         counts = torch.tensor(list(sizes), device=own.device)
-        share = torch.repeat_interleave(torch.sigmoid(self.skip), counts)[:, None]
+        skip = torch.sigmoid(self.skip)
+        share = torch.repeat_interleave(skip, counts, output_size=len(own))[:, None]
         return torch.lerp(own, mapped.to(own.dtype), share.to(own.dtype).expand_as(own))
 
 

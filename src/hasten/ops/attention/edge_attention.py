@@ -219,10 +219,9 @@ def _weighted(offsets: Tensor, place: Tensor, weights: Tensor, rows: Tensor, pat
     bags = F.embedding_bag(
         (place * heads + head).view(-1),
         rows.view(-1, width),
-        torch.cat([(offsets[:-1] + head * count).view(-1), offsets.new_tensor([heads * count])]),
+        (offsets[:-1] + head * count).view(-1),
         mode="sum",
         per_sample_weights=weights.reshape(-1).to(rows.dtype),
-        include_last_offset=True,
     )
     return bags.view(heads, segments, width).transpose(0, 1).reshape(segments, heads * width)
 
