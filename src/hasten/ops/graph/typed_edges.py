@@ -85,23 +85,17 @@ class TypedEdges:
         return len(self.target)
 
     def to(self, device: torch.device) -> TypedEdges:
+        """The same edges on a device: one copy for all relations."""
         if device.type == "cpu":
             return self
-        moved = tuple(
-            Relation(
-                each.number,
-                each.first,
-                each.last,
-                *(
-                    getattr(each, name).to(device)
-                    for name in (
-                        "sources", "targets", "column", "row", "offsets", "order", "offsets_t",
-                    )
-                ),
-            )
+        held = [t for r in self.relations for t in vars(r).values() if isinstance(t, Tensor)]
+        held += [self.target, self.order]
+        moved = iter(torch.split(torch.cat(held).to(device), [len(each) for each in held]))
+        relations = tuple(
+            Relation(each.number, each.first, each.last, *(next(moved) for _ in range(7)))
             for each in self.relations
-        )  # fmt: skip
-        return TypedEdges(moved, self.target.to(device), self.order.to(device), self.shape)
+        )
+        return TypedEdges(relations, next(moved), next(moved), self.shape)
 
 
 def _relation(
