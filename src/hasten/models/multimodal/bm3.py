@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, cast
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -96,13 +97,15 @@ class BM3(FeatureModel):
 
     def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
         """Of the batch's nodes and of its items' features: values and targets; norms; the nodes."""
-        nodes = torch.unique(self.pair_nodes(pairs)).to(self.items.device)
+        nodes = torch.unique(self.pair_nodes(pairs))
+        items_among = int(np.searchsorted(nodes.numpy(), self.sizes.items))
+        nodes = nodes.to(self.items.device)
         whole = self._propagate()
         items, users = torch.split(whole, [self.sizes.items, self.sizes.users])
         norm = torch.linalg.vector_norm
         norms = (norm(users) + norm(items)) / self.sizes.items
         found = [whole.index_select(0, nodes)]
-        own = nodes[nodes < self.sizes.items]
+        own = nodes[:items_among]
         if self.options.modal_weight:
             for name, projection in self.projections.items():
                 values = projection(self.features(name, self.items).index_select(0, own))
