@@ -40,8 +40,8 @@ class SparseGraph:
     """The positions of the entries of an [M, N] matrix, by rows, and by rows of the transpose.
 
     offsets: int32 [M + 1]; columns: int32 [E]; of the transpose: offsets_t [N + 1], columns_t [E];
-    order_t: int64 [E], the entry of the matrix for each entry of the transpose; bounds: the offsets
-    on the host, int64.
+    order_t: int64 [E], the entry of the matrix for each entry of the transpose; bounds and
+    host_columns: the offsets, int64, and the columns on the host.
     """
 
     offsets: Tensor
@@ -50,6 +50,7 @@ class SparseGraph:
     columns_t: Tensor
     order_t: Tensor
     bounds: Int64
+    host_columns: Tensor
 
     @classmethod
     def build(cls, row: Int64, column: Int64, rows: int, columns: int) -> SparseGraph:
@@ -62,7 +63,7 @@ class SparseGraph:
             torch.from_numpy(numbers.astype(np.int32))
             for numbers in (bounds, column, bounds_t, row[order])
         )
-        return cls(offsets, own, offsets_t, own_t, torch.from_numpy(order), bounds)
+        return cls(offsets, own, offsets_t, own_t, torch.from_numpy(order), bounds, own)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,6 +85,7 @@ class SparseGraph:
             self.columns_t.to(device),
             self.order_t.to(device),
             self.bounds,
+            self.host_columns,
         )
 
     def weigh(self, values: Tensor) -> EdgeWeights:

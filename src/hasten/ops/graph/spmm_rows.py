@@ -54,10 +54,8 @@ def with_neighbors(graph: SparseGraph, rows: Tensor) -> Tensor:
     rows: int64 [S] on the host. The graph is square.
     """
     positions, _ = ragged_positions(graph.bounds, rows.numpy())
-    place = torch.from_numpy(positions).to(graph.columns.device)
-    needed = torch.zeros(graph.shape[0], dtype=torch.bool, device=place.device)
-    needed[graph.columns.index_select(0, place).long()] = True
-    needed = needed.cpu()
+    needed = torch.zeros(graph.shape[0], dtype=torch.bool)
+    needed[graph.host_columns.index_select(0, torch.from_numpy(positions)).long()] = True
     needed[rows] = True
     return torch.nonzero(needed).view(-1)
 
