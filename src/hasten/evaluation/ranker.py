@@ -84,6 +84,7 @@ def evaluate(
         ranks = merge(ranks)
     values = {}
     if ranks is not None:
+        ranks = ranks.cpu()
         values = mean_values(task, ranks, metrics)
     seconds = time.perf_counter() - begin
     protocol = task.protocol.text()

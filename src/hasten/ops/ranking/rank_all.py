@@ -49,6 +49,10 @@ class RankCounts:
         """Counts without excluded candidates."""
         return cls(higher, tied, torch.zeros_like(higher), torch.zeros_like(tied))
 
+    def cpu(self) -> RankCounts:
+        """The counts on the host: one copy of all four."""
+        return RankCounts(*torch.stack(list(vars(self).values())).cpu())
+
     def masked(self) -> RankCounts:
         """The counts without the excluded candidates."""
         return RankCounts.of(self.higher - self.excluded_higher, self.tied - self.excluded_tied)
