@@ -70,9 +70,8 @@ class TripleLosses:
         given, answer = self._to(entity), self._to(target)
         batch = CompletionMicroBatch(given, self._to(relation), target=answer)
         if isinstance(self.data, KvsAllExamples):
-            batch = replace(
-                batch, target=None, answer_query=self._to(known.rows), answer=self._to(known.items)
-            )
+            pairs = torch.from_numpy(known.rows), torch.from_numpy(known.items)
+            batch = replace(batch, target=None, answer_query=pairs[0], answer=pairs[1])
         elif self.data.negatives:
             items = KnownItems.build(known.rows, known.items, len(entity), self.entities)
             count = self.data.negatives

@@ -31,7 +31,8 @@ class CompletionMicroBatch:
     """The queries of a micro-batch, on the model's device.
 
     entity, relation: int64 [B]. Answers are either pairs (answer_query, answer: int64 [P], KvsAll)
-    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. scale: 1 /
+    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. Pairs stay on the
+    host, where losses look up which of them are in a chunk of scores. scale: 1 /
     queries of the global batch, the upstream gradient of the summed loss. Losses that compute their
     gradients in the forward pass need it in advance.
     """
@@ -50,7 +51,8 @@ class CompletionMicroBatch:
             return self.entity, self.relation, self.target
         assert self.answer_query is not None
         assert self.answer is not None
-        return self.entity[self.answer_query], self.relation[self.answer_query], self.answer
+        query, answer = (x.to(self.entity.device) for x in (self.answer_query, self.answer))
+        return self.entity[query], self.relation[query], answer
 
 
 class CompletionModel(Protocol):
@@ -154,8 +156,8 @@ class KvsAllExamples:
         return CompletionMicroBatch(
             entity=_to(queries.entity, device),
             relation=_to(queries.relation, device),
-            answer_query=_to(answers.rows, device),
-            answer=_to(answers.items, device),
+            answer_query=torch.from_numpy(answers.rows),
+            answer=torch.from_numpy(answers.items),
             scale=1 / global_batch.denominators["examples"],
         )
 

@@ -227,10 +227,12 @@ class FactorizedTripleModel(TripleModel):
             )
         query, answer = batch.answer_query, batch.target if batch.answer is None else batch.answer
         assert answer is not None
+        answer = answer.to(q_BD.device)
         loss = catalogue_cross_entropy(q_BD, [table], answer, self.bias, query_of_target=query)
         if smoothing:
             above_mean = self.entities.rows(answer) - table.mean(0)
-            products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
+            of = None if query is None else query.to(q_BD.device)
+            products = above_mean * (q_BD if of is None else q_BD.index_select(0, of))
             biases = self.bias[answer] - self.bias.mean()
             loss = loss + smoothing * (products.sum() + biases.sum())
         return loss
@@ -245,7 +247,9 @@ class FactorizedTripleModel(TripleModel):
             target = batch.target
             return F.cross_entropy(scores, target, reduction="none", label_smoothing=smoothing)
         labels = torch.zeros_like(scores)
-        labels[batch.answer_query, batch.answer] = 1
+        assert batch.answer_query is not None
+        assert batch.answer is not None
+        labels[batch.answer_query.to(scores.device), batch.answer.to(scores.device)] = 1
         if self.options.loss == "1-n-softmax":
             spread = smoothing * labels.sum(1, keepdim=True) / len(self.entities)
             return -(((1 - smoothing) * labels + spread) * F.log_softmax(scores, 1)).sum(1)

@@ -132,5 +132,6 @@ class BilinearModel(FactorizedTripleModel):
         each = self.options.relation_weight * F.cross_entropy(scores, relation, reduction="none")
         each = each + self.options.n3 * torch.stack([self.cubes(row) for row in rows]).sum(0)
         if batch.answer_query is not None:
-            each = torch.zeros_like(losses).index_add(0, batch.answer_query, each)
+            query = batch.answer_query.to(each.device)
+            each = torch.zeros_like(losses).index_add(0, query, each)
         return losses + each

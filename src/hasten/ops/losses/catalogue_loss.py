@@ -48,7 +48,7 @@ def catalogue_cross_entropy(
 
     targets: int64 [T] rows of the stacked catalogue, one for each row of x. Or several for a row:
     int64 [P], with query_of_target: int64 [P] ascending, the index into x of each target; a pair of
-    query and target occurs at most once.
+    query and target occurs at most once. On the host, query_of_target saves synchronizations.
     bias: [N] or None. chunk_bytes: of the logits held at once; None: by device, and where Triton's
     kernels can run, they hold none. One block is the whole table; several are its shards.
     """
@@ -60,10 +60,16 @@ def catalogue_cross_entropy(
             from hasten.ops.triton.cross_entropy import cross_entropy  # noqa: PLC0415
 
             scale = residual_scale(dtype)
-            return cross_entropy(x, blocks, targets, bias, query_of_target, dtype, scale)
+            query = None if query_of_target is None else query_of_target.to(x.device)
+            return cross_entropy(x, blocks, targets, bias, query, dtype, scale)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        x, _Targets.build(targets, query_of_target, len(x)), bias, chunk_bytes, dtype, *blocks
+        x,
+        _Targets.build(targets, query_of_target, len(x), dtype),
+        bias,
+        chunk_bytes,
+        dtype,
+        *blocks,
     )
     return result
 
@@ -86,36 +92,40 @@ def catalogue_cross_entropy_reference(
 
 @dataclass(frozen=True, eq=False)
 class _Targets:
-    """item, query: int64 [P]. counts: [T] targets of each row; None if each has one, in order."""
+    """item, query: int64 [P]. counts: [T] targets of each row; None if each has one, in order.
+
+    given: the query as it was given, on the host or not; most: the largest count.
+    """
 
     item: Tensor
     query: Tensor
     counts: Tensor | None
+    given: Tensor
+    most: float = 1.0
 
     @classmethod
-    def build(cls, targets: Tensor, query: Tensor | None, rows: int) -> _Targets:
+    def build(
+        cls, targets: Tensor, query: Tensor | None, rows: int, dtype: torch.dtype
+    ) -> _Targets:
         if query is None:
-            return cls(targets, torch.arange(rows, device=targets.device), None)
-        return cls(targets, query, torch.bincount(query, minlength=rows))
+            query = torch.arange(rows, device=targets.device)
+            return cls(targets, query, None, query)
+        counts, device = torch.bincount(query, minlength=rows), targets.device
+        most = float(counts.max()) if dtype == torch.float16 and rows else 1.0
+        return cls(targets, query.to(device), counts.to(device), query, most)
 
     def within(self, start: int, stop: int) -> slice:
         """The slice of the targets of rows ``start`` to ``stop``."""
         if self.counts is None:
             return slice(start, stop)
-        edges = torch.tensor([start, stop], device=self.query.device)
-        return slice(*torch.searchsorted(self.query, edges).tolist())
+        edges = torch.tensor([start, stop], device=self.given.device)
+        return slice(*torch.searchsorted(self.given, edges).tolist())
 
     def multiply_by_counts_(self, values: Tensor, start: int) -> Tensor:
         """Multiply each row, in place, by its number of targets. start: the first row's index."""
         if self.counts is not None:
             values *= self.counts[start : start + len(values), None]
         return values
-
-    def residual_scale(self, dtype: torch.dtype) -> float:
-        """The scale of the residuals as operands of this type."""
-        if dtype != torch.float16 or self.counts is None or not len(self.counts):
-            return residual_scale(dtype)
-        return residual_scale(dtype, float(self.counts.max()))
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -178,7 +188,7 @@ def _by_rows(
 ) -> tuple[Tensor, list[Tensor]]:
     """A chunk of rows against the whole catalogue at a time: three products."""
     starts = _offsets(blocks)
-    low, scale = x.to(dtype), targets.residual_scale(dtype)
+    low, scale = x.to(dtype), residual_scale(dtype, targets.most)
     # the gradient of an fp16 x stays in the type of sums until the backward pass has scaled it
     sum_dtype = accumulation_dtype(x)
     grad_x = torch.zeros_like(x, dtype=sum_dtype if x.dtype == torch.float16 else x.dtype)
@@ -251,7 +261,7 @@ def _by_columns(
 ) -> tuple[Tensor, list[Tensor]]:
     """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
     chunks = _parts(blocks, max(1, chunk_bytes // (4 * max(1, len(x)))))
-    low, scale = x.to(dtype), targets.residual_scale(dtype)
+    low, scale = x.to(dtype), residual_scale(dtype, targets.most)
     sum_dtype = accumulation_dtype(x)
     lse = torch.full((len(x),), -torch.inf, dtype=sum_dtype, device=x.device)
     picked = torch.zeros(len(x), dtype=sum_dtype, device=x.device)

@@ -50,8 +50,9 @@ def one_to_many_loss(
     """The sum over all queries and catalogue rows of the binary cross-entropy.
 
     x: [B, D]; blocks: [N_i, D], the table's shards; row, item: int64 [P], the distinct pairs of a
-    query and a true row of the stacked catalogue; bias: [N] or None; smoothing: ε. scale: the
-    gradient that the loss will receive. The result does not depend on it; if it is right, the
+    query and a true row of the stacked catalogue (on the host they save synchronizations); bias:
+    [N] or None; smoothing: ε. scale: the gradient that the loss will receive. The result does not
+    depend on it; if it is right, the
     backward pass saves a pass over the gradients.
     """
     dtype = x.dtype
@@ -61,7 +62,7 @@ def one_to_many_loss(
         if uses_triton("1-n", x, x.shape[1], dtype):
             from hasten.ops.triton.one_to_many import one_to_many  # noqa: PLC0415
 
-            largest = residual_scale(dtype)
+            largest, (row, item) = residual_scale(dtype), (row.to(x.device), item.to(x.device))
             return one_to_many(x, blocks, row, item, bias, smoothing, dtype, largest)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     order = torch.argsort(item, stable=True)
@@ -85,7 +86,7 @@ class _OneToMany(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         assert ctx.grads is not None, "this backward pass can run only once"
         grads, ctx.grads = ctx.grads, None
-        factor = grad_loss / grad_loss.new_tensor(ctx.scale)
+        factor = grad_loss / grad_loss.new_full((), ctx.scale)
         if factor.device.type != "cpu" or float(factor) != 1.0:
             for grad in grads:
                 grad.mul_(factor.to(grad.dtype))
@@ -114,7 +115,8 @@ class _Pass:
     ) -> None:
         x = x.detach()
         self.x, self.blocks, self.bias, self.scale = x, blocks, bias, scale
-        self.row, self.item, self.smoothing, self.dtype = row, item, smoothing, dtype
+        self.row, self.item = row.to(x.device), item.to(x.device)
+        self.given, self.smoothing, self.dtype = item, smoothing, dtype
         self.kind, self.width = accumulation_dtype(x), max(1, len(x))
         self.count = sum(len(block) for block in blocks)
         self.low, self.scaled = x.to(dtype), (x * scale).to(dtype)
@@ -156,8 +158,8 @@ class _Pass:
     def residuals_(self, scores: Tensor, first: int, exact: bool) -> Tensor:
         """Turn scores [rows, B] from catalogue row ``first`` on into residuals; return the loss."""
         starts = range(first, first + len(scores), self.piece)
-        edges = torch.tensor([*starts, first + len(scores)], device=scores.device)
-        bounds = torch.searchsorted(self.item, edges).tolist()
+        edges = torch.tensor([*starts, first + len(scores)], device=self.given.device)
+        bounds = torch.searchsorted(self.given, edges).tolist()
         loss = torch.zeros((), dtype=self.kind, device=scores.device)
         share = self.smoothing / self.count
         for number, start in enumerate(starts):
