@@ -25,6 +25,7 @@ SMALL = {
     "training.batch_size": 16,
     "device": "cpu",
     "threads": 1,
+    "training.schedule": "constant",
 }
 
 

@@ -90,11 +90,13 @@ def train(
     resume: str | None = option("auto", "Resume the run in --out if there is one, else start it."),
     init_from: str | None = option("RUN", "Start from the weights of a run or checkpoint."),
     seed: str | None = option("N", "Seed of everything random."),
-    epochs: str | None = option("N", "Maximum number of epochs.", TRAINING),
-    batch_size: str | None = option(
-        "N", "Examples per optimizer step, over all processes.", TRAINING
+    epochs: str | None = option(
+        "N", "Maximum number of epochs; default: by the size of the data.", TRAINING
     ),
-    lr: str | None = option("X", "Learning rate.", TRAINING),
+    batch_size: str | None = option(
+        "N", "Examples per optimizer step, over all processes; default: by model.", TRAINING
+    ),
+    lr: str | None = option("X", "Learning rate; default: by model.", TRAINING),
     warmup_steps: str | None = option("N", "Steps of linear learning-rate warmup.", TRAINING),
     clip_norm: str | None = option("X", "Gradient clipping: maximum norm.", TRAINING),
     max_time: str | None = option("TIME", "Stop and save after this time: 90s, 30m, 2h.", TRAINING),
@@ -122,7 +124,9 @@ def train(
     metrics: str | None = options.METRICS,
     topk: str | None = options.TOPK,
     like: str | None = options.LIKE,
-    eval_every: str | None = option("N", "Epochs between evaluations.", EVALUATION),
+    eval_every: str | None = option(
+        "N", "Epochs between evaluations; default: by the size of the data.", EVALUATION
+    ),
     patience: str | None = option(
         "N", 'Early stopping: "5 evaluations" or "20 epochs" without improvement.', EVALUATION
     ),

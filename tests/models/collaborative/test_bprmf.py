@@ -71,9 +71,13 @@ def test_facts_help_where_events_do_not_tell(tmp_path):
         settings = {
             "training.epochs": epochs,
             "training.lr": 3e-3,
+            "training.batch_size": 1024,
+            "model.sampling": "users",
             "evaluation.every": epochs // 3,
             "threads": 1,
         }
+        if model == "kgat":
+            settings["model.layers"] = [64, 32, 16]
         result = api.train(model, settings=settings, out=str(tmp_path / model), quiet=True)
         found[model] = result.metrics["recall@20"]
     assert found["kgat"] > 1.3 * found["bprmf"]
