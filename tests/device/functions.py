@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp.autocast_mode import autocast
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.device.recorder import current
@@ -43,7 +43,6 @@ class Backward(TorchDispatchMode):
 
 
 def in_backward(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
     def run(*arguments: Any, **named: Any) -> Any:
         with Backward():
             return plain(*arguments, **named)
@@ -60,7 +59,6 @@ def _on_host(plain: Callable[..., Tensor], *arguments: Any, **named: Any) -> Ten
 
 
 def factory(plain: Callable[..., Tensor], here: Callable[[object], bool]) -> Callable[..., Tensor]:
-    @functools.wraps(plain)
     def make(*arguments: Any, device: Any = None, **named: Any) -> Tensor:
         if not here(device):
             where = {} if device is None else {"device": device}
@@ -76,7 +74,6 @@ def factory(plain: Callable[..., Tensor], here: Callable[[object], bool]) -> Cal
 def conversion(
     plain: Callable[..., Tensor], here: Callable[[object], bool]
 ) -> Callable[..., Tensor]:
-    @functools.wraps(plain)
     def make(data: Any, *, dtype: Any = None, device: Any = None, **named: Any) -> Tensor:
         if not here(device):
             where = {} if device is None else {"device": device}
@@ -89,7 +86,6 @@ def conversion(
 def empty(here: Callable[[object], bool], pin: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     plain = torch.empty
 
-    @functools.wraps(plain)
     def make(*arguments: Any, device: Any = None, pin_memory: bool = False, **named: Any) -> Tensor:
         if here(device):
             return DeviceTensor(_on_host(plain, *arguments, **named))
@@ -110,13 +106,14 @@ class _SparseRows:
         current().kernels["sparse_csr_product"] += 1
         shapes = tuple(self.matrix.shape), self.matrix._nnz(), tuple(x.shape)
         current().calls.append(("sparse_csr_product", shapes, ()))
-        return DeviceTensor((self.matrix @ x.cpu_tensor.float()).to(x.dtype))
+        with autocast("cpu", enabled=False):  # sparse products on the CPU are in float32 alone
+            product = self.matrix @ x.cpu_tensor.float()
+        return DeviceTensor(product.to(x.dtype))
 
 
 def sparse_rows() -> Callable[..., Any]:
     plain = torch.sparse_csr_tensor
 
-    @functools.wraps(plain)
     def make(offsets: Any, columns: Any, values: Any, *arguments: Any, **named: Any) -> Any:
         if not isinstance(values, DeviceTensor):
             return plain(offsets, columns, values, *arguments, **named)

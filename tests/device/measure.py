@@ -7,7 +7,7 @@ import torch
 from hasten.build import build_model, load_data, ranking_tasks
 from hasten.config_loading.build import build_config
 from hasten.evaluation.ranker import evaluate
-from hasten.training.precision import Precision
+from hasten.training.precision import Precision, PrecisionName
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 from tests.device.recorder import Recorder, difference, recording
@@ -19,7 +19,9 @@ SETTINGS = {"training.batch_size": 16}
 FIRST = {case.model: case for case in reversed(CASES)}
 
 
-def measure(case: ModelCase, device: torch.device) -> dict[str, Recorder]:
+def measure(
+    case: ModelCase, device: torch.device, precision: PrecisionName = "fp32"
+) -> dict[str, Recorder]:
     """The recordings of a model by their names; phases' names come first where there are several.
 
     step, next: the second and the third step of an epoch; end, begin: its end and the begin of the
@@ -35,9 +37,10 @@ def measure(case: ModelCase, device: torch.device) -> dict[str, Recorder]:
         phases = model.phases(data, config.training)
         if not phases:
             model.fit(data)
-        precision = Precision("fp32", device)
         steppers = [
-            OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+            OptimizerStep(
+                phase, number, config.training, Precision(precision, device), DataShard(), device
+            )
             for number, phase in enumerate(phases)
         ]
     for phase, stepper in zip(phases, steppers, strict=True):

@@ -33,6 +33,8 @@ _WAITS = {
     "_local_scalar_dense", "_linalg_check_errors", "_unique", "_unique2", "bincount", "equal",
     "is_nonzero", "masked_select", "nonzero", "unique_consecutive", "unique_dim",
 }  # fmt: skip
+#: operations without a kernel for the CPU
+_ONLY_ON_CUDA = {"aten.mm.dtype": lambda a, b, out_dtype: a.to(out_dtype) @ b.to(out_dtype)}
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 
 
@@ -102,7 +104,8 @@ class DeviceTensor(Tensor):
             function(*tree_map(unwrap, arguments), **tree_map(unwrap, named))
             return arguments[0]
         _check(name, function, arguments, named, tensors)
-        out = function(*tree_map(unwrap, arguments), **tree_map(unwrap, named))
+        compute = _ONLY_ON_CUDA.get(str(function), function)
+        out = compute(*tree_map(unwrap, arguments), **tree_map(unwrap, named))
         results = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
         if not function.is_view and name not in _NO_KERNEL:
             current().kernels[name] += 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hasten.models.supports import Supports
+from hasten.registry import load_model
 from hasten.training import step
 from tests.contract.cases import CASES, ModelCase
 from tests.device.measure import FIRST, differing, measure
@@ -13,6 +15,11 @@ from tests.device.simulation import simulated
 from tests.device.table import read
 
 COUNTED = ("kernels", "copies to the device", "copies to the host", "synchronizations")
+
+#: whose arithmetic training.precision changes
+MIXED = [
+    case for name, case in FIRST.items() if case.trains and Supports.of(load_model(name)).precision
+]
 
 
 def exceeded(case: ModelCase, found: dict[str, Recorder]) -> list[str]:
@@ -41,6 +48,15 @@ def test_no_more_kernels_copies_and_synchronizations_than_before(case):
     assert not exceeded(case, found)
     unlike = differing(found)
     assert set(unlike) <= set(read()["differing"][case.label]), unlike
+
+
+@pytest.mark.parametrize("case", MIXED, ids=lambda case: case.model)
+def test_mixed_precision_waits_no_more(case):
+    """Autocast, casts of products and the loss scaler of fp16."""
+    with simulated("cuda") as device:
+        found = measure(case, device, "fp16")
+    assert not {name: each.mistakes for name, each in found.items() if each.mistakes}
+    assert not [told for told in exceeded(case, found) if " kernels, " not in told]
 
 
 @pytest.mark.parametrize("case", FIRST.values(), ids=FIRST.keys())

@@ -179,7 +179,7 @@ class KGAT(NodeVectorModel):
         counts = torch.tensor([span.stop - span.start for span in spans])
         kinds = torch.tensor([span.relation for span in spans])
         kind = kinds.repeat_interleave(counts)[self.edges.position.cpu()]
-        tail = self.graph.columns.cpu().long().numpy()
+        tail = self.graph.host_columns.long().numpy()
         weight = self.attention.cpu().double().numpy()
         return PathGraph(self.graph.bounds, tail, kind.numpy(), weight)
 
