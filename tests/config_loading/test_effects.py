@@ -264,7 +264,7 @@ EFFECTS: dict[str, Entry] = {
     "training.eps": (0.1, {}, weights),
     "training.weight_decay": (0.1, {}, weights),
     "training.lr_scaling": ("sqrt", {}, layout),
-    "training.schedule": ("linear", {"training.epochs": 2}, learning_rates),
+    "training.schedule": ("linear", {"training.epochs": 3}, learning_rates),
     "training.min_lr": (1e-5, FALLING, learning_rates),
     "training.warmup_steps": (5, {}, learning_rates),
     "training.average": (1.0, {}, "loop"),

@@ -78,7 +78,7 @@ class HGT(Model):
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """30 epochs, and up to 60 of a small graph."""
-        return run_length(config, size.triples, 1000, (30, 60))
+        return run_length(config, size.triples, 600, (30, 60))
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
