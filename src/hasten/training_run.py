@@ -27,7 +27,7 @@ from hasten.runs.environment import peak_memory_bytes
 from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 from hasten.runs.record import remove_record, write_record
-from hasten.runs.resuming import position_of, state_part
+from hasten.runs.resuming import all_options, position_of, state_part
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.training.effective import options_in_effect
@@ -156,6 +156,10 @@ class TrainingRun:
             self.trainer.restore(checkpoint)
             position = self.trainer.state.position
             journal.record("event", position.epoch, position.step, {"event": "resume"})
+        else:
+            names = resolved.config.evaluation.metrics
+            tags = [f"{part}/{name}" for part in ("valid", "test") for name in names]
+            journal.record_settings(all_options(resolved.config), tags)
         if not setup.phases and checkpoint is None:
             self.fit()
 

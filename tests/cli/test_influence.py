@@ -106,6 +106,18 @@ def test_files_parts_and_several_checkpoints(folder, capfd, tmp_path):
     assert len(influence(capfd, folder, "ring", "--self", "--topk", 4)["influences"]) == 4
 
 
+def test_many_tests_are_shown_shortly(folder, capfd):
+    capfd.readouterr()
+    assert main(["influence", str(folder / "ring"), "--part", "test", "--quiet"]) == 0
+    shown = capfd.readouterr()
+    lines = shown.out.splitlines()[1:]
+    assert 0 < len(lines) <= 10 * 2 * 3
+    assert "more rows: of" in shown.err
+    assert "--out FILE or --json has all" in shown.err
+    assert main(["influence", str(folder / "ring"), "--triple", "e0,next,e1", "--quiet"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 1 + 2 * 20
+
+
 def test_two_processes_write_what_one_does(folder, capfd, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(launch, "subprocess", forked)

@@ -16,6 +16,7 @@ from hasten.cli.main import main
 from hasten.data.graph.node_types import NodeTypes
 from hasten.errors import HastenError, UsageError
 from hasten.evaluation.embedding_diagnostics import diagnose, diagnose_nodes
+from hasten.evaluation.links import LinkQuality
 from hasten.inference.check_embeddings import check_embeddings
 from hasten.inference.embed import Embeddings, embed, read_embeddings, write_embeddings
 from hasten.loaded_run import load_run
@@ -145,6 +146,20 @@ def test_one_vector_for_all_fails_the_check(tmp_path, capsys):
     told = check_embeddings(tmp_path / "c.csv")
     assert "collapsed" in told["warning"]
     assert found.vectors.shape == (3, 4)
+
+
+def test_few_components_are_noted_where_held_out_links_are_told_apart(run, monkeypatch, capsys):
+    real = LinkQuality({}, 0.984, 0.9)
+    monkeypatch.setattr("hasten.inference.check_embeddings.link_quality", lambda *_: real)
+    assert check_embeddings(run)["health"]["components_90"] < 15
+    assert main(["check-embeddings", str(run)]) == 0
+    assert "noted, no failure" in capsys.readouterr().err
+    assert main(["check-embeddings", str(run), "--min-components", "15"]) == 1
+    assert "fewer than 15" in capsys.readouterr().err
+    monkeypatch.setattr(
+        "hasten.inference.check_embeddings.link_quality", lambda *_: LinkQuality({}, 0.5, 0.5)
+    )
+    assert len(check_embeddings(run)["problems"]) > 1
 
 
 def test_random_vectors_pass_the_first_criteria_but_not_the_types():

@@ -108,6 +108,13 @@ def test_on_the_command_line_and_in_files(folder, monkeypatch, capsys):
     capsys.readouterr()
     assert main(ask) == 0
     assert "-[" in capsys.readouterr().out
+    everyone = ["recommend", "run", "--users", "all", "--topk", "9", "--explain", "--paths", "1"]
+    assert main([*everyone, "--json"]) == 0
+    shown = capsys.readouterr()
+    rows = json.loads(shown.out.splitlines()[-1])["recommendations"]
+    without = sum(row["explanation"] is None for row in rows)
+    assert without
+    assert f"{without} of {len(rows)} items have no path: none of at most 3 edges" in shown.err
 
 
 def test_what_cannot_be_explained_is_refused(folder, monkeypatch, capsys):

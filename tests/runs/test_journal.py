@@ -113,6 +113,19 @@ def test_tensorboard_gets_no_text_and_nothing_infinite(folder):
     assert events.Tags()["scalars"] == ["train/lr"]
 
 
+def test_tensorboard_gets_the_hyperparameters(folder):
+    settings = {"model.width": 16, "training.lr": 0.1, "training.patience": None, "seed": 0}
+    with Journal(folder, quiet=True) as journal:
+        journal.record_settings(settings, ["valid/mrr"])
+    events = EventAccumulator(str(folder.path))
+    events.Reload()
+    found = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    for name in settings:
+        assert name.encode() in found
+    experiment = events.summary_metadata["_hparams_/experiment"].plugin_data.content
+    assert b"valid/mrr" in experiment
+
+
 def test_logs_have_times_and_people_see_the_lines(folder, capsys):
     with Journal(folder, quiet=False, tensorboard=False) as journal:
         journal.log_train("epoch 1  loss 0.5")

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from hasten.errors import (
 from hasten.models.sequential.sasrec import SASRec
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint, training_log
+from hasten.training.epoch_report import EpochReport
 from hasten.training.trainer import Trainer
 from tests.contract.cases import graph, sequences
 
@@ -391,3 +393,12 @@ def test_a_diverged_model_is_never_the_best(tmp_path, monkeypatch, metric):
         weights = read_checkpoint(saved).tensors["weights"]
         assert all(tensor.isfinite().all() for tensor in weights.values())
     assert not (tmp_path / "run" / "final").exists()
+
+
+def test_small_losses_are_shown_by_their_digits():
+    lines: list[str] = []
+    journal = SimpleNamespace(record=lambda *_: None, log_train=lines.append)
+    losses = {"l2": 1.5e-5, "loss": 0.25, "zero": 0.0}
+    report = EpochReport(1, 2, losses, 0.1, 1.0, 9.0, "1 MiB RAM", None, best=False)
+    report.write(journal, SimpleNamespace(note=lambda **_: None), "mrr")
+    assert "l2 1.5e-05 loss 0.2500 zero 0.0000" in lines[0]

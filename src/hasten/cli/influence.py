@@ -20,6 +20,8 @@ _COLUMNS = (
     "user_id", "item_id", "position", "item_name",
 )  # fmt: skip
 _SHOWN = 20
+#: of several tests, as many and as many rows of each are printed
+_TESTS, _ROWS = 10, 3
 _APPROXIMATE = "Approximations"
 
 
@@ -85,6 +87,7 @@ def influence(
     from hasten.influence.queries import Selection, split_cells  # noqa: PLC0415
     from hasten.influence.run import Options, compute_influence  # noqa: PLC0415
 
+    best = topk or _ROWS
     labels = [split_cells(text, TRIPLE, "triple") for text in triple or ()]
     labels += [split_cells(text, ("user", "item"), "event") for text in event or ()]
     if topk is None and not (itself and (out is not None or json)):
@@ -104,11 +107,11 @@ def influence(
     selection = Selection(labels or None, test, part, limit)
     found = compute_influence(run, selection, chosen, device=device, quiet=quiet)
     if output.speaks():
-        _report(found, out, format, json)
+        _report(found, out, format, json, best)
 
 
-def _report(found: Influences, out: Path | None, format: str | None, json: bool) -> None:
-    """Write or print the rows, with one line on how they were computed."""
+def _report(found: Influences, out: Path | None, format: str | None, json: bool, best: int) -> None:
+    """Write or print the rows (the ``best`` of several tests), and how they were computed."""
     from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
 
     about = found.about
@@ -125,4 +128,13 @@ def _report(found: Influences, out: Path | None, format: str | None, json: bool)
     if json:
         output.write_json({**about, **output.rows("influences", found.table, out)})
     elif out is None:
-        output.show_rows(found.table.to_pylist(), _COLUMNS)
+        rows = found.table.to_pylist()
+        if about["tests"] > 1:
+            rows = [row for row in rows if row["test"] <= _TESTS and row["rank"] <= best]
+        output.show_rows(rows, _COLUMNS)
+        if hidden := len(found) - len(rows):
+            output.say(
+                f"{hidden:,} more rows: of {about['tests']:,} tests, {_TESTS} are shown at most, "
+                f"with {best} examples of each kind; --out FILE or --json has all, --limit N "
+                "explains fewer tests"
+            )

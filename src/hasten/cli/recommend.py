@@ -107,6 +107,12 @@ def recommend(
     if out is not None:
         export.write_table(table, out, format)
     _tell(found, include_seen)
+    if explain and (without := table["explanation"].null_count):
+        output.say(
+            f"{without} of {len(found)} items have no path: none of at most "
+            f"{len(cast(Any, loaded.model).layers)} edges (the model's layers) leads to them from "
+            "the user in the training graph, so they are ranked by their embeddings alone"
+        )
     if out is not None:
         output.say(f"{len(table):,} rows for {len(found.users):,} users in {out}")
     if json:

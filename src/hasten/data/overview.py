@@ -25,6 +25,7 @@ from hasten.data.tables import PART_NAMES, AnyDataset, Dataset, KnowledgeGraph
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 _SHOWN = 5
 _DETAILS = ("separator", "columns", "header")
+_BINARY = (".parquet", ".pq", ".npy")
 _WORDS = {"\t": "tab", " ": "blank"}
 
 
@@ -199,7 +200,7 @@ def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str
         "reason": claim.reason,
         **claim.details,
         "first_lines": []
-        if form in ("parquet", "features")
+        if form == "features" or path.suffix.lower() in _BINARY
         else [line[:200] for _, line in islice(lines_of(path), _SHOWN)],
     }
 

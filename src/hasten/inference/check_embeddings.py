@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,20 @@ import torch
 
 from hasten.data.tables import PART_NAMES, KnowledgeGraph
 from hasten.errors import UsageError
-from hasten.evaluation.embedding_diagnostics import diagnose, sample_nodes
+from hasten.evaluation.embedding_diagnostics import (
+    MAX_COSINE,
+    MIN_COMPONENTS,
+    diagnose,
+    sample_nodes,
+)
 from hasten.evaluation.links import link_quality
 from hasten.inference.embed import Embeddings, embed, read_embeddings
 from hasten.loaded_run import load_run
 from hasten.models.interface import NodeEmbedder
 from hasten.ops.random import Stream, key
 
+#: AUROC of held-out links above which they are told from others
+_TOLD_APART = 0.55
 NOTE = (
     "random vectors pass the mean cosine and the components: these criteria only detect collapse; "
     "held-out links measure the quality of embeddings"
@@ -28,8 +36,8 @@ def check_embeddings(
     what: Path,
     *,
     plots: Path | None = None,
-    max_cosine: float = 0.5,
-    min_components: int = 15,
+    max_cosine: float | None = None,
+    min_components: int | None = None,
     part: str | None = None,
     sample: int = 2048,
     seed: int = 0,
@@ -38,9 +46,10 @@ def check_embeddings(
 ) -> dict[str, Any]:
     """Check the embeddings of a file or a run, as ``hasten check-embeddings`` does.
 
-    part: of the held-out links; None: test, or validation where test is empty or
-    ``evaluation.test`` is off. The result lists the failed criteria as ``problems``. Raises
-    UsageError if there is nothing to read.
+    max_cosine, min_components: limits; None: 0.5 and 15, which are only noted if the held-out links
+    of a run are told from others. part: of the held-out links; None: test, or validation where test
+    is empty or ``evaluation.test`` is off. The result lists the failed criteria as ``problems``,
+    and those that are only noted as ``noted``. Raises UsageError if there is nothing to read.
     """
     links = of_part = None
     found: Embeddings | None = None
@@ -62,6 +71,8 @@ def check_embeddings(
         raise UsageError(f"{what}: no links of the part {part} to evaluate")
     figures = random = None
     problems: list[str] = []
+    noted: list[str] = []
+    told_apart = links is not None and links.auroc > _TOLD_APART
     files: list[str] = []
     if found is not None:
         texts = np.array(found.kinds.to_pylist(), object).astype(str)
@@ -73,7 +84,11 @@ def check_embeddings(
         generator = torch.Generator().manual_seed(key(seed, Stream.SAMPLE, 61) % 2**63)
         noise = torch.randn(vectors.shape, generator=generator)
         random = diagnose(noise, kinds, tuple(names.tolist()))
-        problems = figures.problems(max_cosine, min_components)
+        cosine, components = max_cosine or MAX_COSINE, min_components or MIN_COMPONENTS
+        problems = figures.problems(cosine, components)
+        if told_apart:  # these two criteria stand in for links
+            kept = figures.problems(max_cosine or math.inf, min_components or 0)
+            noted, problems = [text for text in problems if text not in kept], kept
         if plots is not None:
             from hasten.inference.embedding_plots import (  # noqa: PLC0415 - brings matplotlib
                 plot_components,
@@ -83,7 +98,7 @@ def check_embeddings(
             files = [str(p) for p in plot_components(vectors.numpy(), shown, plots)]
     elif plots is not None:
         raise UsageError(f"{what}: this model has no embeddings that could be drawn")
-    if links is not None and not links.auroc > 0.55:
+    if links is not None and not told_apart:
         problems.append(f"held-out links are not told from others: AUROC {links.auroc:.3f}")
     return {
         "what": str(what),
@@ -94,6 +109,7 @@ def check_embeddings(
         "part": None if of_part is None else PART_NAMES[of_part],
         "warning": None if figures is None else figures.warning,
         "problems": problems,
+        "noted": noted,
         "plots": files,
         "note": NOTE,
     }

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -79,6 +79,18 @@ class Journal:
                     if not isinstance(value, str) and math.isfinite(value):
                         self._board.add_scalar(f"{kind}/{name}", value, step, walltime=now)
 
+    def record_settings(self, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
+        """Give TensorBoard the hyperparameters, with the tags of the metrics (``valid/mrr``)."""
+        if self._board is None:
+            return
+        from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above
+
+        plain = {k: v if isinstance(v, int | float | str) else str(v) for k, v in settings.items()}
+        with self._os_errors():
+            made = hparams(plain, dict.fromkeys(metrics, 0.0))  # type: ignore[no-untyped-call]
+            for summary in made:
+                self._board.file_writer.add_summary(summary)
+
     def log_train(self, text: str) -> None:
         """Log a line to ``train.log``, and to stderr unless quiet."""
         self._log(self._train, text, shown=not self._quiet)
@@ -128,6 +140,9 @@ class RankLog:
     def record(
         self, kind: str, epoch: int, step: int, values: Mapping[str, float | str | int]
     ) -> None:
+        """Do nothing: rank 0 records."""
+
+    def record_settings(self, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
         """Do nothing: rank 0 records."""
 
     def log_train(self, text: str) -> None:

@@ -9,6 +9,9 @@ from hasten.evaluation.ranker import Evaluation
 from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 
+#: smaller losses, such as penalties, are shown in scientific notation
+_SMALL = 1e-3
+
 
 @dataclass(frozen=True)
 class EpochReport:
@@ -43,7 +46,11 @@ class EpochReport:
         if evaluation is not None:
             self._write_diagnostics(journal, evaluation)
         journal.record("train", number, self.step, {**self.losses, "lr": self.lr, **seconds})
-        text = " ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
+        small = {name: 0 < abs(value) < _SMALL for name, value in self.losses.items()}
+        text = " ".join(
+            f"{name} {value:{'.1e' if small[name] else '.4f'}}"
+            for name, value in self.losses.items()
+        )
         line = (
             f"epoch {number}  {text}  {self.seconds:.1f} s  "
             f"{self.examples_per_second:,.0f} examples/s  {self.memory}"

@@ -338,3 +338,42 @@ def test_real_sets(shared_data):
     graph = load(shared_data / "kg_drugbank_ddi", columns=order, unknown="keep")
     assert (len(graph.entities), len(graph.relations), len(graph.triples)) == (1710, 86, 192284)
     assert graph.entities.names is not None
+
+
+def test_arrays_of_triples(tmp_path):
+    rng = np.random.default_rng(0)
+    triples = np.unique(rng.integers([9, 2, 9], size=(60, 3)), axis=0)
+    (tmp_path / "set").mkdir()
+    for name, rows in zip(PARTS, np.split(triples, [40, 45]), strict=True):
+        np.save(tmp_path / "set" / f"{name}.npy", rows)
+    np.save(tmp_path / "all.npy", triples)
+    expected = {tuple(map(str, row)) for row in triples.tolist()}
+    graph = load(tmp_path / "set")
+    assert facts(graph) == facts(load(tmp_path / "all.npy")) == expected
+    assert graph.split == "given parts (train, valid, test)"
+    for path in (tmp_path / "set", tmp_path / "all.npy"):
+        found = inspect(AnyDataOptions(path=str(path)))
+        assert found.readings == ["triples"]
+        assert found.files[0]["first_lines"] == []
+    np.save(tmp_path / "pairs.npy", triples[:, :2])
+    np.save(tmp_path / "floats.npy", triples + 0.5)
+    for name, says in (("pairs", "2 values of type"), ("floats", "of type float64; triples are")):
+        with pytest.raises(DataError, match=says):
+            load(tmp_path / f"{name}.npy")
+
+
+def test_an_edge_list_with_a_separator_at_the_end_beside_a_table_of_nodes(tmp_path):
+    lines = [line + "\t" for name in PARTS for line in PARTS[name]]
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "nodes.tsv").write_text("".join(f"{n}\tname of {n}\tthing\t\n" for n in "abcd"))
+    (folder / "edges.tsv").write_text("\n".join(lines) + "\n")
+    graph = load_any(AnyDataOptions(path=str(folder)), 0)
+    assert isinstance(graph, KnowledgeGraph)
+    assert facts(graph) == EXPECTED
+    assert "files not used: nodes.tsv" in graph.source.notes
+    header = "head\trelation\ttail\t"
+    (folder / "edges.tsv").write_text("\n".join([header, *lines]) + "\n")
+    again = load(folder)
+    assert facts(again) == EXPECTED
+    assert not any("columns not used" in note for note in again.source.notes)

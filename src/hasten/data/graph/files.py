@@ -20,6 +20,7 @@ from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.files import (
     Files,
     data_files,
+    is_features,
     is_graph,
     located_parts,
     part_files,
@@ -132,7 +133,9 @@ def _only(key: str, given: str | None, path: Path | None, usual: list[Path]) -> 
 
 
 def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
-    candidates = [p for p in data_files(folder) if p not in beside]
+    named = [p for p in data_files(folder) if p not in beside]
+    named = named or [p for p in sorted(folder.glob("*.npy")) if not is_features(p)]
+    candidates = [p for p in named if stem(p) != "nodes"] or named
     graphs = [p for p in candidates if is_graph(p)]
     parts: tuple[tuple[Path, int | None], ...] = part_files(folder, candidates)
     if not parts or (graphs and not claims_triples(parts[0][0], options)):
@@ -148,12 +151,14 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
                 "data.test"
             )
         parts = ((readable[0], None),)
-    return Files(set_name(folder), str(folder), parts, notes=unused_note(candidates, parts))
+    return Files(set_name(folder), str(folder), parts, notes=unused_note(named, parts))
 
 
 def claims_triples(path: Path, options: TripleOptions, named: bool = True) -> bool:
     """Whether a file can be read as triples; named: the user asked for triples."""
     try:
+        if reader.is_array(path):
+            return len(reader.open_array(path)) > 0
         return isinstance(reader.claim(sample(path), options, named), Claim)
     except DataError:
         return False

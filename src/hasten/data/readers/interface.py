@@ -111,7 +111,7 @@ class Claim:
 
 def unused_note(names: Sequence[str], roles: Mapping[str, int]) -> tuple[str, ...]:
     """The note about the columns that have no role, if there are any."""
-    unused = [name for i, name in enumerate(names) if i not in roles.values()]
+    unused = [name for i, name in enumerate(names) if i not in roles.values() and name.strip()]
     return (f"columns not used: {', '.join(unused)}",) if unused else ()
 
 

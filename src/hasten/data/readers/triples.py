@@ -7,11 +7,15 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from hasten.config import DataOptions
 from hasten.data.columns.checks import looks_numeric, time_rule
-from hasten.data.columns.text import Sample, sample
+from hasten.data.columns.text import Sample, file_digest, require_file, sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.arrow import MAGIC, claim_parquet, open_parquet
+from hasten.data.readers.arrow import MAGIC, claim_parquet, open_arrow, open_parquet
 from hasten.data.readers.columns import (
     SYNONYMS,
     TRIPLE_ROLES,
@@ -28,10 +32,11 @@ from hasten.data.readers.interface import (
     position_claim,
 )
 from hasten.data.readers.recbole import atomic_header
+from hasten.data.readers.table import Table
 from hasten.errors import DataError
 
 NAME = "triples"
-SUMMARY = "head relation tail a line, or with a header; TSV, CSV, blanks, Parquet; also archives"
+SUMMARY = "head relation tail a line, or with a header; TSV, CSV, blanks, Parquet, .npy; archives"
 _SEPARATORS = ("\t", ",", ";", "|", "::", cells.BLANKS)
 _WIDTH = 3
 #: lines from which on triples of numbers can be told from interactions
@@ -66,6 +71,8 @@ def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
 
 def recognize(path: Path, options: DataOptions) -> tuple[Sample, Claim]:
     """How a file is read as triples. Raises DataError if it cannot be."""
+    if is_array(path):
+        return Sample(path, b""), Claim("a numpy array with the columns head, relation, tail")
     beginning = sample(path)
     claimed = claim(beginning, options, named=True)
     if isinstance(claimed, str):
@@ -75,10 +82,35 @@ def recognize(path: Path, options: DataOptions) -> tuple[Sample, Claim]:
 
 def read_triples(path: Path, options: DataOptions) -> Columns:
     """Read the triples of a file."""
+    if is_array(path):
+        table = pa.table(dict(zip(_ORDER, open_array(path).T, strict=True)))
+        opened = open_arrow(str(path), table, _ORDER)
+        return Table(opened.rows, opened.columns, (file_digest(path),)).parsed()
     beginning, claimed = recognize(path, options)
     if beginning.magic.startswith(MAGIC):
         return open_parquet(path, claimed).parsed()
     return separated.open_table(beginning, claimed.layout, claimed.notes).parsed()
+
+
+def is_array(path: Path) -> bool:
+    """Whether a file is a numpy array, by its name."""
+    return path.suffix.lower() == ".npy"
+
+
+def open_array(path: Path) -> NDArray[np.int64]:
+    """The triples of an array, int64 [n, 3]. Raises DataError."""
+    require_file(path)
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path}: no whole .npy file of numbers ({error})") from error
+    if found.ndim != 2 or found.shape[1] != _WIDTH or found.dtype.kind not in "iu":
+        shape = " x ".join(map(str, found.shape))
+        raise DataError(
+            f"{path}: {shape} values of type {found.dtype}; triples are whole numbers, with head, "
+            "relation and tail as columns"
+        )
+    return np.ascontiguousarray(found, np.int64)
 
 
 def _header_like(row: list[str], options: DataOptions) -> bool:
@@ -95,9 +127,12 @@ def _claim_lines(
 ) -> Claim | str:
     rows = cells.rows_of(beginning.texts, separator)
     width = Counter(len(row) for row in rows).most_common(1)[0][0]
+    # a separator at the end of every line
+    fourth = "".join("".join(row[_WIDTH : _WIDTH + 1]) for row in rows).strip()
+    ends_blank = width == _WIDTH + 1 and not fourth
     if options.columns:
         roles = positional_roles(options.columns, width, TRIPLE_ROLES)
-    elif width == _WIDTH:
+    elif width == _WIDTH or ends_blank:
         roles = dict(_ORDER)
     elif named:
         raise DataError(
@@ -110,6 +145,7 @@ def _claim_lines(
     if not options.columns:
         if all(any(plain(cell) in SYNONYMS[role] for cell in rows[0]) for role in ("user", "item")):
             return "its header names users and items"
+        rows = [row[:_WIDTH] for row in rows]
         told = [looks_numeric(row[-1]) or time_rule(row[-1]) != "number" for row in rows]
         if not named and 2 * sum(told) >= len(told) and not _numbered(rows):
             return (
