@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from hasten.errors import DataError
 from hasten.ops.graph.row_products import row_products
 from hasten.ops.graph.spmm import SparseGraph, spmm
 from tests.ops.reference import spmm_reference
@@ -90,3 +91,9 @@ def test_edge_products_are_those_of_the_ends():
 def test_rows_must_come_in_order():
     with pytest.raises(AssertionError, match="row by row"):
         SparseGraph.build(np.array([1, 0]), np.array([0, 0]), 2, 1)
+
+
+def test_too_many_entries_are_refused():
+    entries = np.broadcast_to(np.zeros(1, np.int64), 2**31)  # takes no memory
+    with pytest.raises(DataError, match="2,147,483,648 entries, and at most 2,147,483,647 fit"):
+        SparseGraph.build(entries, entries, 1, 1)

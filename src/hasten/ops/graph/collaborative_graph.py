@@ -12,6 +12,7 @@ import numpy as np
 
 from hasten.arrays import Int64
 from hasten.data.tables import TRAIN, Dataset
+from hasten.errors import DataError
 from hasten.ops.graph.csr import CSR
 
 
@@ -28,7 +29,10 @@ class CollaborativeGraph:
 
     @classmethod
     def of(cls, dataset: Dataset) -> CollaborativeGraph:
-        """The graph of the training part; validation and test pairs are not in it."""
+        """The graph of the training part; validation and test pairs are not in it.
+
+        Raises DataError if its nodes and relations are too many.
+        """
         facts = dataset.facts
         assert facts is not None
         pairs = CSR.of(dataset.histories(TRAIN)).distinct()
@@ -40,8 +44,8 @@ class CollaborativeGraph:
         relation = np.concatenate([forth, back, known.relation + 2, known.relation + (2 + kinds)])
         tail = np.concatenate([item, user, known.tail, known.head])
         nodes, count = entities + len(dataset.users), 2 * kinds + 2
+        require_keys(nodes, count)
         # sorting whole keys is several times faster than finding an order of three columns
-        assert nodes * nodes * count < 2**63, "too many nodes for one key an edge"
         key = np.sort((head * count + relation) * nodes + tail)
         rest, tail = np.divmod(key, nodes)
         head, relation = np.divmod(rest, count)
@@ -61,3 +65,14 @@ class CollaborativeGraph:
         """float32 [n], the initial weights: 1 / number of the head's edges of that relation."""
         query = self.query_of_edge
         return (1.0 / np.bincount(query))[query].astype(np.float32)
+
+
+def require_keys(nodes: int, relations: int) -> None:
+    """Raise DataError if (head, relation, tail) do not fit one int64 key."""
+    if nodes * nodes * relations >= 2**63:
+        most = (2**63 - 1) // (nodes * nodes)
+        raise DataError(
+            f"a graph of {nodes:,} users, items and entities may have {most:,} relations, counting "
+            f"both directions, and it has {relations:,}: leave out facts of rare relations, or "
+            "entities"
+        )

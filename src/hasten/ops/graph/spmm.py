@@ -26,6 +26,7 @@ from torch import Tensor
 
 from hasten.arrays import Int64, ragged_offsets
 from hasten.data.interactions.clean import stable_order
+from hasten.errors import DataError
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.embedding_bag import embedding_bag_sums
 from hasten.ops.graph.row_products import row_products, rows_of
@@ -54,8 +55,15 @@ class SparseGraph:
 
     @classmethod
     def build(cls, row: Int64, column: Int64, rows: int, columns: int) -> SparseGraph:
-        """From entries sorted by row (int64 [E]); a pair may occur several times."""
-        assert len(row) < 2**31
+        """From entries sorted by row (int64 [E]); a pair may occur several times.
+
+        Raises DataError for more entries than int32 numbers.
+        """
+        if len(row) >= 2**31:
+            raise DataError(
+                f"a graph of {len(row):,} entries, and at most {2**31 - 1:,} fit: leave out "
+                "interactions or facts, such as those of the oldest events or of rare relations"
+            )
         assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
         order, bounds = stable_order(column, columns), ragged_offsets(row, rows)
         bounds_t = ragged_offsets(column, columns)
