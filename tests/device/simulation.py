@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hasten.ops.triton import choice
 from tests.device import functions
 from tests.device.recorder import current
 from tests.device.simulated import DEVICE, DeviceTensor
@@ -152,6 +153,7 @@ class _Stream:
 
 
 def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(choice, "_installed", lambda: False)  # Triton's kernels need a real device
     nothing = {"empty_cache", "reset_peak_memory_stats", "set_device"}
     nothing |= {"set_per_process_memory_fraction"}
     properties = SimpleNamespace(name="simulated", total_memory=16 << 30, major=7, minor=5)
@@ -162,7 +164,7 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
         "device_count": 1,
         "current_device": 0,
         "current_stream": stream,
-        "get_device_capability": (7, 5),  # below what kernels in Triton need
+        "get_device_capability": (7, 5),
         "get_device_name": "simulated",
         "get_device_properties": properties,
         "max_memory_allocated": 0,
