@@ -92,7 +92,7 @@ $(RUNTIME): pyproject.toml constraints.txt
 	  exit 1; }
 	@echo "setting up $(VENV) (a minute or two, once)" >&2
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e .
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[tensorboard,plots]'
 	@touch $@
 
 $(DEVELOPMENT): $(RUNTIME)

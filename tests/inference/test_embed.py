@@ -148,6 +148,13 @@ def test_one_vector_for_all_fails_the_check(tmp_path, capsys):
     assert found.vectors.shape == (3, 4)
 
 
+def test_plots_without_matplotlib_say_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr("hasten.inference.embedding_plots.find_spec", lambda _: None)
+    write_embeddings(named(), tmp_path / "e.csv", "csv")
+    with pytest.raises(UsageError, match=r"pip install 'hasten\[plots\]'"):
+        check_embeddings(tmp_path / "e.csv", plots=tmp_path)
+
+
 def test_few_components_are_noted_where_held_out_links_are_told_apart(run, monkeypatch, capsys):
     real = LinkQuality({}, 0.984, 0.9)
     monkeypatch.setattr("hasten.inference.check_embeddings.link_quality", lambda *_: real)

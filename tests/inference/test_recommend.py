@@ -210,7 +210,7 @@ def test_histories_as_a_list_as_lists_and_as_one_id(make_run):
 def test_unknown_labels_are_ignored_and_counted_where_wanted(make_run):
     loaded = make_run()
     histories = {"a": ["ant", "cow", "bee", "gnu"], "b": ["cow"]}
-    with pytest.raises(DataError, match=r"3 of 5 items are unknown.*unknown=ignore"):
+    with pytest.raises(DataError, match=r"3 of 5 items are unknown.*--unknown ignore"):
         recommend(loaded, histories=histories)
     times = {"a": [3, 1, 2, 4], "b": [1]}
     found = recommend(loaded, histories=histories, times=times, topk=2, unknown="ignore")

@@ -126,6 +126,14 @@ def test_tensorboard_gets_the_hyperparameters(folder):
     assert b"valid/mrr" in experiment
 
 
+def test_tensorboard_is_optional(folder, monkeypatch):
+    monkeypatch.setattr("hasten.runs.journal.find_spec", lambda _: None)
+    with Journal(folder, quiet=True) as journal:
+        journal.record_settings({"seed": 0}, [])
+        journal.record("train", 1, 1, {"loss": 0.5})
+    assert not list(folder.path.glob("events.out.tfevents.*"))
+
+
 def test_logs_have_times_and_people_see_the_lines(folder, capsys):
     with Journal(folder, quiet=False, tensorboard=False) as journal:
         journal.log_train("epoch 1  loss 0.5")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path
+from hasten.errors import UsageError
 
 _TYPES_SHOWN = 12
 
@@ -17,6 +19,8 @@ def plot_components(vectors: NDArray[np.float32], kinds: list[str], folder: Path
 
     vectors: float32 [S, D], the nodes that are drawn; kinds: [S] their types.
     """
+    if find_spec("matplotlib") is None:
+        raise UsageError("plots need matplotlib: pip install 'hasten[plots]'")
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
 

@@ -187,7 +187,7 @@ def _from_histories(
         who = f" of {', '.join(map(repr, empty[:5]))}" if empty else ""
         raise DataError(f"the history{who} is empty: give at least one item")
     flat = [item for items in histories.values() for item in items]
-    remedy = "leave them out of the history, or ignore them (unknown=ignore)"
+    remedy = "leave them out of the history, or ignore them (--unknown ignore)"
     items = indices_of(dataset.items, flat, "item", remedy, ignored)
     known = items >= 0
     if not known.any():

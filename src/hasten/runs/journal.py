@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -48,7 +49,7 @@ class Journal:
                 stack.enter_context(open_log(self._folder / name))
                 for name in (METRICS, TRAIN_LOG, VALID_LOG)
             )
-            if tensorboard:
+            if tensorboard and find_spec("tensorboard") is not None:
                 # imported here: it takes a tenth of a second
                 from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
