@@ -56,7 +56,7 @@ def read(folder: Path) -> list[Tensor]:
 class Network(nn.Module):
     """One block of SASRec over sequences that are padded on the right with item 0."""
 
-    def __init__(self, items: int, width: int = 64, dropout: float = 0.2) -> None:
+    def __init__(self, items: int, width: int, dropout: float = 0.2) -> None:
         super().__init__()
         self.items = nn.Embedding(items + 1, width)
         self.positions = nn.Embedding(LENGTH, width)
@@ -169,7 +169,7 @@ def evaluate(model: Network, histories: list[Tensor], held_out: int) -> dict[str
 def train(options: argparse.Namespace, histories: list[Tensor]) -> dict[str, Any]:
     """Train until validation stops it; the test figures of the selected epoch."""
     torch.manual_seed(options.seed)
-    model = Network(int(max(history.max() for history in histories)))
+    model = Network(int(max(history.max() for history in histories)), options.width)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3, betas=(0.9, 0.98), fused=True)
     training = [history[:-2] for history in histories]
     curve: list[dict[str, float]] = []
@@ -202,6 +202,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, help="with the two files; default: the shared ones")
     parser.add_argument("--name", default="beauty", help="of the data in the record")
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=60, help="at most")
     parser.add_argument("--patience", type=int, default=10, help="epochs without improvement")

@@ -55,7 +55,7 @@ def test_scores_of_sampled_items_and_their_gradients_are_those_of_gathered_rows(
 
 def test_states_depend_neither_on_padding_nor_on_later_items():
     torch.manual_seed(0)
-    model = Network(9).eval()
+    model = Network(9, 8).eval()
     sequences = [1 + torch.randint(9, (length,)) for length in (5, 1, 3, 50)]
     with torch.no_grad():
         together = states(model, sequences).split([5, 1, 3, 50])
@@ -84,7 +84,7 @@ def test_evaluation_ranks_the_held_out_item_after_those_before_it(held_out, monk
         return metrics(scores, targets, known)
 
     monkeypatch.setattr(bench, "metrics", noted)
-    found = bench.evaluate(Network(40), histories, held_out)
+    found = bench.evaluate(Network(40, 8), histories, held_out)
     targets, known = ([4, 7], [[1, 2, 3], [5, 6]]) if held_out == 1 else ([3, 6], [[1, 2], [5]])
     assert seen == [(targets, known)]
     assert set(found) == set(METRICS)
