@@ -16,7 +16,7 @@ def test_tiles_fit_into_shared_memory_and_registers(kind):
         tiling = Tiling.of(torch.empty(1, width), kind)
         assert tiling.padded >= width
         assert 3 * tiling.block * tiling.padded * kind.itemsize <= 96 << 10
-        threads = 32 * int(tiling.options["num_warps"])
+        threads = 32 * tiling.warps
         # scores and sums in float32, of the 255 registers of a thread
         assert tiling.block * (tiling.block + tiling.padded) / threads <= 160
         assert tiling.block >= 32
@@ -25,7 +25,7 @@ def test_tiles_fit_into_shared_memory_and_registers(kind):
 @pytest.mark.parametrize("own", [1, 3, 7, 100])
 @pytest.mark.parametrize("other", [1, 5, 1000])
 def test_parts_cover_all_tiles_and_none_is_empty(own, other):
-    tiling = Tiling(24, 32, 16, programs=8, precision="ieee")
+    tiling = Tiling(24, 32, 16, warps=4, programs=8)
     parts, each = tiling.split(own, other)
     assert (parts - 1) * each < other <= parts * each
     assert parts == 1 or own * parts <= 8

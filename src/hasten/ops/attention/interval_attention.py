@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from hasten.ops.attention.head_chunks import HeadChunk, chunks, head_chunks
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_bytes, masks_of
 from hasten.ops.dtypes import accumulation_dtype, upcast
+from hasten.ops.triton.choice import LARGEST_HEAD_BYTES, uses_triton
 
 #: bins that are summed at once, where they are then rounded to a lower precision
 _SUMMED = 1 << 20
@@ -45,15 +47,31 @@ def _untraced(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Intervals:
-    """The intervals between the tokens of each sequence, computed once for all blocks of a model.
+    """The intervals between the tokens of each sequence, for all blocks of a model."""
 
-    pairs: for each bucket and each chunk of its queries, [rows, chunk, keys seen] in 0..span, int16
-    if span fits, else int32.
-    """
-
+    times: Tensor
     buckets: Sequence[Bucket]
-    pairs: Sequence[Sequence[Tensor]]
     span: int
+
+    @cached_property
+    def pairs(self) -> Sequence[Sequence[Tensor]]:
+        """For each bucket and each chunk of its queries, [rows, chunk, keys seen] in 0..span.
+
+        int16 if span fits, else int32. Triton's kernels compute the intervals from the times.
+        """
+        pairs, kind = [], torch.int16 if self.span < 2**15 else torch.int32
+        for bucket in self.buckets:
+            time = self.times[bucket.start : bucket.stop].view(bucket.rows, bucket.length)
+            pairs.append(
+                [
+                    (time[:, part, None] - time[:, None, : part.stop])
+                    .abs_()
+                    .clamp_(max=self.span)
+                    .to(kind)
+                    for part in chunks(bucket.length)
+                ]
+            )
+        return pairs
 
 
 def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
@@ -62,21 +80,7 @@ def find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Inter
     times: int64 [T] in the unit of the tables' rows; buckets: cover all T tokens; span: the largest
     interval; longer ones count as span.
     """
-    found: Intervals = _untraced(_find_intervals, times, buckets, span)
-    return found
-
-
-def _find_intervals(times: Tensor, buckets: Sequence[Bucket], span: int) -> Intervals:
-    pairs, kind = [], torch.int16 if span < 2**15 else torch.int32
-    for bucket in buckets:
-        time = times[bucket.start : bucket.stop].view(bucket.rows, bucket.length)
-        pairs.append(
-            [
-                (time[:, part, None] - time[:, None, : part.stop]).abs_().clamp_(max=span).to(kind)
-                for part in chunks(bucket.length)
-            ]
-        )
-    return Intervals(buckets, pairs, span)
+    return Intervals(times, buckets, span)
 
 
 def interval_attention(
@@ -97,6 +101,13 @@ def interval_attention(
     """
     assert len(key_table) == len(value_table) == intervals.span + 1
     chance = drop if training else 0.0
+    head = query.shape[1] // heads * query.element_size()
+    free = not torch.are_deterministic_algorithms_enabled() and head <= LARGEST_HEAD_BYTES
+    if free and uses_triton("interval attention", query, query.shape[1] // heads, query.dtype):
+        from hasten.ops.triton import interval_attention as kernels  # noqa: PLC0415
+
+        found = intervals.times, intervals.buckets, heads, chance
+        return kernels.interval_attention(query, key, value, key_table, value_table, *found)
     tensors = query, key, value, key_table, value_table
     out: Tensor = _untraced(_IntervalAttention.apply, *tensors, intervals, heads, chance)
     return out

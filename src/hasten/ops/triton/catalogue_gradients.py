@@ -41,7 +41,6 @@ def _gradient(
     own, other, bias, target_item, target_query, starts, lse, counts, scale, out, bias_out,
     own_rows, other_rows, across, per_split, share, hit,
     OF_TABLE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """OF_TABLE: own are catalogue rows, other queries. across: tiles of items."""
     tile, split = tl.program_id(0), tl.program_id(1)
@@ -53,7 +52,7 @@ def _gradient(
     for each in range(split * per_split, stop):
         j = each * BLOCK + tl.arange(0, BLOCK)
         theirs = load_rows(other, j, other_rows, WIDTH, PADDED)
-        scores = tl.dot(mine, tl.trans(theirs), input_precision=PRECISION)
+        scores = tl.dot(mine, tl.trans(theirs))
         if OF_TABLE:
             query, item, queries, items = j[None, :], i[:, None], other_rows, own_rows
             number = each * across + tile
@@ -74,7 +73,7 @@ def _gradient(
         if OF_TABLE:
             bias_total += tl.sum(residual, 1)
         low = (residual * tl.load(scale)).to(theirs.dtype)
-        total = tl.dot(low, theirs, total, input_precision=PRECISION)
+        total = tl.dot(low, theirs, total)
     columns = tl.arange(0, PADDED)
     rows = split * own_rows + i.to(tl.int64)
     inside = i < own_rows

@@ -10,6 +10,8 @@ from torch import Tensor
 
 #: the widest rows: a tile holds whole rows in shared memory and its sums in registers
 LARGEST_WIDTH = 256
+#: the widest heads of interval attention, of which a program holds twice as many tiles
+LARGEST_HEAD_BYTES = 256
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _used: set[str] = set()
 
@@ -18,9 +20,13 @@ def uses_triton(operation: str, x: Tensor, width: int, dtype: torch.dtype) -> bo
     """Whether the kernels of this operation can take x [T, D], and note it if so.
 
     They need a tensor on an NVIDIA GPU of compute capability 8.0 or later, the ``triton`` package,
-    and rows that fit. width: of the rows of a tile. dtype: of the matrix products.
+    rows that fit, and products on tensor cores: in float32 only where TF32 is allowed. In full
+    float32 the products, computed again, cost as much as reading and writing the scores.
+    width: of the rows of a tile. dtype: of the matrix products.
     """
     if x.device.type != "cuda" or not (0 < width <= LARGEST_WIDTH and len(x) and dtype in _DTYPES):
+        return False
+    if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
         return False
     if not (_installed() and _is_supported(x.device)):
         return False

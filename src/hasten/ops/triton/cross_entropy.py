@@ -25,7 +25,7 @@ from hasten.ops.triton.tiles import Scores, is_target, load_rows
 def _log_sum_exp(
     x, table, bias, target_item, target_query, starts, lse, picked,
     queries, items, per_split,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The log-sum-exp of each query's scores and the sum of its targets', over some tiles."""
     tile, split = tl.program_id(0), tl.program_id(1)
@@ -38,7 +38,7 @@ def _log_sum_exp(
     for each in range(split * per_split, tl.minimum((split + 1) * per_split, across)):
         j = each * BLOCK + tl.arange(0, BLOCK)
         theirs = load_rows(table, j, items, WIDTH, PADDED)
-        scores = tl.dot(mine, tl.trans(theirs), input_precision=PRECISION)
+        scores = tl.dot(mine, tl.trans(theirs))
         if bias is not None:
             scores += tl.load(bias + j, mask=j < items, other=0.0).to(tl.float32)[None, :]
         true = is_target(

@@ -17,39 +17,50 @@ _SHARED_BYTES = 96 << 10
 _PROGRAMS = 4
 
 
+def padded_width(width: int) -> int:
+    """The columns of a tile of such rows: a power of two, and at least 16 for matrix products."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
 @dataclass(frozen=True)
 class Tiling:
     """How rows of one width are cut.
 
     block: rows and columns of a tile, a power of two. padded: columns of the rows in shared memory,
-    a power of two. programs: kernel instances that fill the device. precision: of float32 products.
+    a power of two. warps: of a program. programs: kernel instances that fill the device.
     """
 
     width: int
     padded: int
     block: int
+    warps: int
     programs: int
-    precision: str
 
     @classmethod
-    def of(cls, x: Tensor, dtype: torch.dtype, block: int | None = None) -> Tiling:
-        """The tiling for rows x [T, D] in this type. block: instead of the chosen one.
+    def of(
+        cls, x: Tensor, dtype: torch.dtype, block: int | None = None, lists: bool = False
+    ) -> Tiling:
+        """The tiling for rows x [T, D] in this type.
 
-        With 2-byte types and D <= 128, a tile of 128 x 128 keeps its float32 scores (64 KiB) and
-        sums (128 x D x 4, at most 64 KiB) in 128 registers of each of 256 threads. D = 256 takes
-        tiles of 64 x 64: 16 + 64 KiB. float32 products outside of tensor cores keep their operands
-        in registers too: tiles of 64 x 64, for D = 256 of 32 x 32.
+        block: instead of the chosen one. lists: whether the targets are lists, whose mask of a tile
+        goes through shared memory.
+
+        A tile of 128 x 128 keeps its float32 scores (64 KiB) and sums (128 x D x 4 bytes, at most
+        64 KiB) in half of the registers of 256 threads; the other half is for operands. D = 256
+        takes tiles of 64 x 64 (16 + 64 KiB). float32 operands, rounded to TF32 by the tensor
+        cores, are twice as large: 64 x 64, and 32 x 32 for D = 256. The tests compile the kernels
+        and check the bytes and registers that they take.
         """
-        padded = max(16, triton.next_power_of_2(x.shape[1]))
+        padded = padded_width(x.shape[1])
         if block is None:
             rows = _SHARED_BYTES // (3 * padded * dtype.itemsize)
-            largest = 128 if dtype.itemsize == 2 else 64
+            largest = 128 if dtype.itemsize == 2 and not lists else 64
             block = min(largest, 1 << (rows.bit_length() - 1))
         programs = _PROGRAMS
         if x.device.type == "cuda":
             programs = 2 * torch.cuda.get_device_properties(x.device).multi_processor_count
-        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-        return cls(x.shape[1], padded, block, programs, precision)
+        warps = 8 if block == 128 or block * padded >= 1 << 13 else 4
+        return cls(x.shape[1], padded, block, warps, programs)
 
     def tiles(self, rows: int) -> int:
         """The number of tiles that cover these rows."""
@@ -61,16 +72,10 @@ class Tiling:
         return -(-other // each), each
 
     @property
-    def options(self) -> dict[str, int | str]:
+    def options(self) -> dict[str, int]:
         """The compile-time arguments of a kernel, and its launch options."""
-        return {
-            "WIDTH": self.width,
-            "PADDED": self.padded,
-            "BLOCK": self.block,
-            "PRECISION": self.precision,
-            "num_warps": 8 if self.block == 128 else 4,
-            "num_stages": 2,
-        }
+        sizes = {"WIDTH": self.width, "PADDED": self.padded, "BLOCK": self.block}
+        return {**sizes, "num_warps": self.warps, "num_stages": 2}
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,7 @@ class Scores:
         block: int | None,
     ) -> Scores:
         """Cut stacked blocks [N_i, D]. item, query, block: see Targets and Tiling."""
-        tiling = Tiling.of(x, dtype, block)
+        tiling = Tiling.of(x, dtype, block, lists=query is not None)
         parts, first = [], 0
         for rows in blocks:
             stop = first + len(rows)
