@@ -14,8 +14,9 @@ from hasten.inference.embed import read_embeddings
 from tests.contract.cases import CASES
 
 SMALL = {"training.epochs": 1, "training.batch_size": 8, "device": "cpu", "threads": 1}
-CHOSEN = [case for case in CASES if case.model in ("sasrec", "bprmf", "lightgcn", "mmgcn", "kgat")]
-GRAPHS = [case for case in CASES if case.model in ("conve", "rotate", "hgt")]
+BY_MODEL = {case.model: case for case in CASES}
+CHOSEN = [BY_MODEL[name] for name in ("sasrec", "bprmf", "kgat")]
+GRAPHS = [BY_MODEL[name] for name in ("conve", "rotate", "hgt")]
 
 
 def trained(case, out):
@@ -48,8 +49,7 @@ def test_entities_have_vectors(case, tmp_path):
 
 
 def test_similar_items_and_files_of_vectors(tmp_path, capsys):
-    case = next(case for case in CASES if case.model == "bprmf")
-    run = trained(case, tmp_path / "run")
+    run = trained(BY_MODEL["bprmf"], tmp_path / "run")
     vectors = run.item_vectors().vectors.astype(np.float64)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosine = unit @ unit.T
@@ -80,7 +80,6 @@ def test_similar_items_and_files_of_vectors(tmp_path, capsys):
 
 
 def test_a_model_without_vectors_says_so(tmp_path):
-    case = next(case for case in CASES if case.model == "pop")
-    run = hasten.train("pop", case.data, out=str(tmp_path / "run"), quiet=True).loaded
+    run = hasten.train("pop", BY_MODEL["pop"].data, out=str(tmp_path / "run"), quiet=True).loaded
     with pytest.raises(UsageError, match="pop scores without vectors"):
         run.similar_items(run.dataset.items.labels[0].as_py())

@@ -53,23 +53,15 @@ def vectors(loaded: LoadedRun, what: What | None = None, until: Until = "test") 
     if isinstance(dataset, KnowledgeGraph):
         if isinstance(loaded.model, NodeEmbedder):
             return embed(loaded)
-        return _embeddings(_of_entities(loaded), dataset.entities, "entity")
+        if not isinstance(loaded.model, TripleModel):
+            raise _no_vectors(loaded)
+        table = loaded.model.entities
+        return _embeddings(table.block(0, len(table)).detach(), dataset.entities, "entity")
     with scoring(loaded.model):
-        if chosen == "items":
-            return _embeddings(_of_items(loaded, dataset), dataset.items, "item")
-        return _embeddings(_of_users(loaded, dataset, until), dataset.users, "user")
-
-
-def _of_entities(loaded: LoadedRun) -> Tensor:
-    model = loaded.model
-    if not isinstance(model, TripleModel):
-        raise _no_vectors(loaded)
-    return model.entities.block(0, len(model.entities)).detach()
-
-
-def _of_items(loaded: LoadedRun, dataset: Dataset) -> Tensor:
-    table = _scorer(loaded, dataset, np.zeros(1, np.int64), "train").catalogue.table
-    return table.block(0, len(table))
+        if chosen == "users":
+            return _embeddings(_of_users(loaded, dataset, until), dataset.users, "user")
+        table = _scorer(loaded, dataset, np.zeros(1, np.int64), "train").catalogue.table
+        return _embeddings(table.block(0, len(table)), dataset.items, "item")
 
 
 def _of_users(loaded: LoadedRun, dataset: Dataset, until: Until) -> Tensor:
