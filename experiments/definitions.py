@@ -207,11 +207,9 @@ def _features() -> Iterable[Experiment]:
         yield from by_recipe(model, "tiktok")
     # recall@20 on validation, means of three seeds: half of the image and 0.3 of the pairs left out
     # .104, average over four epochs .105, width 128 .105, 40 neighbours .105, weight decay .086
-    chosen = "--set model.layers=3 --set model.pruned=0.3 --set training.average=2 --lr 5e-3"
-    chosen += " --epochs 200 --patience 15 --metrics recall,ndcg --topk 20"
-    chosen += " --set evaluation.mask_history=true"
-    for name, some in (("freedom-tiktok", ""), ("freedom-tiktok-20", " --set model.neighbours=20")):
-        yield from seeds(name, "freedom", "tiktok", chosen + some, count=5)
+    yield from by_recipe("freedom", "tiktok", count=5)
+    fewer = "--recipe tiktok/best --set model.neighbours=10 --eval-every 1"
+    yield from seeds("freedom-tiktok", "freedom", "tiktok", fewer, count=5)
     # what DRAGON has of the features, and what of a vector of an item's own in their place
     best = "--recipe tiktok/best"
     yield from seeds("dragon-tiktok-shuffled", "dragon", "tiktok-shuffled", best, count=1)
