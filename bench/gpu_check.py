@@ -1,9 +1,9 @@
 """Checks and times on a CUDA device, into a dated result: ``make gpu-check``.
 
-Operations against their references, the guard against bad gradients without a host
-synchronisation, MMGCN's losses in half precision, SASRec in every precision and compiled, repeated
-runs under ``deterministic``, the peak memory that plans predict, the process group (nccl) with as
-many processes as there are devices.
+Operations and Triton kernels against their references, times of the kernels, the guard against bad
+gradients without a host synchronisation, MMGCN's losses in half precision, SASRec in every
+precision and compiled, repeated runs under ``deterministic``, the peak memory that plans predict,
+the process group (nccl) with as many processes as there are devices.
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -73,6 +73,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     import torch
 
     from bench.gpu_distributed import collectives, group_of_one
+    from bench.gpu_kernels import triton_kernels, triton_times
     from bench.gpu_losses import losses
     from bench.gpu_operations import OPERATIONS
     from bench.gpu_plan import plan_peaks
@@ -85,6 +86,9 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
         say(f"{operation.__name__}: {verdict(operations[operation.__name__])}")
     operations["losses"] = attempt(partial(losses, device))
     say(f"losses: {verdict(operations['losses'])}")
+    for kernels in (triton_kernels, triton_times):
+        operations[kernels.__name__] = attempt(partial(kernels, device))
+        say(f"{kernels.__name__}: {verdict(operations[kernels.__name__])}")
     if contract:
         operations["contract"] = attempt(partial(contract_suite, device))
         say(f"contract: {verdict(operations['contract'])}")
@@ -187,10 +191,32 @@ def markdown(result: dict[str, Any]) -> str:
     lines += ["", "| check | outcome |", "| --- | --- |"]
     for name, outcome in {**result["operations"], "repeated": result["repeated"]}.items():
         lines.append(f"| {name.replace('_', ' ')} | {verdict(outcome)} |")
+    lines += kernel_lines(result["operations"].get("triton_times", {}).get("times", {}))
     return "\n".join(lines) + "\n"
 
 
+def kernel_lines(times: dict[str, Any]) -> list[str]:
+    """The table of :func:`bench.gpu_kernels.triton_times`, if it ran."""
+    if not times:
+        return []
+    lines = [
+        "",
+        "| forward and backward, bf16 | Triton ms | without ms | plain ms | % of the roofline |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, row in times.items():
+        columns = [row[how] for how in ("kernels", "present", "plain")]
+        shown = [f"{each['ms']:.2f}" if each else "out of memory" for each in columns]
+        share = row["share_of_roofline"]
+        lines.append(
+            f"| {name} | {' | '.join(shown)} | {'' if share is None else f'{share:.0%}'} |"
+        )
+    return lines
+
+
 def verdict(outcome: dict[str, Any]) -> str:
+    if "skipped" in outcome:
+        return f"not run: {outcome['skipped']}"
     return "yes" if outcome["passed"] else f"no: {outcome.get('error', 'see the JSON file')[:200]}"
 
 

@@ -4,16 +4,44 @@ import pytest
 import torch
 
 from bench import gpu_losses, gpu_operations
-from bench.gpu_check import attempt, main, markdown
+from bench.gpu_check import attempt, kernel_lines, main, markdown, verdict
+from bench.gpu_kernels import triton_kernels, triton_times
 from bench.gpu_losses import losses
 from bench.gpu_operations import OPERATIONS
 
 CPU = torch.device("cpu")
+KERNELS = {"kernels": triton_kernels, "times": triton_times}
 
 
 @pytest.mark.parametrize("check", OPERATIONS, ids=lambda check: check.__name__)
 def test_operations_hold_against_their_references(check):
     assert check(CPU)["passed"]
+
+
+def test_kernels_in_the_interpreter_hold_against_float64():
+    pytest.importorskip("triton", reason="Triton has no package for this system")
+    found = triton_kernels(CPU, [torch.float32])
+    assert found["passed"], found
+    assert all(each["error"] < 1e-5 for each in found["errors"].values())
+
+
+def test_wrong_kernels_are_found(monkeypatch):
+    kernels = pytest.importorskip("hasten.ops.triton.one_to_many")
+    right = kernels.one_to_many
+    monkeypatch.setattr(kernels, "one_to_many", lambda *args: 1.01 * right(*args))
+    assert not triton_kernels(CPU, [torch.float32])["passed"]
+
+
+def test_without_a_device_kernels_are_not_timed():
+    outcome = {name: check(CPU) for name, check in KERNELS.items()}
+    assert all(each["passed"] and verdict(each).startswith("not run") for each in outcome.values())
+
+
+def test_the_table_of_kernel_times():
+    times = {"1-n": {"kernels": {"ms": 0.5}, "present": {"ms": 2.0}, "plain": None}}
+    times["1-n"]["share_of_roofline"] = 0.416
+    assert kernel_lines(times)[-1] == "| 1-n | 0.50 | 2.00 | out of memory | 42% |"
+    assert kernel_lines({}) == []
 
 
 @pytest.mark.slow
