@@ -110,7 +110,10 @@ def run_once(extra: Sequence[str], batch: int, options: argparse.Namespace) -> t
         command += ["--out", str(out), "--epochs", count, "--eval-every", count, "--quiet"]
         command += ["--batch-size", str(batch), "--device", options.device, "--json"]
         command += ["--threads", str(options.threads), "--set", "data.unknown=keep"]
-        command += ["--set", f"checkpoint.every={count}", *extra]
+        command += ["--set", f"checkpoint.every={count}", "--set", "model.loss=1-n"]
+        command += ["--set", "model.feature_dropout=0.2", "--set", "model.hidden_dropout=0.3"]
+        command += ["--set", "model.channels=32", "--set", "model.group=128"]
+        command += ["--set", "model.input_dropout=0.2", *extra]
         done = subprocess.run(
             command,
             env=os.environ | KEEP_PAGES | {"OMP_NUM_THREADS": str(options.threads)},

@@ -36,9 +36,8 @@ class AttentionModel(SequentialModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> Mapping[str, Any]:
         """About 4,200 steps; longer sequences and less dropout for long histories."""
         short = size.mean_length < 30
-        most = 40 if short else 100
         return {
-            **averaged_length(2, run_length(config, size.users, 4200, (20, most))),
+            **averaged_length(2, run_length(config, size.users, 4200, (20, 100))),
             "model.max_length": 50 if size.long_length <= 60 else 200,
             "model.dropout": 0.5 if short else 0.2,
         }
