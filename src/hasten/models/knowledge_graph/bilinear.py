@@ -54,12 +54,21 @@ class BilinearModel(FactorizedTripleModel):
     """``q(h, r) = compose(e_h, e_r)``, then dropout. A subclass defines :meth:`compose`."""
 
     defaults = {"lr": 1e-3, "batch_size": 512, "schedule": "cosine", "evaluation.metrics": METRICS}
-    defaults_from_data = (*LENGTH, "training.lr", "training.batch_size", "model.loss")
+    defaults_from_data = (
+        *LENGTH,
+        "training.lr",
+        "training.batch_size",
+        "model.loss",
+        "model.width",
+        "model.dropout",
+        "model.n3",
+        "model.relation_weight",
+    )
     options: BilinearOptions
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
-        """One answer per row of a small graph, else all answers of a query at once.
+        """One answer per row of a small graph; else all answers of a query at once, and N3.
 
         The learning rate is less for more triples, by their square root.
         """
@@ -72,6 +81,10 @@ class BilinearModel(FactorizedTripleModel):
             "training.lr": float(f"{min(2e-2, (2 / max(1, size.triples)) ** 0.5):.1g}"),
             "training.batch_size": batch_size,
             "model.loss": loss,
+            "model.width": 200 if small else 400,
+            "model.dropout": 0.5 if small else 0.2,
+            "model.n3": 0.0 if small else 0.02,
+            "model.relation_weight": 0.0 if small else 1.0,
         }
 
     @staticmethod
