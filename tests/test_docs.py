@@ -146,14 +146,12 @@ def test_wrong_commands_would_be_noticed():
 def test_commands_run_one_after_the_other(page, tmp_path, monkeypatch, capfd):
     """All of hasten's commands of the page, with fewer epochs."""
     monkeypatch.chdir(tmp_path)
-    few = {"30": "1", "32": "2"}
     for words in commands(ROOT / page):
         if words[0] != "hasten" or words[1] == "doctor":
             continue
-        shorter = [
-            few.get(word, word) if before == "--epochs" else word
-            for before, word in pairwise(words)
-        ]
+        shorter = ["2" if b == "--epochs" else word for b, word in pairwise(words)]
+        if words[1:3] == ["train", "sasrec"]:
+            shorter += ["--epochs", "1"]
         assert main(shorter) == 0, (" ".join(words), capfd.readouterr().err)
     assert (tmp_path / "runs" / "mine" / "final").is_dir()
 
