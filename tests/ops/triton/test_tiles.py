@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton has no package for this system")
+from hasten.ops.triton import choice
 from hasten.ops.triton.choice import LARGEST_WIDTH, operations_in_triton, uses_triton
 from hasten.ops.triton.tiles import Tiling
 
@@ -34,3 +37,41 @@ def test_parts_cover_all_tiles_and_none_is_empty(own, other):
 def test_on_a_cpu_the_kernels_are_not_used():
     assert not uses_triton("cross-entropy", torch.empty(5, 24), 24, torch.float32)
     assert operations_in_triton() == []
+
+
+class OnDevice:
+    """Eight rows on a GPU, as far as the choice looks."""
+
+    device = torch.device("cuda", 0)
+
+    def __len__(self) -> int:
+        return 8
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    monkeypatch.setattr(choice, "_used", set())
+    monkeypatch.setattr(choice, "_is_supported", lambda _: True)
+    choice._installed.cache_clear()
+    yield monkeypatch
+    choice._installed.cache_clear()
+
+
+def test_on_a_gpu_they_are_used_where_they_fit(with_gpu):
+    x: Any = OnDevice()
+    assert not uses_triton("too wide", x, LARGEST_WIDTH + 1, torch.bfloat16)
+    assert not uses_triton("double", x, 24, torch.float64)
+    assert not uses_triton("float32 without TF32", x, 24, torch.float32)
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        assert uses_triton("float32", x, 24, torch.float32)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert uses_triton("bf16", x, LARGEST_WIDTH, torch.bfloat16)
+    assert operations_in_triton() == ["bf16", "float32"]
+
+
+def test_the_environment_switches_them_off(with_gpu):
+    with_gpu.setenv("HASTEN_TRITON", "off")
+    assert not uses_triton("bf16", cast(Any, OnDevice()), 24, torch.bfloat16)

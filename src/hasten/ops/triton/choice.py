@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib.util import find_spec
 
@@ -41,7 +42,8 @@ def operations_in_triton() -> list[str]:
 
 @cache
 def _installed() -> bool:
-    return find_spec("triton") is not None
+    """Whether there is Triton; the environment's HASTEN_TRITON=off hides it."""
+    return find_spec("triton") is not None and os.environ.get("HASTEN_TRITON") != "off"
 
 
 @cache
