@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from experiments.constant_defaults import CONSTANT_DEFAULTS
 from experiments.experiment import Experiment, by_recipe, seeds
 from hasten.recipes.load import recipes
 
@@ -269,9 +270,13 @@ def _defaults() -> Iterable[Experiment]:
                 recipe.model,
                 recipe.data,
                 " ".join(files),
-                "defaults",
+                "as-it-comes",
                 embeddings=recipe.model in ("hgt", "distmult"),
             )
+
+    for model, data, options in CONSTANT_DEFAULTS:
+        name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"
+        yield from seeds(name, model, data, given, "defaults")
 
 
 def _joined(value: str | list[str]) -> str:
