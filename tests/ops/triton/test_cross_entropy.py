@@ -58,11 +58,11 @@ def found_and_expected(
 
 CASES = [
     # several targets, bias, shards, queries, rows of a tile
-    (False, False, 1, QUERIES, 32),
+    (False, False, 2, QUERIES, 64),
     (False, True, 3, QUERIES, 32),
     (False, True, 1, 1, 16),
     (False, False, 1, QUERIES, None),
-    (True, True, 1, QUERIES, 16),
+    (True, True, 1, 17, 16),
     (True, False, 3, QUERIES, 32),
     (True, True, 1, 2, None),
 ]

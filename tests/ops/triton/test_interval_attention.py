@@ -15,8 +15,8 @@ from hasten.ops.buckets import Bucket
 pytest.importorskip("triton", reason="Triton has no package for this system")
 from hasten.ops.triton.interval_attention import interval_attention
 
-BUCKETS = [Bucket(0, 2, 37), Bucket(74, 3, 5), Bucket(89, 1, 1)]
-TOKENS, WIDTH, SPAN = 90, 24, 11
+BUCKETS = [Bucket(0, 1, 37), Bucket(37, 3, 5), Bucket(52, 1, 1)]
+TOKENS, WIDTH, SPAN = 53, 24, 11
 
 
 def problem(
@@ -43,7 +43,7 @@ def found_and_expected(
     return found, [expected, *torch.autograd.grad(expected, exact, upper.double())]
 
 
-@pytest.mark.parametrize(("heads", "block"), [(1, 16), (2, 32), (3, 64)])
+@pytest.mark.parametrize(("heads", "block"), [(2, 16), (1, 32), (3, 64)])
 def test_equals_the_equations(heads, block):
     leaves, times = problem()
     for a, b in zip(*found_and_expected(leaves, times, BUCKETS, heads, block), strict=True):
@@ -52,7 +52,7 @@ def test_equals_the_equations(heads, block):
 
 def test_in_bf16_as_near_as_its_rounding():
     leaves, times = problem(torch.bfloat16)
-    found, expected = found_and_expected(leaves, times, BUCKETS, 2, 32)
+    found, expected = found_and_expected(leaves, times, BUCKETS, 1, 32)
     eps = torch.finfo(torch.bfloat16).eps
     for ours, exact in zip(found, expected, strict=True):
         assert ours.dtype == torch.bfloat16
