@@ -63,7 +63,6 @@ def train(
 
     plan: what was predicted for the run, to keep in its folder beside what is measured. overwrite:
     delete the run that ``config.out`` holds. callbacks: called after each epoch.
-
     refit: afterwards train a second run from scratch on train + validation, for the number of
     epochs that validation selected, in the subfolder ``refit``, and return its summary. Skipped if
     ``max_time`` ended the first run.
@@ -202,8 +201,7 @@ def resume(
     """Resume a run from its newest valid checkpoint or a named one.
 
     out: resume a copy of the run in this new folder; None: resume in place. until: end after this
-    epoch, on the learning rates of the whole run; None: after the last. callbacks: called after
-    each epoch.
+    epoch, on the learning rates of the whole run. callbacks: called after each epoch.
     """
     more: dict[str, Any] = {"until": until, "callbacks": callbacks}
     tune_process()
