@@ -174,7 +174,7 @@ CASES = (
     ModelCase("mmgcn", "mmgcn", {**_FEATURES, "model.latent": 8, "model.l2": 1e-3}),
     ModelCase("mmgcn-frozen", "mmgcn", {**_FEATURES, "model.latent": 8, "model.ids": "frozen"}),
     ModelCase("bm3", "bm3", _FEATURES),
-    ModelCase("freedom", "freedom", {**_FEATURES, "model.modal_weight": 0.1}),
+    ModelCase("freedom", "freedom", {**_FEATURES, "model.modal_weight": 0.1, "model.layers": 2}),
     ModelCase("dragon", "dragon", {**_FEATURES, "model.hidden": 24, "model.companions": 10}),
     ModelCase(
         "conve",

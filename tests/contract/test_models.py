@@ -110,7 +110,7 @@ def test_same_seed_same_result(case, trained, tmp_path):
 @each_trained
 def test_averages_stand_beside_the_same_weights(case, tmp_path):
     """What training.average keeps is another model; what training goes on from is not."""
-    train(case, tmp_path / "plain", training__epochs=1)
+    train(case, tmp_path / "plain", training__epochs=1, training__average=None)
     train(case, tmp_path / "run", training__epochs=1, training__average=1)
     plain, found = (read_checkpoint(tmp_path / name / "final").tensors for name in ("plain", "run"))
     assert plain["weights"].keys() == found["weights"].keys()

@@ -51,11 +51,14 @@ class FREEDOMOptions(ModelOptions):
 
     name: Literal["freedom"] = "freedom"
     width: int = Field(64, ge=1, description="embedding dimension D")
-    layers: int = Field(2, ge=1, le=1000, description="layers over the user-item graph")
+    layers: int = Field(3, ge=1, le=1000, description="layers over the user-item graph")
     mm_layers: int = Field(1, ge=0, le=1000, description="layers over the graph of similar items")
-    neighbours: int = Field(10, ge=1, description="similar items per item, itself included")
+    neighbours: int = Field(20, ge=1, description="similar items per item, itself included")
     pruned: float = Field(
-        0.8, ge=0, lt=1, description="share of the pairs left out of the graph in each epoch"
+        0.3,
+        ge=0,
+        lt=1,
+        description="share of the pairs left out of the graph in each epoch (paper: 0.8)",
     )
     modal_weight: float = Field(
         1e-3, ge=0, description="weight of the loss on the items' features alone"
@@ -74,7 +77,7 @@ class FREEDOM(FeatureModel):
     name = "freedom"
     summary = "a frozen item graph and a denoised user-item graph (Zhou & Shen 2023)"
     Options = FREEDOMOptions
-    defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
+    defaults = {**FEATURE_DEFAULTS, "lr": 5e-3, "average": 2.0}
     supports = Supports()
 
     options: FREEDOMOptions
