@@ -81,7 +81,8 @@ def _measure_steps(context: typer.Context, json: bool) -> None:
     """Measure the steps of a configuration, given as for ``train``."""
     root: Any = context.find_root().command
     command = root.commands["train"]
-    given = command.make_context("hasten doctor --step", context.meta[__name__]).params
+    words = context.meta[__name__]
+    given = command.make_context("hasten doctor --step", [*words], obj=["train", *words]).params
     if useless := [name for name in _OF_RUNS if given[name]]:
         raise UsageError(f"--{useless[0].replace('_', '-')} has no effect with --step")
     options.prepare_process(several=True)
