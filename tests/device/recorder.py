@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SOURCE = str(Path(__file__).parents[2] / "src" / "hasten") + "/"
+import hasten
+
+SOURCE = str(Path(hasten.__file__).parent) + "/"
 
 #: an operation: its name, the shapes and types of its tensors, its other arguments
 Call = tuple[str, tuple[Any, ...], tuple[Any, ...]]
