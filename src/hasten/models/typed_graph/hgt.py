@@ -63,12 +63,7 @@ class HGT(Model):
     summary = "heterogeneous graph transformer (Hu et al. 2020)"
     reads = "typed_graph"
     Options = HGTOptions
-    defaults = {
-        "batch_size": 5000,
-        "lr": 3e-3,
-        "schedule": "cosine",
-        "evaluation.metrics": METRICS,
-    }
+    defaults = {"batch_size": 5000, "lr": 3e-3, "schedule": "cosine", "evaluation.metrics": METRICS}
     defaults_from_data = LENGTH
     sample = "medicine"
     supports = Supports(recompute=True)
@@ -90,11 +85,7 @@ class HGT(Model):
             rows = sum(n for n, w in zip(sizes.node_types, self.given, strict=True) if not w)
         self.inputs = nn.Parameter(torch.empty(rows, options.hidden).normal_(std=0.1))
         self.feature_maps = nn.ModuleDict(
-            {
-                str(t): nn.Linear(width, options.hidden)
-                for t, width in enumerate(self.given)
-                if width
-            }
+            {str(t): nn.Linear(w, options.hidden) for t, w in enumerate(self.given) if w}
         )
         self.layers = nn.ModuleList(
             HGTLayer(types, 2 * sizes.relations, options.hidden, options.hidden, options.heads)

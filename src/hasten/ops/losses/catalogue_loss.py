@@ -15,7 +15,6 @@ type, as under autocast; products of fp16 residuals are summed in float32 (:mod:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into, rounded_rows, uses_onednn
 from hasten.ops.dtypes import accumulation_dtype, upcast
+from hasten.ops.losses.catalogue_targets import CatalogueTargets
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 from hasten.ops.triton.choice import uses_triton
 
@@ -65,7 +65,7 @@ def catalogue_cross_entropy(
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         x,
-        _Targets.build(targets, query_of_target, len(x), dtype),
+        CatalogueTargets.build(targets, query_of_target, len(x), dtype),
         bias,
         chunk_bytes,
         dtype,
@@ -90,50 +90,12 @@ def catalogue_cross_entropy_reference(
     return F.cross_entropy(upcast(logits), targets, reduction="sum")
 
 
-@dataclass(frozen=True, eq=False)
-class _Targets:
-    """item, query: int64 [P]. counts: [T] targets of each row; None if each has one, in order.
-
-    given: the query as it was given, on the host or not; most: the largest count.
-    """
-
-    item: Tensor
-    query: Tensor
-    counts: Tensor | None
-    given: Tensor
-    most: float = 1.0
-
-    @classmethod
-    def build(
-        cls, targets: Tensor, query: Tensor | None, rows: int, dtype: torch.dtype
-    ) -> _Targets:
-        if query is None:
-            query = torch.arange(rows, device=targets.device)
-            return cls(targets, query, None, query)
-        counts, device = torch.bincount(query, minlength=rows), targets.device
-        most = float(counts.max()) if dtype == torch.float16 and rows else 1.0
-        return cls(targets, query.to(device), counts.to(device), query, most)
-
-    def within(self, start: int, stop: int) -> slice:
-        """The slice of the targets of rows ``start`` to ``stop``."""
-        if self.counts is None:
-            return slice(start, stop)
-        edges = torch.tensor([start, stop], device=self.given.device)
-        return slice(*torch.searchsorted(self.given, edges).tolist())
-
-    def multiply_by_counts_(self, values: Tensor, start: int) -> Tensor:
-        """Multiply each row, in place, by its number of targets. start: the first row's index."""
-        if self.counts is not None:
-            values *= self.counts[start : start + len(values), None]
-        return values
-
-
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        targets: _Targets,
+        targets: CatalogueTargets,
         bias: Tensor | None,
         chunk_bytes: int,
         dtype: torch.dtype,
@@ -180,7 +142,7 @@ def _parts(blocks: Sequence[Tensor], step: int) -> list[tuple[int, slice, slice]
 
 def _by_rows(
     x: Tensor,
-    targets: _Targets,
+    targets: CatalogueTargets,
     bias: Tensor | None,
     blocks: Sequence[Tensor],
     rows: int,
@@ -253,7 +215,7 @@ def _by_rows(
 
 def _by_columns(
     x: Tensor,
-    targets: _Targets,
+    targets: CatalogueTargets,
     bias: Tensor | None,
     blocks: Sequence[Tensor],
     chunk_bytes: int,
