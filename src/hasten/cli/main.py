@@ -32,7 +32,6 @@ from hasten.cli import (
     recommend,
     resume,
     train,
-    vectors,
     verify,
 )
 from hasten.errors import (
@@ -96,7 +95,7 @@ def _hasten(
 app.command(cls=train.TrainCommand)(train.train)
 for command in (
     resume.resume, evaluate.evaluate, compare.compare, recommend.recommend, predict.predict,
-    influence.influence, embed.embed, vectors.vectors, vectors.similar, verify.verify,
+    influence.influence, embed.embed, embed.vectors, embed.similar, verify.verify,
 ):  # fmt: skip
     app.command(cls=options.Command)(command)
 app.command(cls=train.TrainCommand)(plan.plan)
