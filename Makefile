@@ -9,6 +9,11 @@ PYTEST_FLAGS ?=
 TEST_PROCESSES ?= 2
 # The Python of gpu-check: another one may hold the CUDA build of torch.
 GPU_PYTHON ?= $(VENV)/bin/python
+# Options for uv in test-wheel and test-matrix, where torch is taken in its CPU build.
+UV_FLAGS ?= --torch-backend cpu
+# The tests of test-matrix, which need no extra.
+MATRIX_TESTS ?= tests/cli tests/compatibility tests/contract tests/data tests/inference tests/runs \
+	tests/test_api.py tests/test_run.py
 ARGS ?=
 
 # The environment has its own compiled files; without them every process would compile torch anew.
@@ -26,8 +31,8 @@ PYKEEN_READY := $(PYKEEN)/.installed
 ONE_THREAD := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1}
 PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS)
 
-.PHONY: help demo test test-slow check format bench bench-env gpu-check mps-check docs experiments \
-	experiments-influence clean
+.PHONY: help demo test test-slow test-wheel test-matrix check format bench bench-env gpu-check \
+	mps-check docs site experiments experiments-influence clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,12 +47,20 @@ test-slow: $(DEVELOPMENT) ## the tests that take minutes
 	@$(ONE_THREAD) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-random} \
 	  $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
-check: $(DEVELOPMENT) ## formatting, lint, import layers, strict types, figures of the pages
+check: $(DEVELOPMENT) ## formatting, lint, import layers, strict types, figures of the pages, package
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy -p hasten -p bench -p experiments -p scripts
 	$(BIN)/python -m scripts.check_figures
+	$(BIN)/python -m scripts.package_check
+
+test-wheel: $(DEVELOPMENT) ## the wheel in an empty environment: the README's first example
+	@$(BIN)/python -m scripts.wheel_check --uv-flags="$(UV_FLAGS)" $(ARGS)
+
+test-matrix: $(DEVELOPMENT) ## the same and tests, on each Python and with the lowest versions
+	@$(ONE_THREAD) $(BIN)/python -m scripts.wheel_check --python 3.11 --python 3.12 --python 3.13 \
+	  --lowest --uv-flags="$(UV_FLAGS)" $(MATRIX_TESTS)
 
 format: $(DEVELOPMENT) ## reformat and sort imports
 	$(BIN)/ruff check --select I --fix .
@@ -72,8 +85,11 @@ docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m tests.device.table --render
 	@$(BIN)/python -m scripts.check_figures
 
-mps-check: $(DEVELOPMENT) ## HGT on an Apple GPU beside the CPU: losses, seconds, memory
-	@$(BIN)/python -m scripts.mps_check $(ARGS)
+site: $(DEVELOPMENT) ## the documentation as a site that works offline, into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
+mps-check: $(DEVELOPMENT) ## every model on an Apple GPU beside the CPU, into bench/results
+	@$(BIN)/python -m tests.device.mps_check $(ARGS)
 
 experiments: $(DEVELOPMENT) ## the queue of long runs, resumed (ARGS="--only NAME --max-time 3600 --commit")
 	@$(BIN)/python -m experiments.queue run $(ARGS)

@@ -33,8 +33,8 @@ def hasten(made: MadeGraph, x: Tensor, part: str) -> Callable[[], Tensor]:
     if part == "layer":
         counts = tuple(made.sizes.tolist())
         return lambda: layer(edges, x, counts)
-    query, key, value = rows_of(x, 1, 1, 1)
-    return lambda: edge_attention(edges, query, key, value, layer.attention, layer.message)
+    query, key_value = rows_of(x, 1, 2)
+    return lambda: edge_attention(edges, query, key_value, layer.attention, layer.message)
 
 
 def plain(made: MadeGraph, x: Tensor, part: str) -> Callable[[], Tensor]:

@@ -143,7 +143,7 @@ def measure_model(
             for stepper in self.steppers:
                 found[stepper.phase.name] = kind(built, stepper, options.blocks, clock)
 
-        def finish_epoch(self) -> None:
+        def finish_epoch(self) -> bool:
             raise MeasuredError
 
     data, recipe = MODELS[model]

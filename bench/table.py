@@ -43,7 +43,7 @@ measurements; `make bench ARGS="--list"` lists them. Each row links to a dated f
 How to read the tables:
 
 - All sides of a row do the same work. *What people run* is the published package or the authors'
-  code as it comes. *Plain PyTorch* is the fastest form that we could write without hasten.
+  code, unchanged. *Plain PyTorch* is the fastest version that we could write without hasten.
 - Seconds are for one epoch with two threads, unless the row names a layer, an operation, a training
   step or a number of pairs. An empty cell was not measured.
 - A speed-up is the median over blocks of the other side's seconds divided by hasten's. A block runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 import hasten
@@ -36,6 +37,25 @@ def test_runs_and_results_are_short_in_a_notebook(tmp_path):
     assert "sasrec" in run._repr_html_()
     assert f"<td>{result.metrics['ndcg@10']:.4f}</td>" in result._repr_html_()
     assert result.protocol in result._repr_html_()
+
+
+def test_a_stream_is_read_once_for_two_trainings(tmp_path):
+    runs = [
+        hasten.train(
+            "sasrec",
+            data,
+            settings=SMALL,
+            out=str(tmp_path / name),
+            quiet=True,
+            refit=True,
+            epochs=1,
+        )
+        for name, data in (
+            ("table", sequences()),
+            ("stream", pa.table(sequences()).to_reader()),
+        )
+    ]
+    assert runs[0].metrics == runs[1].metrics
 
 
 def test_a_cell_run_twice(tmp_path):

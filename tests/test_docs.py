@@ -111,10 +111,13 @@ def problem(words: list[str]) -> str | None:
 def resolve(command: str, given: dict[str, Any]) -> None:
     """Build the configuration that a command would work with; files need not exist."""
     sets = given.get("sets") or []
-    if command == "train":
+    if command in ("train", "tune", "import"):
         file = given["config"] if given["config"] and given["config"].is_file() else None
         if given["model"] in {entry.name for entry in BUILT_IN} or file:
-            build_config(given["model"], given["data"], file, sets, options.given(**given))
+            flags = options.given(**{**given, "config": None, "out": None})
+            if str(flags.get("recipe", "")).endswith(".yaml"):
+                del flags["recipe"]
+            build_config(given["model"], given["data"], file, sets, flags)
     elif command in ("resume", "evaluate"):
         flags = {name: given.get(name) for name in (*EVERYDAY, "metrics", "topk", "devices")}
         parse_changes(sets, options.given(**flags))
@@ -128,6 +131,16 @@ def test_commands_are_parsed_and_their_configuration_is_valid(page):
     if page.name != "experiments.md":  # its commands are those of the versions that ran them
         wrong |= {" ".join(w): found for w in inline_commands(page) if (found := problem(w))}
     assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs/tutorials").glob("*.md")), ids=lambda p: p.stem
+)
+def test_the_commands_of_tutorials_run(page, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for words in commands(page):
+        assert main(words[1:]) == 0, (" ".join(words), capfd.readouterr().err)
 
 
 def test_wrong_commands_would_be_noticed():

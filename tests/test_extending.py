@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import hasten
 from hasten import registry
 from hasten.distributed import launch
 from hasten.testing import check_model
@@ -47,3 +48,11 @@ def test_an_example_fulfils_the_contract(package, name):
     assert len(package[name].splitlines()) <= EXAMPLES[name][0]
     settings, without_dropout = SETTINGS[name]
     check_model(name, settings=settings, without_dropout=without_dropout)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_has_a_report(package, name, tmp_path):
+    settings = {**SETTINGS[name][0], "epochs": 1, "threads": 1}
+    made = hasten.train(name, settings=settings, out=tmp_path / "run", quiet=True).report()
+    assert "Examples" in made.to_html()
+    assert "not measured" not in made.to_html()

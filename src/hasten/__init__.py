@@ -1,6 +1,6 @@
 """hasten: fast training of recommender and knowledge-graph models on PyTorch.
 
-``hasten.train(model="sasrec", data="events.csv")`` returns a :class:`hasten.api.Result`; the
+``hasten.train(model="sasrec", data="events.csv")`` returns a ``hasten.Result``; the
 modules under ``hasten.models`` and ``hasten.ops`` are ordinary PyTorch.
 """
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hasten.api import Result, Run, load, plan, train
+    from hasten.api import Result, Run, load, plan, train, update
     from hasten.comparison.compare import compare
     from hasten.errors import HastenError
     from hasten.integrations.node_embeddings import generate_hgt_embeddings_batched
+    from hasten.reporting.report import report
+    from hasten.tuning.tune import tune
 
 __all__ = [
     "HastenError",
@@ -25,12 +27,15 @@ __all__ = [
     "generate_hgt_embeddings_batched",
     "load",
     "plan",
+    "report",
     "train",
+    "tune",
+    "update",
 ]
 
 
 #: names of ``hasten.api``
-_API = ("Result", "Run", "load", "plan", "train")
+_API = ("Result", "Run", "load", "plan", "report", "train", "update")
 
 
 def __dir__() -> list[str]:
@@ -40,7 +45,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import torch only when an attribute that needs it is accessed."""
-    if name in (*_API, "compare"):
+    if name in (*_API, "compare", "tune"):
         from hasten.runs.allocator import tune_process  # noqa: PLC0415 - before torch
 
         tune_process()
@@ -48,6 +53,10 @@ def __getattr__(name: str) -> Any:
         from hasten.comparison.compare import compare  # noqa: PLC0415
 
         return compare
+    if name == "tune":
+        from hasten.tuning.tune import tune  # noqa: PLC0415
+
+        return tune
     if name in _API:
         from hasten import api  # noqa: PLC0415
 

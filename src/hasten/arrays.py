@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,25 @@ def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
 
 def matches(wanted: Int64, keys: Int64) -> tuple[Int64, Int64]:
     """All pairs (index into wanted, index into keys) with the same key; keys are ascending."""
-    begin = np.searchsorted(keys, wanted, "left")
-    lengths = np.searchsorted(keys, wanted, "right") - begin
+    # neighboring searches read the same memory: 10 times as fast for millions of keys
+    order = np.argsort(wanted, kind="stable")
+    ascending, begin, end = wanted[order], np.empty_like(order), np.empty_like(order)
+    begin[order] = np.searchsorted(keys, ascending, "left")
+    end[order] = np.searchsorted(keys, ascending, "right")
+    lengths = end - begin
     row = np.repeat(np.arange(len(wanted), dtype=np.int64), lengths)
     first = np.repeat(begin - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
     return row, np.arange(len(row), dtype=np.int64) + first
+
+
+def among(wanted: Int64, keys: Int64) -> NDArray[np.bool_]:
+    """[n] which of the wanted are keys; keys are ascending."""
+    order = np.argsort(wanted, kind="stable")  # as in matches
+    ascending, found = wanted[order], np.zeros(len(wanted), bool)
+    if len(keys):
+        place = np.minimum(np.searchsorted(keys, ascending), len(keys) - 1)
+        found[order] = keys[place] == ascending
+    return found
 
 
 def pair_mask(row: Int64, value: Int64, rows: int, values: Int64) -> NDArray[np.bool_]:
@@ -53,9 +68,56 @@ def distinct(values: Int64) -> Int64:
     return found
 
 
+def packed(*columns: NDArray[Any]) -> Int64 | None:
+    """One number a row, ordered as the rows are by the columns, the first column first.
+
+    None: the columns are not all whole numbers from 0, or the numbers would not fit into 64 bits.
+    """
+    whole = all(c.dtype.kind in "iu" and c.min(initial=0) >= 0 for c in columns)
+    sizes = [int(c.max(initial=0)) + 1 for c in columns] if whole else []
+    if not whole or prod(sizes) >= 2**63:
+        return None
+    keys = columns[0].astype(np.int64)
+    for column, size in zip(columns[1:], sizes[1:], strict=True):
+        keys *= size
+        keys += column.astype(np.int64, copy=False)
+    return keys
+
+
+def order_by(*columns: NDArray[Any]) -> Int64:
+    """The stable order of rows by the columns, the first column first.
+
+    ``np.lexsort`` of the reversed columns, which takes 3 times as long where they can be packed.
+    """
+    keys = packed(*columns)
+    return np.lexsort(columns[::-1]) if keys is None else np.argsort(keys, kind="stable")
+
+
+def maybe_among(values: Int64, wanted: Int64) -> NDArray[np.bool_]:
+    """[n] whether each value may be one of ``wanted``: no false negatives, few false positives.
+
+    Without sorting or searching ``values``: both are hashed into a table of flags.
+    """
+    bits = min(26, max(10, 4 + len(wanted).bit_length()))
+
+    def places(numbers: Int64) -> NDArray[np.uint64]:
+        return (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
+
+    flags = np.zeros(2**bits, bool)
+    flags[places(wanted)] = True
+    return flags[places(values)]
+
+
+def first_places(values: Int64, count: int) -> Int64:
+    """[count] the first place of each of the values 0..count-1, or len(values) where it is none."""
+    places = np.full(count, len(values), np.int64)
+    np.minimum.at(places, values, np.arange(len(values)))
+    return places
+
+
 def repeats(*columns: NDArray[Any]) -> NDArray[np.bool_]:
     """[n] which rows are equal to an earlier row in all columns."""
-    order = np.lexsort(columns)  # stable
+    order = order_by(*columns)
     again = np.zeros(len(order), bool)
     same = [column[order][1:] == column[order][:-1] for column in columns]
     again[order[1:][np.logical_and.reduce(same)]] = True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hasten.config import (
     FeatureOptions,
@@ -19,15 +19,17 @@ from hasten.config import (
     TripleOptions,
     TypedGraphOptions,
 )
+from hasten.config.data import READS
+from hasten.config_loading.build import load_config
 from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.splits import refitted
-from hasten.data.store import fingerprint
-from hasten.data.tables import TEST, VALID, AnyDataset
+from hasten.data.store import fingerprint, load_stored
+from hasten.data.tables import TEST, VALID, AnyDataset, Dataset, KnowledgeGraph
 from hasten.distributed.processes import Processes
-from hasten.distributed.replicas import merged_ranks, shared_checkpoint
+from hasten.distributed.replicas import merged_ranks
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError, UsageError
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.query_tiles import QueryChunks
@@ -37,7 +39,7 @@ from hasten.models.supports import Supports
 from hasten.ops.random import Stream, key
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
-from hasten.runs.resuming import read_initial_checkpoint
+from hasten.runs.run_folder import RunFolder
 from hasten.training.memory_limit import COPIES_WITH_ADAM, MemoryLimit
 from hasten.training.state import phase_state
 
@@ -54,6 +56,8 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
     """Load the data for the options of a model family."""
     options = config.data
     seed = options.seed_for_split(config.seed)
+    if table is None and options.path is not None and RunFolder.holds_run(Path(options.path)):
+        return _stored(Path(options.path), config)
     if isinstance(options, TripleOptions):
         return _read_graph(config, options, table, seed)
     if isinstance(options, PairOptions):
@@ -64,6 +68,30 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
         return load_knowledge(options, seed, table)
     assert isinstance(options, InteractionOptions)
     return load_dataset(options, seed, table)
+
+
+def _stored(run: Path, config: RunConfig) -> AnyDataset:
+    """The data that a run stores, divided as in that run."""
+    given, default = config.data, type(config.data)()
+    own = load_config(run / "config.yaml").data
+    for name in type(given).model_fields.keys() - {"path", "refit"}:
+        value = getattr(given, name)
+        if value != getattr(default, name) and value != getattr(own, name, None):
+            raise UsageError(
+                f"data.{name} has no effect: {run} is a run, whose data are cleaned and divided"
+            )
+    dataset = load_stored(run / "data")
+    wanted, lacks = READS[load_model(config.model.name).reads], ""
+    if issubclass(wanted, TripleOptions) != isinstance(dataset, KnowledgeGraph):
+        lacks = "triples" if issubclass(wanted, TripleOptions) else "interactions"
+    elif isinstance(dataset, Dataset):
+        if wanted is KnowledgeOptions and dataset.facts is None:
+            lacks = "a knowledge graph about the items"
+        elif wanted is FeatureOptions and not dataset.modalities:
+            lacks = "item features"
+    if lacks:
+        raise UsageError(f"{run}: its data hold no {lacks}, which {config.model.name} reads")
+    return dataset
 
 
 def _read_graph(
@@ -173,29 +201,28 @@ def evaluate_task(
     return replace(found, values=told[0][0])
 
 
-def initial_checkpoint(processes: Processes, config: RunConfig) -> Checkpoint | None:
-    """Read the checkpoint of ``init_from``, on every process; None if there is none."""
-    if config.init_from is None:
-        return None
-    source = Path(config.init_from)
-    return shared_checkpoint(processes, lambda: read_initial_checkpoint(source))
-
-
-def apply_initial_weights(model: Model, checkpoint: Checkpoint | None) -> None:
-    """Initialize the model from a checkpoint, if there is one; it may be one of another model."""
-    # adopt converts the weights of another model; False: they are this model's own
-    if checkpoint is not None and not model.adopt(checkpoint.tensors["weights"]):
-        load_weights(model, checkpoint)
-
-
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Load the weights of a checkpoint. Raises CheckpointError if they do not fit the model."""
-    try:
-        model.load_state_dict(checkpoint.tensors["weights"])
+    weights = checkpoint.tensors["weights"]
+    try:  # a model may change the shapes of its buffers while it loads
+        model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(
-            f"{checkpoint.path}: its weights do not fit this model and these data: {error}"
+            f"{checkpoint.path}: its weights do not fit this model and these data: "
+            f"{_misfit(model.state_dict(), weights)}"
         ) from error
+
+
+def _misfit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """The first of the reasons why weights do not fit, and how many more there are."""
+    wrong = [f"it has no {name}" for name in own.keys() - weights.keys()]
+    wrong += [f"the model has no {name}" for name in weights.keys() - own.keys()]
+    wrong += [
+        f"{name} is {list(weights[name].shape)} in it and {list(own[name].shape)} here"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    return min(wrong, default="unknown") + (f" (and {len(wrong) - 1} more)" * (len(wrong) > 1))
 
 
 def load_phase_states(

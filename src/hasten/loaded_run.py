@@ -15,13 +15,14 @@ import torch
 from hasten.build import build_model, evaluate_task, load_phase_states, load_weights
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
-from hasten.config_loading.peers import peer_notice, refuse_contradiction, with_peer
+from hasten.config_loading.other_libraries import peer_notice, refuse_contradiction, with_peer
 from hasten.console import write_stderr
 from hasten.data.store import load_stored
-from hasten.data.tables import PART_NAMES, AnyDataset
+from hasten.data.tables import PART_NAMES, AnyDataset, Dataset
 from hasten.distributed.device import prepare_torch, resolve_device
 from hasten.distributed.processes import Processes
-from hasten.errors import RunFolderError
+from hasten.errors import RunFolderError, UsageError
+from hasten.evaluation.beyond_accuracy import list_figures
 from hasten.evaluation.grouped_metrics import By, check_grouping, grouped_metrics
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.query_tiles import TILE_ROWS, QueryChunks
@@ -66,13 +67,15 @@ def evaluate(
     checkpoint: str = "best",
     device: str | None = None,
     by: str | None = None,
+    beyond: int | None = None,
     part: Literal["valid", "test"] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint of a run, possibly with another protocol.
 
     part: the only part to evaluate; None: validation, and test unless ``evaluation.test`` is off.
-    by: also return metrics by ``relation`` or ``direction`` of a knowledge graph, or by
-    ``leakage``, as ``groups``.
+    by: also return metrics of groups, as ``groups`` (:mod:`hasten.evaluation.grouped_metrics`).
+    beyond: a number of items; also return what a recommender puts into lists of this length, as
+    ``beyond_accuracy`` by part (:mod:`hasten.evaluation.beyond_accuracy`).
     """
     begin = time.perf_counter()
     tune_process()
@@ -93,7 +96,12 @@ def evaluate(
             write_stderr(peer_notice(config, loaded.config))
         if by is not None:
             check_grouping(by, loaded.dataset)
-        parts, groups = {}, []
+        if beyond is not None and not isinstance(loaded.dataset, Dataset):
+            raise UsageError(
+                f"--beyond-accuracy is for lists of items; {config.model.name} completes a "
+                "knowledge graph"
+            )
+        parts, groups, figures = {}, [], {}
         chunks = QueryChunks(partial(release_memory, processes.device))
         usual = ("valid", "test") if config.evaluation.test else ("valid",)
         for name in usual if part is None else (part,):
@@ -106,6 +114,8 @@ def evaluate(
                 if by is not None and found.ranks is not None:
                     metrics, data = config.evaluation.metrics, loaded.dataset
                     groups.append(grouped_metrics(task, found.ranks, metrics, data, cast(By, by)))
+                if beyond is not None:
+                    figures[name] = list_figures(loaded.model, task, loaded.dataset, beyond)
         if chunks.rows < TILE_ROWS and processes.is_rank0:
             write_stderr(f"memory ran out: ranked {chunks.rows} queries at a time")
     if not parts:
@@ -121,4 +131,6 @@ def evaluate(
         "protocol": list(parts.values())[-1].protocol,
         "devices": processes.world,
         "seconds": time.perf_counter() - begin,
-    } | ({} if by is None else {"by": by, "groups": pa.concat_tables(groups)})
+        **({} if by is None else {"by": by, "groups": pa.concat_tables(groups)}),
+        **({} if beyond is None else {"beyond_accuracy": figures}),
+    }

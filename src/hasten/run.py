@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.build import (
-    apply_initial_weights,
     build_model,
-    initial_checkpoint,
     ranking_tasks,
     refuse_other_data,
     with_sample,
@@ -20,11 +18,13 @@ from hasten.build import (
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
+from hasten.data.left_out import without_left_out
 from hasten.data.store import load_stored
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data, shared_checkpoint
 from hasten.errors import ConfigurationError, Interrupted
+from hasten.initial_weights import apply_initial_weights, initial_checkpoint
 from hasten.models.supports import Supports
 from hasten.new_run import new_run
 from hasten.registry import load_model
@@ -272,23 +272,14 @@ def _resume_joined(
         )
         found = shared_checkpoint(processes, choose)
         weights = initial_checkpoint(processes, config) if found is None else None
-        apply_initial_weights(model, weights)
+        apply_initial_weights(model, weights, dataset)
         processes.run_on_rank0(lambda: folder.write_config(config))
-        phases = model.phases(dataset, config.training)
+        phases = model.phases(without_left_out(dataset, folder.data), config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
-            processes,
-            resolved,
-            dataset,
-            model,
-            phases,
-            tasks,
-            folder,
-            quiet,
-            begin,
-            until,
+            processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until,
             callbacks,
-        )
+        )  # fmt: skip
         return _run(setup, found, warnings)
 
 

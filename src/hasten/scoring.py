@@ -40,10 +40,29 @@ class FactorScorer:
     query_bias: Tensor | None = None
 
     def block(self, start: int, stop: int) -> Tensor:
-        table = self.catalogue.table.block(start, stop)
-        if self.catalogue.bias is not None:
-            return product_plus(self.vectors, table.T, self.catalogue.bias[start:stop])
-        scores = product(self.vectors, table.T)
+        bias = self.catalogue.bias
+        rows = self.catalogue.table.block(start, stop)
+        return self._scores(rows, None if bias is None else bias[start:stop])
+
+    @property
+    def device(self) -> torch.device:
+        return self.vectors.device
+
+    def listed(self, ids: Tensor) -> Tensor:
+        bias = self.catalogue.bias
+        return self._scores(self.catalogue.table.rows(ids), None if bias is None else bias[ids])
+
+    def pairs(self, ids: Tensor) -> Tensor:
+        rows, bias = self.catalogue.table.rows(ids), self.catalogue.bias
+        scores = (rows * self.vectors[:, None]).sum(2)
+        if bias is not None:
+            return scores + bias[ids]
+        return scores if self.query_bias is None else scores + self.query_bias[:, None]
+
+    def _scores(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is not None:
+            return product_plus(self.vectors, rows.T, bias)
+        scores = product(self.vectors, rows.T)
         return scores if self.query_bias is None else scores + self.query_bias[:, None]
 
 

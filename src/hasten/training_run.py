@@ -1,12 +1,12 @@
-"""One stretch of training, from start or resume to stop: journal, signals, trainer, summary."""
+"""A run while it trains, from start or resume to stop: make the trainer, write the summary."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from hasten.distributed.device import describe_device
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import shared_checkpoint
 from hasten.errors import HastenError, Interrupted
-from hasten.evaluation.protocols import AnyTask
+from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.ranker import Evaluation
 from hasten.models.interface import Model
 from hasten.objectives.base import Phase
@@ -30,9 +30,9 @@ from hasten.runs.record import remove_record, write_record
 from hasten.runs.resuming import all_options, position_of, state_part
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
+from hasten.runs.trackers.tracker import Status
 from hasten.training.effective import options_in_effect
 from hasten.training.epoch_report import Callback
-from hasten.training.memory import peak_bytes
 from hasten.training.resolve_config import ResolvedConfig
 from hasten.training.signals import StopNow, StopSignals, signal_name
 from hasten.training.trainer import Trainer
@@ -75,7 +75,7 @@ def open_run(
         resume_step = position["step"] - (position["step_of_epoch"] > 0)
     first = processes.is_rank0
     with (
-        Journal(folder, setup.quiet, resume_step=resume_step)
+        Journal(folder, setup.quiet, resume_step=resume_step, logging=config.logging)
         if first
         else RankLog(folder.path, processes.rank) as journal,
         Progress(
@@ -146,7 +146,7 @@ class TrainingRun:
             journal=journal,
             progress=progress,
             signals=signals,
-            evaluate=(lambda: self.evaluate(valid)) if len(valid.queries) else None,
+            evaluate=self.validate if len(valid.queries) else None,
             processes=processes,
             callbacks=setup.callbacks,
         )
@@ -159,7 +159,9 @@ class TrainingRun:
         else:
             names = resolved.config.evaluation.metrics
             tags = [f"{part}/{name}" for part in ("valid", "test") for name in names]
-            journal.record_settings(all_options(resolved.config), tags)
+            about = {"protocol": self.protocol, "device": describe_device(processes.device),
+                     "data": setup.dataset.name, "torch": torch.__version__}  # fmt: skip
+            journal.record_settings(all_options(resolved.config), tags, about)
         if not setup.phases and checkpoint is None:
             self.fit()
 
@@ -170,11 +172,25 @@ class TrainingRun:
             with self.signals.immediate():
                 self.setup.model.fit(self.setup.dataset)
         except StopNow:
-            trainer.control.raise_stopped_here(0, trainer.folder.path)
+            trainer.control.raise_for_own_signal(0, trainer.folder.path)
         trainer.state.totals.train_seconds = time.perf_counter() - begin
 
-    def evaluate(self, task: AnyTask) -> Evaluation:
-        """Evaluate the model as it is now; a signal stops the evaluation early."""
+    def validate(self) -> Evaluation:
+        """Evaluate while training: on sampled users if asked for, within the time limit."""
+        task, config = self.setup.tasks[0], self.setup.resolved.config
+        if isinstance(task, RankingTask) and isinstance(config.evaluation.users, int):
+            task = task.sampled(config.evaluation.users, config.seed)
+        return self.evaluate(task, lambda: self.trainer.control.overdue)
+
+    def validated(self) -> Evaluation | None:
+        """The evaluation of the best epoch on the whole validation set; None if it is empty."""
+        task, selected = self.setup.tasks[0], self.trainer.selected
+        if selected is not None and selected.protocol == task.protocol.text():
+            return selected
+        return self.evaluate(task) if len(task.queries) else None
+
+    def evaluate(self, task: AnyTask, stop: Callable[[], bool] = lambda: False) -> Evaluation:
+        """Evaluate the model as it is now; a signal, or ``stop``, ends the evaluation early."""
         setup = self.setup
         return self.trainer.recovery.evaluate(
             lambda chunks: evaluate_task(
@@ -182,7 +198,7 @@ class TrainingRun:
                 task,
                 setup.resolved.config,
                 setup.processes,
-                lambda: self.signals.received is not None,
+                lambda: self.signals.received is not None or stop(),
                 chunks,
             )
         )
@@ -205,10 +221,8 @@ class TrainingRun:
         trainer.finish()
         best = self.load_best()
         processes.activity = "the evaluation at the end"
-        validated, tested = (
-            self.evaluate(task) if task is not None and len(task.queries) else None
-            for task in setup.tasks
-        )
+        validated, test = self.validated(), setup.tasks[1]
+        tested = self.evaluate(test) if test is not None and len(test.queries) else None
         trainer.control.synchronize_stop()
         trainer.raise_if_stopped()
         torch.set_rng_state(self.generator_state)
@@ -216,7 +230,7 @@ class TrainingRun:
         summary = self.summary(
             stopped_by, validated, tested, best_epoch, max(processes.gather(self.peak_memory()))
         )
-        summary = replace(summary, plan=self.measured_plan())
+        summary = replace(summary, plan=trainer.recovery.measured_plan(folder.read_plan()))
         if tested is not None:
             step = trainer.state.position.step
             self.journal.record("test", best_epoch, step, tested.values)
@@ -227,19 +241,6 @@ class TrainingRun:
             folder.write_json("metrics.json", summary.to_json())
         self.record_end(summary, complete=True)
         return summary
-
-    def measured_plan(self) -> dict[str, Any] | None:
-        """The plan of this run beside what was measured; warns if the budget was exceeded."""
-        plan, trainer = self.setup.folder.read_plan(), self.trainer
-        if plan is None:
-            return None
-        budget, state = trainer.recovery.budget, trainer.state
-        peak = max(budget.before, peak_bytes(trainer.device))
-        if peak > plan["budget_bytes"]:
-            sizes = [f"{size / 2**20:,.0f} MiB" for size in (peak, plan["budget_bytes"])]
-            self.journal.warn("peak memory {} exceeded the budget of {}".format(*sizes))
-        seconds = state.totals.train_seconds / max(1, state.position.epoch)
-        return {**plan, "measured": {"peak_memory_bytes": peak, "epoch_seconds": seconds}}
 
     def peak_memory(self) -> int:
         """The peak memory of this process, in bytes."""
@@ -294,3 +295,6 @@ class TrainingRun:
         if self.setup.processes.is_rank0:
             energy, config = self.energy.report(), self.setup.resolved.config
             write_record(self.setup.folder, summary, config, energy, complete=complete)
+            interrupted = summary.stopped_by.startswith("interrupted")
+            ended = "finished" if complete else "interrupted" if interrupted else "failed"
+            self.journal.finish(cast(Status, ended))

@@ -24,7 +24,7 @@ from hasten.run import resume
 from hasten.runs.checkpoint import checkpoint_name
 from hasten.runs.manifest import recorded_hash
 from hasten.runs.record import WEIGHTS, read_record
-from hasten.runs.run_folder import RunFolder
+from hasten.runs.run_folder import UPDATE, RunFolder
 
 #: significant digits in which losses and metrics must agree where bits may differ
 DIGITS = 2
@@ -51,6 +51,11 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
         UsageError: the run has fewer epochs.
     """
     folder = RunFolder.open(run, lock=False)
+    if (folder.path / UPDATE).exists():
+        raise RunFolderError(
+            f"{run}: is the update of another run, whose weights it began with: repeat the update "
+            "(hasten update) to compare the two"
+        )
     record, changed = read_record(folder)
     found: dict[str, Any] = {"run": str(run), "same": False, "changed": changed}
     if changed:

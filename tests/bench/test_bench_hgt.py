@@ -55,7 +55,7 @@ def test_the_edge_part_of_all_sides_is_the_same(graph):
     # a map of PyG's is numbered by head, then edge type
     maps = [m.weight.view(HEADS, relations, 4, 4).transpose(0, 1) for m in (conv.k_rel, conv.v_rel)]
     torch.testing.assert_close(
-        theirs, edge_attention(typed_edges(graph), q, k, v, maps[0] / 2, maps[1])
+        theirs, edge_attention(typed_edges(graph), q, torch.cat([k, v], 1), maps[0] / 2, maps[1])
     )
     prior = torch.ones(relations, HEADS, dtype=torch.float64)
     plain = attend(Edges.of(graph), q, torch.cat([k, v], 1), torch.cat(maps, 1), prior)

@@ -28,7 +28,7 @@ def loss_of(phase, model):
     pairs = Pairs(*BATCH)
     phase.pairs = lambda batch, ids: pairs
     batch = replace(phase.plan(0, 0, 0), denominators={"examples": len(pairs.user)})
-    encoded = model.encode_pairs(pairs, 0)
+    encoded = model.encode_pairs(model.pair_inputs(pairs), 0)
     terms = [*phase.terms(encoded, batch, batch.ids), *phase.regularizers(encoded, batch)]
     return sum(term.numerator * term.weight / term.denominator for term in terms)
 

@@ -221,9 +221,9 @@ def test_evaluate_by_relation_and_direction(here, capfd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["run", "--by", "entity"], "must be relation, direction or leakage"),
+        (["run", "--by", "entity"], "must be popularity, history, relation, direction or leakage"),
         (["popular", "--by", "relation"], "is for knowledge graphs"),
-        (["run", "--out", "x.csv"], "give --by relation, direction or leakage"),
+        (["run", "--out", "x.csv"], "give --by, such as --by popularity"),
         (["run", "--by", "relation", "--format", "csv"], "--out FILE, which is not given"),
         (["run", "--by", "relation", "--out", "x.doc"], "ending is not known"),
     ],

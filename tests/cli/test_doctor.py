@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from hasten.cli import selftest
-from hasten.cli.doctor import memory
+from hasten.cli.diagnostics import selftest
+from hasten.cli.diagnostics.doctor import memory
+from hasten.cli.diagnostics.selftest import Check, check_compiler, check_products, check_training
 from hasten.cli.main import main
-from hasten.cli.selftest import Check, check_compiler, check_products, check_training
 from hasten.runs.environment import cpu_features
 
 

@@ -319,6 +319,18 @@ def test_training_without_compile_does_not_import_it(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_import_is_quick_and_light():
+    code = (
+        "import sys, time; begin = time.process_time(); import hasten; dir(hasten);"
+        "print(time.process_time() - begin);"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'pydantic', 'typer'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    called = [sys.executable, "-c", code]
+    runs = [subprocess.run(called, capture_output=True, text=True, check=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in runs) < 0.2
+
+
 @pytest.mark.parametrize(
     ("command", "allowed"),
     [([], set()), (["train"], {"pydantic"})],  # typer imports pydantic for a command's parameters

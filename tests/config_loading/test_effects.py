@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
@@ -30,6 +31,8 @@ from hasten.models.supports import Supports
 from hasten.registry import BUILT_IN, data_options_of, load_model
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.config_text import config_text
+from hasten.runs.run_folder import RunFolder
+from hasten.runs.trackers.open import artifacts, open_trackers
 from hasten.training import trainer as trainer_module
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
@@ -124,6 +127,21 @@ def saved_numbers(config: Any) -> int:
     return sum(kept)
 
 
+def float32_products(config: Any) -> list[str]:
+    """How a step multiplies in float32, on a device that has TF32."""
+    found: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hasten.training.precision.has_tf32", lambda _: True)
+        _, steps, _ = steps_of(config)
+    phase, terms = steps[0].phase, steps[0].phase.terms
+    phase.terms = lambda *given: (
+        found.append(torch.backends.cuda.matmul.fp32_precision) or terms(*given)
+    )
+    phase.start_epoch(config.seed, 0)
+    steps[0].accumulate(phase.plan(config.seed, 0, 0))
+    return found
+
+
 def compiled_functions(config: Any) -> int:
     """How many functions would be compiled, by a compiler that returns them as they are."""
     if config.training.compile == "off":
@@ -190,6 +208,22 @@ def processes(config: Any) -> Any:
     options: DistributedOptions = config.distributed
     started = processes_to_start(config.devices, False, options.master_port)
     return started, options.backend, options.master_port, options.timeout, options.heartbeat
+
+
+def logging(config: Any) -> Any:
+    """The trackers that a run opens, and the files that they keep."""
+    opened: list[Any] = []
+
+    def opens(name: str, options: Any, *_: Any) -> Any:
+        opened.append((name, options.project))
+        return SimpleNamespace(name=name, id="1")
+
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hasten.runs.trackers.open._open", opens)
+        for name in ("config.yaml", "metrics.json"):
+            (Path(folder) / name).write_text("")
+        open_trackers(config.logging, RunFolder(Path(folder), None), lambda _: None)
+        return opened, [path.name for path in artifacts(config.logging, Path(folder))]
 
 
 def layout(config: Any) -> Any:
@@ -271,6 +305,7 @@ EFFECTS: dict[str, Entry] = {
     "training.clip_norm": (1e-9, {}, weights),
     "training.clip_norm_type": ("inf", {"training.clip_norm": 1e-9}, weights),
     "training.precision": ("bf16", {}, weights),
+    "training.matmul": ("highest", {}, float32_products),
     "training.emulate_fp16": (True, {"training.precision": "fp16"}, refused_fp16),
     "training.accumulate": (2, {}, micro_batches),
     "training.recompute": (True, {}, saved_numbers),
@@ -294,6 +329,9 @@ EFFECTS: dict[str, Entry] = {
     "checkpoint.every_steps": (1, {}, "loop"),
     "checkpoint.every_minutes": (1e-9, {}, "loop"),
     "checkpoint.keep": (3, {}, "loop"),
+    "logging.to": (["wandb"], {}, logging),
+    "logging.project": ("mine", {"logging.to": ["wandb"]}, logging),
+    "logging.artifacts": ("none", {"logging.to": ["wandb"]}, logging),
     "distributed.backend": ("gloo", {}, processes),
     "distributed.master_port": (29999, {}, processes),
     "distributed.timeout": (5.0, {}, processes),
@@ -321,7 +359,9 @@ REFUSED: dict[str, set[str]] = {
     "sasrec": set(),
     "tisasrec": set(),
     "kgat": NOT_COMPILED,
-    "bprmf": NOT_RECOMPUTED | NOT_COMPILED | {"training.precision", "training.emulate_fp16"},
+    "bprmf": NOT_RECOMPUTED
+    | NOT_COMPILED
+    | {"training.precision", "training.emulate_fp16", "training.matmul"},
     "lightgcn": NOT_RECOMPUTED | NOT_COMPILED,
     "mmgcn": set(),
     "dragon": NOT_COMPILED,
@@ -331,7 +371,9 @@ REFUSED: dict[str, set[str]] = {
     "distmult": NOT_RECOMPUTED,
     "complex": NOT_RECOMPUTED,
     "tucker": NOT_RECOMPUTED | NOT_COMPILED,
-    "rotate": NOT_RECOMPUTED | NOT_COMPILED | {"training.precision", "training.emulate_fp16"},
+    "rotate": NOT_RECOMPUTED
+    | NOT_COMPILED
+    | {"training.precision", "training.emulate_fp16", "training.matmul"},
     "hgt": NOT_COMPILED,
     "degree": OF_STEPS,
     "pop": OF_STEPS,
@@ -347,6 +389,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "sequential.sampling": {"model.loss": "sampled-softmax"},
     "sequential.mask_known": {"model.loss": "sampled-softmax", "model.negatives": 8},
     "sequential.calibration": {"model.loss": "gbce"},
+    "sasrec.padding": {"model.norm": "post"},
     "sequential.streams": {"model.residual": "mhc"},
     "sequential.projection": {"model.residual": "mhc"},
     "sequential.maps": {"model.residual": "mhc"},
@@ -360,6 +403,7 @@ BESIDE = {"complex.loss": {"model.negatives": None}, "mmgcn.ids": {"model.l2": N
 #: model's option -> a value that differs from the default, where its type suggests none
 MODEL_VALUES: dict[str, Any] = {
     "tisasrec.embedding_l2": 0.1,
+    "conve.height": 4,
     "kgat.layers": [12],
     "mmgcn.projected": ["text"],
     "multimodal.modalities": ["image"],

@@ -8,7 +8,7 @@ import pytest
 
 from hasten.comparison.finished import other_protocol
 from hasten.config_loading.build import build_config
-from hasten.config_loading.peers import peer_notice, refuse_contradiction, with_peer
+from hasten.config_loading.other_libraries import peer_notice, refuse_contradiction, with_peer
 from hasten.errors import ConfigurationError
 from hasten.runs.config_text import config_text
 

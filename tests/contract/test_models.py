@@ -193,14 +193,14 @@ def test_recommends_from_the_folder_alone(case, tmp_path):
     (tmp_path / "run").rename(moved)
     if case.triples:
         asked = [{"head": 3, "relation": "next"}, {"relation": "next", "tail": 4}]
-        table = api.predict(api.load(moved), asked, topk=4).to_table().to_pydict()
+        table = api.load(moved).predict(asked, topk=4).to_table().to_pydict()
         assert table["head"][:4] == [3] * 4
         assert table["tail"][4:] == [4] * 4
         assert table["rank"] == [1, 2, 3, 4] * 2
         assert 4 not in table["tail"][:4]  # known
         assert 3 not in table["head"][4:]
         return
-    frame = api.recommend(api.load(moved), users=[3, 5], topk=4).to_table().to_pydict()
+    frame = api.load(moved).recommend(users=[3, 5], topk=4).to_table().to_pydict()
     assert frame["user_id"] == [3] * 4 + [5] * 4
     assert frame["rank"] == [1, 2, 3, 4] * 2
     seen = sequences()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +22,17 @@ FACTORIES = (
 CONVERSIONS = ("as_tensor", "tensor")
 
 
+class _Here(threading.local):
+    by_python = False
+
+
+_here = _Here()
+
+
 class Backward(TorchDispatchMode):
     """A backward pass: what C++ makes in it out of nothing, such as missing gradients, is on the
-    device. Python's own calls go through the functions below, which say so by ``by_python``.
+    device. Python's own calls go through the functions below, which say so by ``_here``.
     """
-
-    by_python = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -35,7 +41,7 @@ class Backward(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None):
         out = function(*arguments, **(named or {}))
         name = function._schema.name.removeprefix("aten::")
-        if name not in {*FACTORIES, "empty"} or Backward.by_python:
+        if name not in {*FACTORIES, "empty"} or _here.by_python:
             return out
         if name != "empty":
             current().kernels[name] += 1
@@ -51,11 +57,11 @@ def in_backward(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on_host(plain: Callable[..., Tensor], *arguments: Any, **named: Any) -> Tensor:
-    before, Backward.by_python = Backward.by_python, True
+    before, _here.by_python = _here.by_python, True
     try:
         return plain(*arguments, **named)
     finally:
-        Backward.by_python = before
+        _here.by_python = before
 
 
 def factory(plain: Callable[..., Tensor], here: Callable[[object], bool]) -> Callable[..., Tensor]:

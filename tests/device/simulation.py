@@ -87,6 +87,7 @@ def _patch_tensors(patch: pytest.MonkeyPatch, device: torch.device) -> None:
     patch.setattr(Tensor, "cuda", lambda self, *_, **named: to(self, device, **named))
     patch.setattr(Tensor, "pin_memory", pin_memory)
     patch.setattr(Tensor, "is_pinned", lambda self, *_: self in pinned)
+    patch.setattr(Tensor, "record_stream", lambda self, stream: None)
     for name in functions.FACTORIES:
         patch.setattr(torch, name, functions.factory(getattr(torch, name), here))
     for name in functions.CONVERSIONS:

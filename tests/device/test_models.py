@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from hasten.build import build_model, load_data
+from hasten.config_loading.build import build_config
 from hasten.models.supports import Supports
 from hasten.registry import load_model
 from hasten.training import step
+from hasten.training.precision import Precision
+from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
-from tests.device.measure import FIRST, differing, measure
+from tests.device.measure import FIRST, SETTINGS, differing, measure
 from tests.device.recorder import Recorder
 from tests.device.simulation import simulated
 from tests.device.table import read
@@ -38,6 +44,14 @@ def exceeded(case: ModelCase, found: dict[str, Recorder]) -> list[str]:
     return told
 
 
+def assert_one_copy(found: dict[str, Recorder]) -> None:
+    """A step waits for nothing, and gets its batch by one copy."""
+    for name in (name for name in found if name.endswith(("step", "next"))):
+        assert not found[name].waits, name
+        assert not found[name].downloads, name
+        assert found[name].uploads.total() <= 1, (name, found[name].uploads)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 def test_no_more_kernels_copies_and_synchronizations_than_before(case):
     """Nor a phase whose steps have become unlike each other.
@@ -48,6 +62,7 @@ def test_no_more_kernels_copies_and_synchronizations_than_before(case):
         found = measure(case, device)
     assert not {name: each.mistakes for name, each in found.items() if each.mistakes}
     assert not exceeded(case, found)
+    assert_one_copy(found)
     unlike = differing(found)
     assert unlike.keys() <= set(read()["differing"][case.label]), unlike
 
@@ -58,6 +73,7 @@ def test_mixed_precision_waits_no_more(case):
     with simulated("cuda") as device:
         found = measure(case, device, "fp16")
     assert not {name: each.mistakes for name, each in found.items() if each.mistakes}
+    assert_one_copy(found)
     assert not [told for told in exceeded(case, found) if " kernels, " not in told]
 
 
@@ -67,6 +83,48 @@ def test_nothing_that_mps_refuses(case):
     with simulated("mps") as device:
         found = measure(case, device)
     assert not {name: each.mistakes for name, each in found.items() if each.mistakes}
+
+
+@pytest.mark.parametrize(
+    "label", ["sasrec-ce", "bprmf", "kgat", "kgat-gcn", "mmgcn", "conve", "hgt", "hgt-edges"]
+)
+def test_gradients_are_those_of_the_cpu(label):
+    """Also of models whose steps are arranged differently on a GPU, of which launches are few."""
+    case = next(case for case in CASES if case.label == label)
+    expected = gradients(case, torch.device("cpu"))
+    with simulated("cuda") as device:
+        found = gradients(case, device)
+    for one, other in zip(found, expected, strict=True):
+        assert float((one - other).norm()) <= 1e-5 * float(other.norm()) + 1e-7
+
+
+def gradients(case: ModelCase, device: torch.device) -> list[torch.Tensor]:
+    """Of a batch of every phase, in fp32."""
+    config = build_config(
+        case.model, None, None, (), {**SETTINGS, **case.settings, **case.without_dropout}
+    )
+    data = load_data(config, case.data)
+    torch.manual_seed(0)
+    model, found = build_model(config, data, torch.device("cpu")).to(device).train(), []
+    for number, phase in enumerate(model.phases(data, config.training)):
+        precision = Precision("fp32", device)
+        stepper = OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        phase.start_epoch(0, 0)
+        stepper.accumulate(phase.plan(0, 0, 0))
+        grads = [torch.zeros(0) if p.grad is None else p.grad.cpu() for p in phase.parameters()]
+        found += [each.double() for each in grads]
+        stepper.zero_grad()
+    return found
+
+
+def test_more_relations_take_hgt_no_more_kernels():
+    counts = []
+    for relations in (2, 5):
+        ring = {f"near {number}": (-1, 1) for number in range(relations)}
+        with simulated("cuda") as device:
+            found = measure(replace(FIRST["hgt"], ring=ring), device)
+        counts.append(found["step"].kernels)
+    assert counts[0] == counts[1]
 
 
 def test_an_item_in_the_step_exceeds_the_counts(monkeypatch):

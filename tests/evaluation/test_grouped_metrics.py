@@ -83,7 +83,9 @@ def test_groups_equal_one_triple_at_a_time(part, rank_last):
 
 
 def test_only_knowledge_graphs_are_divided():
-    with pytest.raises(UsageError, match="must be relation, direction or leakage"):
+    with pytest.raises(
+        UsageError, match="must be popularity, history, relation, direction or leakage"
+    ):
         check_grouping("entity", make_graph())
     with pytest.raises(UsageError, match="is for knowledge graphs"):
         check_grouping("relation", object())

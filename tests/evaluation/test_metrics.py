@@ -22,6 +22,7 @@ from torchmetrics.retrieval import (
 from hasten.errors import ConfigurationError
 from hasten.evaluation.metrics import (
     Metric,
+    PerQuery,
     higher_is_better,
     metrics_per_query,
     parse_metric,
@@ -208,3 +209,12 @@ def test_legacy_ndcg_divides_by_the_hits_it_found() -> None:
     best_of_two = 1 + 1 / np.log2(3)
     assert found["ndcg_kgat_legacy@20"].values == pytest.approx([gains / best_of_two, 0.0, 1.0])
     assert found["ndcg@20"].values[0] == pytest.approx(gains / (best_of_two + 0.5))
+
+
+def test_the_margin_is_that_of_the_mean_of_a_sample():
+    random = np.random.default_rng(0)
+    values = random.random((400, 1000))
+    per_query = [PerQuery(row, np.ones(1000, np.int64)) for row in values]
+    inside = [abs(each.mean() - 0.5) <= each.margin() for each in per_query]
+    assert 0.92 < np.mean(inside) < 0.98
+    assert PerQuery(np.full(5, 0.3), np.ones(5, np.int64)).margin() < 1e-12

@@ -23,7 +23,7 @@ import torch
 from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, KnowledgeGraph
 from hasten.errors import ConfigurationError, DataError
-from hasten.evaluation.peers import PEERS, peer_settings, peer_words
+from hasten.evaluation.other_libraries import PEERS, peer_settings, peer_words
 from hasten.evaluation.protocols import RankingTask, ranking_task
 from hasten.evaluation.ranker import evaluate
 from hasten.models.interface import Model, Sizes

@@ -12,7 +12,7 @@ import pytest
 from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset
 from hasten.errors import ConfigurationError, DataError
-from hasten.evaluation.protocols import Protocol, ranking_task
+from hasten.evaluation.protocols import Protocol, RankingTask, ranking_task
 
 Make = Callable[..., Dataset]
 FULL = EvaluationOptions()
@@ -148,6 +148,13 @@ def test_uni100_depends_on_seed_part_and_user_alone(dataset: Dataset, make_datas
     np.testing.assert_array_equal(fewer.candidates, drawn[fewer.queries.user])
 
 
+def test_uni100_drawn_in_parts_is_the_same(dataset: Dataset, monkeypatch) -> None:
+    whole = ranking_task(dataset, TEST, UNI100, seed=1)
+    monkeypatch.setattr("hasten.evaluation.sampled_candidates._USERS", 3)
+    parts = ranking_task(dataset, TEST, UNI100, seed=1)
+    np.testing.assert_array_equal(whole.candidates, parts.candidates)
+
+
 def test_uni100_refuses_what_it_cannot_do(make_dataset: Make, dataset: Dataset) -> None:
     several = make_dataset([(0, 1, TRAIN), (0, 2, TEST), (0, 3, TEST)], 1, 200, "ratio")
     with pytest.raises(ConfigurationError, match="ranks one target a user"):
@@ -158,6 +165,29 @@ def test_uni100_refuses_what_it_cannot_do(make_dataset: Make, dataset: Dataset) 
     both = EvaluationOptions(candidates="uni100", mask_history=True)
     with pytest.raises(ConfigurationError, match=r"mask_history has no effect"):
         ranking_task(dataset, TEST, both, 0)
+
+
+@pytest.mark.parametrize("options", [FULL, UNI100, EvaluationOptions(seen_targets="miss")])
+def test_a_sample_of_users_is_a_part_of_the_task(
+    dataset: Dataset, options: EvaluationOptions
+) -> None:
+    whole = ranking_task(dataset, TEST, options, seed=0)
+    assert isinstance(whole, RankingTask)
+    part = whole.sampled(5, seed=0)
+    again = whole.sampled(5, seed=0)
+    np.testing.assert_array_equal(part.queries.user, again.queries.user)
+    assert len(set(part.queries.user.tolist())) == 5
+    assert part.queries.user.tolist() != whole.sampled(5, seed=1).queries.user.tolist()
+    for row, user in enumerate(part.queries.user.tolist()):
+        place = whole.queries.user.tolist().index(user)
+        assert part.targets.row(row).tolist() == whole.targets.row(place).tolist()
+        if whole.excluded is not None and part.excluded is not None:
+            assert part.excluded.row(row).tolist() == whole.excluded.row(place).tolist()
+        if whole.candidates is not None and part.candidates is not None:
+            assert part.candidates[row].tolist() == whole.candidates[place].tolist()
+    assert len(part.competitors(part.masked)) == len(part.targets.items)
+    assert f"5 of {len(whole.queries)} users sampled" in part.protocol.text()
+    assert whole.sampled(len(whole.queries), seed=0) is whole
 
 
 def test_protocols_compare_only_with_themselves() -> None:

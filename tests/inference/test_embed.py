@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from google.protobuf import text_format
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 import hasten
 from hasten.cli.main import main
@@ -145,6 +147,11 @@ def test_one_vector_for_all_fails_the_check(tmp_path, capsys):
     assert "mean cosine" in capsys.readouterr().err
     told = check_embeddings(tmp_path / "c.csv")
     assert "collapsed" in told["warning"]
+    asked = check_embeddings(tmp_path / "c.csv", within={"a": (0.5, 1), "b": (0.5, 0.8)})
+    more = [text for text in asked["problems"] if text not in told["problems"]]
+    assert more == ["cosine within b is 1.000, not 0.5 to 0.8"]
+    assert main(["check-embeddings", str(tmp_path / "c.csv"), "--within", "z=0..1"]) == 2
+    assert "there are a, b" in capsys.readouterr().err
     assert found.vectors.shape == (3, 4)
 
 
@@ -259,6 +266,18 @@ def test_a_device_that_fails_gives_way_to_the_cpu_aloud():
 
     with pytest.raises(RuntimeError, match="shapes"):
         with_cpu_fallback(wrong, "mps", False, said.append)
+
+
+def test_tensorboard_finds_the_vectors_of_a_run(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    write_embeddings(named(), tmp_path / "vectors", "projector")
+    for folder in (tmp_path, tmp_path / "vectors"):
+        text = (folder / "projector_config.pbtxt").read_text()
+        (shown,) = text_format.Parse(text, ProjectorConfig()).embeddings
+        assert (folder / shown.tensor_path).read_text() == (
+            (tmp_path / "vectors" / "vectors.tsv").read_text()
+        )
+        assert (folder / shown.metadata_path).is_file()
 
 
 def test_a_name_of_several_lines_is_one_row_of_the_projector(tmp_path):

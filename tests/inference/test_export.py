@@ -12,7 +12,7 @@ import pytest
 
 from hasten.errors import HastenError, UsageError
 from hasten.inference import export
-from hasten.inference.export import check_target, write_table
+from hasten.inference.export import check_target, write_table, write_tables
 
 TEXTS = ["=1+1", "+x", "-x", "@x", "\tx", "\rx", "x=1", "", "a,b", 'q"q', "línea"]
 
@@ -105,3 +105,27 @@ def test_only_a_regular_file_is_replaced(tmp_path):
     assert {path.name: path.lstat().st_mode for path in tmp_path.iterdir()} == before
     assert (tmp_path / "mine.csv").read_text() == "mine"
     check_target(tmp_path / "mine.csv", None)
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json"])
+def test_tables_as_they_come_are_one_table_and_nothing_is_left_of_an_interrupted_export(
+    tmp_path, format
+):
+    table = pa.table({"user_id": ["a", "=b", "c"], "name": ["=x", None, 'y"z'], "n": [1, 2, 3]})
+    whole, parts = tmp_path / f"whole.{format}", tmp_path / f"parts.{format}"
+    write_table(table, whole)
+    write_tables((table.slice(n, 1) for n in range(3)), parts)
+    if format == "parquet":
+        assert pq.read_table(parts).equals(pq.read_table(whole))
+    else:
+        assert parts.read_bytes() == whole.read_bytes()
+
+    def interrupted():
+        yield table
+        raise KeyboardInterrupt
+
+    before = parts.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        write_tables(interrupted(), parts)
+    assert parts.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [parts.name, whole.name]

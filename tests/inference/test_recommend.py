@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 import pytest
 
 from hasten.errors import DataError, UsageError
-from hasten.inference import table_view
+from hasten.inference import stream, table_view
 from hasten.inference.recommend import Recommendations, recommend
 
 
@@ -232,3 +234,17 @@ def test_results_are_short_in_a_notebook(make_run):
     found = recommend(make_run(), topk=9)
     assert len(repr(found)) < 100
     assert "<td>dog</td>" in found._repr_html_()
+
+
+def test_all_users_in_parts_are_those_of_one_table(make_run, tmp_path, monkeypatch):
+    loaded = make_run()
+    whole = recommend(loaded, topk=4)
+    monkeypatch.setattr(stream, "USERS_AT_A_TIME", 2)
+    path = tmp_path / "all.csv"
+    counts = stream.write_recommendations(loaded, path, None, 4, exclude_seen=True)
+    assert counts == stream.Counts.of(whole)
+    found = [
+        (row["user_id"], row["item_id"]) for row in csv.DictReader(path.read_text().splitlines())
+    ]
+    rows = whole.to_table().to_pylist()
+    assert found == [(str(row["user_id"]), str(row["item_id"])) for row in rows]

@@ -11,6 +11,7 @@ import hasten
 from hasten.cli.main import main
 from hasten.errors import DataError, UsageError
 from hasten.inference.embed import read_embeddings
+from hasten.inference.vectors import vectors
 from tests.contract.cases import CASES
 
 SMALL = {"training.epochs": 1, "training.batch_size": 8, "device": "cpu", "threads": 1}
@@ -77,6 +78,29 @@ def test_similar_items_and_files_of_vectors(tmp_path, capsys):
     np.testing.assert_array_equal(read.vectors, run.user_vectors().vectors)
     assert main(["embed", path]) == 2
     assert "hasten vectors RUN" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BY_MODEL.values(), ids=lambda case: case.model)
+def test_similar_items_of_every_model(case, tmp_path):
+    run = (trained if case.trains else fitted)(case, tmp_path / "run")
+    if not case.trains:
+        with pytest.raises(UsageError, match="scores without vectors"):
+            run.similar_items(3)
+        return
+    table = vectors(run).vectors.astype(np.float64)
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    cosine = table @ table.T
+    np.fill_diagonal(cosine, -2)
+    found = run.similar_items([3, 5], k=4)
+    best = -np.sort(-cosine[found.asked])[:, :4]
+    np.testing.assert_allclose(found.cosine, best, 1e-5, 1e-5)
+    np.testing.assert_allclose(found.cosine, cosine[found.asked[:, None], found.item], 1e-5, 1e-5)
+    assert run.similar_items(range(len(table)), k=1000).item.shape == (30, 29)
+
+
+def fitted(case, out):
+    return hasten.train(case.model, case.data, out=str(out), quiet=True).loaded
 
 
 def test_a_model_without_vectors_says_so(tmp_path):

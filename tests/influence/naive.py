@@ -38,7 +38,7 @@ def vector(model: nn.Module, heads: torch.Tensor, relation: int) -> torch.Tensor
 def question_loss(model, entity, relation, target, answers, loss, layers) -> torch.Tensor:
     """The loss of one question; answers: all its true ones. In the data's order of arguments."""
     table = model.entities.weight
-    heads = table[entity].detach() if layers == "last" else table[entity]
+    heads = table[entity] if layers == "all" else table[entity].detach()
     x = vector(model, heads, relation)
     if layers == "last":
         x = x.detach()

@@ -17,6 +17,7 @@ from hasten.config_loading.build import build_config
 from hasten.data.interactions.load import load_dataset
 from hasten.data.tables import TRAIN, VALID
 from hasten.errors import UsageError
+from hasten.influence import autograd
 from hasten.influence.autograd import AutogradSource
 from hasten.influence.losses import EventLosses, TripleLosses
 from hasten.influence.queries import Selection, part_of_events, select_triples, triples_of
@@ -73,6 +74,17 @@ def expected(model, source):
     tests = rows(lambda i: examples.test_batch(i, i + 1), examples.tests)
     train = rows(lambda i: examples.batch_of(terms[:, i]), terms.shape[1])
     return tests @ train.T, (train * train).sum(1)
+
+
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_many_tests_together_give_the_products_of_each(negatives, graph, monkeypatch):  # noqa: F811
+    """Gradients of the training examples, written out, instead of a pass for each test."""
+    _, source = rotation_source(graph, negatives)
+    tests, terms = source.examples.tests, source.examples.terms
+    one_by_one = source.products(source.gradients(0, tests, 4), 1, terms)
+    monkeypatch.setattr(autograd, "_TESTS", tests - 1)
+    together = source.products(source.gradients(0, tests, 4), 1, terms)
+    torch.testing.assert_close(together, one_by_one, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("negatives", [0, 2])

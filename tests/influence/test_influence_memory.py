@@ -19,7 +19,8 @@ from hasten.influence.factors import Arithmetic
 from hasten.influence.support import encoder_of
 from hasten.influence.trace import Checkpoint, Limits, trace
 from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
-from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
+from hasten.models.knowledge_graph.conve import ConvE
+from hasten.models.knowledge_graph.conve_options import ConvEOptions
 from hasten.models.interface import Sizes
 from hasten.runs.environment import peak_memory_bytes as peak
 from hasten.distributed.processes import Processes

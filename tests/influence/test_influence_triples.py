@@ -17,7 +17,8 @@ from hasten.influence.trace import Checkpoint, Limits, trace, trace_self
 from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.complex import ComplEx, ComplExOptions
-from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
+from hasten.models.knowledge_graph.conve import ConvE
+from hasten.models.knowledge_graph.conve_options import ConvEOptions
 from hasten.models.knowledge_graph.distmult import DistMult, DistMultOptions
 from tests.influence.naive import gradient, randomise, triple_loss
 
@@ -120,6 +121,31 @@ def test_influences_are_products_of_gradients(name, trained, loss, layers, graph
         )
         own = trace_self(source, once, limits=limits, **alone())
         torch.testing.assert_close(own, 0.5 * norms, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["training", "positive"])
+@pytest.mark.parametrize(
+    ("layers", "frozen"),
+    [("last-2", ("relations", "filters", "feature")), ("last-3", ("relations",))],
+)
+def test_the_last_layers_of_conve(layers, frozen, loss, graph):
+    model, tests = make("conve", "1-n"), some_tests(graph)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(frozen))
+    known = as_list(graph.of(TRAIN))
+
+    def rows(triples):
+        trained = [p for p in model.parameters() if p.requires_grad]
+        losses = (triple_loss(model, z, known, loss, layers) for z in triples)
+        found = (torch.autograd.grad(value, trained) for value in losses)
+        return torch.stack([torch.cat([g.flatten() for g in each]) for each in found])
+
+    source, train = source_of(model, graph, loss, layers, tests), rows(known)
+    once, limits = [Checkpoint("only", 0.5, lambda: None)], Limits(1 << 30, 7)
+    wanted = 0.5 * rows(as_list(tests)) @ train.T
+    torch.testing.assert_close(found_matrix(source, once, limits), wanted, rtol=1e-9, atol=1e-12)
+    own = trace_self(source, once, limits=limits, **alone())
+    torch.testing.assert_close(own, 0.5 * (train * train).sum(1), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["training", "positive"])

@@ -348,3 +348,38 @@ def test_nothing_is_pickled(tmp_path):
         text = (source / f"{name}.py").read_text()
         assert "import pickle" not in text
         assert "torch.load" not in text
+
+
+def test_equal_tensors_are_linked_and_outlive_the_checkpoint_that_they_were_written_for(tmp_path):
+    tensors = {"weights": {"w": torch.arange(5.0)}, "phases": {}}
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_checkpoint(one, tensors, {"number": 1})
+    write_checkpoint(two, tensors, {"number": 2}, same_tensors=one)
+    assert (two / "weights.safetensors").samefile(one / "weights.safetensors")
+    assert not (two / "state.json").samefile(one / "state.json")
+    shutil.rmtree(one)
+    found = read_checkpoint(two)
+    assert found.state == {"number": 2}
+    assert torch.equal(found.tensors["weights"]["w"], tensors["weights"]["w"])
+
+
+@pytest.mark.parametrize("why", ["no hard links", "another size", "no such file", "damaged"])
+def test_what_cannot_be_linked_is_written(tmp_path, monkeypatch, why):
+    tensors = {"weights": {"w": torch.arange(5.0)}}
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_checkpoint(one, tensors, {})
+    if why == "no hard links":
+
+        def refuse(*_):
+            raise OSError("not supported")
+
+        monkeypatch.setattr(module.os, "link", refuse)
+    elif why == "another size":
+        (one / "weights.safetensors").write_bytes(b"")
+    elif why == "no such file":
+        (one / "weights.safetensors").unlink()
+    else:
+        (one / "manifest.json").write_text("{}")
+    write_checkpoint(two, tensors, {}, same_tensors=one)
+    assert (two / "weights.safetensors").stat().st_nlink == 1
+    assert torch.equal(read_checkpoint(two).tensors["weights"]["w"], tensors["weights"]["w"])

@@ -116,7 +116,7 @@ def test_tensorboard_gets_no_text_and_nothing_infinite(folder):
 def test_tensorboard_gets_the_hyperparameters(folder):
     settings = {"model.width": 16, "training.lr": 0.1, "training.patience": None, "seed": 0}
     with Journal(folder, quiet=True) as journal:
-        journal.record_settings(settings, ["valid/mrr"])
+        journal.record_settings(settings, ["valid/mrr"], {})
     events = EventAccumulator(str(folder.path))
     events.Reload()
     found = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
@@ -129,7 +129,7 @@ def test_tensorboard_gets_the_hyperparameters(folder):
 def test_tensorboard_is_optional(folder, monkeypatch):
     monkeypatch.setattr("hasten.runs.journal.find_spec", lambda _: None)
     with Journal(folder, quiet=True) as journal:
-        journal.record_settings({"seed": 0}, [])
+        journal.record_settings({"seed": 0}, [], {})
         journal.record("train", 1, 1, {"loss": 0.5})
     assert not list(folder.path.glob("events.out.tfevents.*"))
 

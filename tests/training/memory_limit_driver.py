@@ -26,7 +26,7 @@ _step, _taken = OptimizerStep.__call__, [0]
 def limited(
     self: OptimizerStep, batch: Batch, lr: float, flags: Sequence[float] = ()
 ) -> dict[str, Tensor]:
-    self.retreats = sys.argv[2] == "retreat"
+    self.skips_when_out_of_memory = sys.argv[2] == "retreat"
     if _taken[0] == 2:
         release_memory(self.device)
         pages = int(Path("/proc/self/statm").read_text().split()[0])

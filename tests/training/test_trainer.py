@@ -26,11 +26,13 @@ from hasten.errors import (
     NonFiniteError,
     RunFolderError,
 )
+from hasten.loaded_run import evaluate
 from hasten.models.sequential.sasrec import SASRec
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint, training_log
 from hasten.training.epoch_report import EpochReport
 from hasten.training.trainer import Trainer
+from hasten.training_run import TrainingRun
 from tests.contract.cases import graph, sequences
 
 SMALL = {
@@ -178,6 +180,47 @@ def test_time_out_saves_finishes_and_goes_on(tmp_path):
         quiet=True,
     )
     assert again.epochs == position["epoch"] + 1
+
+
+def counted_evaluations(monkeypatch):
+    """The tasks of the evaluations, in order."""
+    tasks = []
+    whole = TrainingRun.evaluate
+
+    def noted(self, task, *others):
+        tasks.append(task.protocol)
+        return whole(self, task, *others)
+
+    monkeypatch.setattr(TrainingRun, "evaluate", noted)
+    return tasks
+
+
+def test_the_result_of_the_best_epoch_is_not_computed_again(tmp_path, monkeypatch):
+    tasks = counted_evaluations(monkeypatch)
+    result = train(tmp_path / "run", training__epochs=2)
+    assert [task.part for task in tasks] == ["valid", "valid", "test"]
+    assert result.valid_metrics == evaluate(tmp_path / "run", part="valid")["valid"]
+
+
+def test_validations_on_sampled_users_select_and_the_end_counts_all(tmp_path, monkeypatch):
+    tasks = counted_evaluations(monkeypatch)
+    train(tmp_path / "run", training__epochs=2, evaluation__users=7)
+    assert [task.sampled for task in tasks] == [7, 7, None, None]
+    assert " ± 0." in (tmp_path / "run" / "val.log").read_text()
+
+
+def test_an_evaluation_ends_at_the_time_limit_and_a_resumed_run_begins_with_it(
+    tmp_path, monkeypatch
+):
+    reference = train(tmp_path / "reference", training__epochs=2)
+    monkeypatch.setattr("hasten.training.control_flags.RunControl.overdue", True)
+    result = train(tmp_path / "run", training__epochs=2, training__max_time=1e4)
+    assert result.summary.stopped_by == "max_time"
+    assert result.summary.epochs == 0
+    monkeypatch.undo()
+    again = run.resume(tmp_path / "run", quiet=True)
+    assert again.valid == reference.valid_metrics
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "reference")
 
 
 def test_more_epochs_after_the_end_equal_a_longer_run(tmp_path):

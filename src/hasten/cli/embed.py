@@ -131,6 +131,9 @@ def check(
     min_components: int | None = option(
         "N", "Minimum components for 90 % of the variance; default: 15.", min=1
     ),
+    within: list[str] | None = option(
+        "TYPE=A..B", "Mean cosine within a node type, such as disease=0.5..0.8; repeatable."
+    ),
     part: str | None = options.PART,
     sample: int = option("N", "Nodes to sample.", default=2048, min=2),
     seed: int = option("N", "Seed of the sample.", default=0, min=0),
@@ -153,6 +156,7 @@ def check(
 
     found = check_embeddings(
         what, plots=plots, max_cosine=max_cosine, min_components=min_components, part=part,
+        within=dict(map(_limits, within or ())),
         sample=sample, seed=seed, checkpoint=checkpoint, device=device or "auto",
     )  # fmt: skip
     _show(found)
@@ -163,6 +167,18 @@ def check(
         if json:
             raise typer.Exit(error.exit_code)
         raise error
+
+
+def _limits(text: str) -> tuple[str, tuple[float, float]]:
+    """The type and the limits of ``TYPE=A..B``; the type may contain an equals sign."""
+    name, _, limits = text.rpartition("=")
+    low, dots, high = limits.partition("..")
+    try:
+        if name and dots and -1 <= float(low) <= float(high) <= 1:
+            return name, (float(low), float(high))
+    except ValueError:
+        pass
+    raise UsageError(f"--within {text}: expected TYPE=A..B with -1 <= A <= B <= 1")
 
 
 def _show(found: dict[str, Any]) -> None:

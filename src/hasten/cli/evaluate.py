@@ -24,7 +24,14 @@ def evaluate(
     devices: str | None = options.DEVICES,
     part: str | None = options.PART,
     by: str | None = option(
-        "WHAT", "Metrics by relation or direction (knowledge graphs), or by leakage."
+        "WHAT", "Metrics by popularity, history, relation, direction or leakage."
+    ),
+    beyond: int | None = option(
+        "K",
+        "Also coverage, novelty, diversity, popularity and serendipity of lists of K items.",
+        None,
+        "--beyond-accuracy",
+        min=1,
     ),
     out: Path | None = option("FILE", "Write the table of --by to a .parquet, .csv or .json file."),
     format: str | None = options.OUT_FORMAT,
@@ -38,7 +45,7 @@ def evaluate(
     evaluation.mask_history=true or evaluation.candidates=uni100.
     """
     if by is None and out is not None:
-        raise UsageError("--out writes the table of --by: give --by relation, direction or leakage")
+        raise UsageError("--out writes the table of --by: give --by, such as --by popularity")
     options.one_of("part", part, ("valid", "test"))
     options.prepare_process(several=True)
     options.check_export(out, format)
@@ -52,8 +59,9 @@ def evaluate(
     from hasten import loaded_run  # noqa: PLC0415 - brings torch
 
     found = loaded_run.evaluate(
-        run, changes=changes, checkpoint=checkpoint, device=device, by=by, part=cast(Any, part)
-    )
+        run, changes=changes, checkpoint=checkpoint, device=device, by=by, beyond=beyond,
+        part=cast(Any, part),
+    )  # fmt: skip
     groups = found.pop("groups", None)
     if groups is not None and out is not None and output.speaks():
         from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
@@ -66,6 +74,8 @@ def evaluate(
         return
     output.say(f"{found['model']} on {found['data']}, checkpoint {found['checkpoint']}")
     output.show_metrics(found["valid"], found["test"], found["protocol"])
+    for name, figures in found.get("beyond_accuracy", {}).items():
+        output.say(f"{name:<11} " + "  ".join(f"{key} {x:.4f}" for key, x in figures.items()))
     if groups is not None and out is None and output.speaks():
         shown = "test" if found["test"] else "valid"
         of_part = [row for row in groups.to_pylist() if row["part"] == shown]
@@ -74,7 +84,7 @@ def evaluate(
 
 def _configured_metrics(run: Path, like: str | None) -> tuple[str, ...] | None:
     """The metrics of the protocol or the run: they complete --metrics or --topk given alone."""
-    from hasten.evaluation.peers import PEERS  # noqa: PLC0415 - only when needed
+    from hasten.evaluation.other_libraries import PEERS  # noqa: PLC0415 - only when needed
 
     if like in PEERS:
         return PEERS[like].metrics

@@ -38,7 +38,9 @@ def influence(
         None, "Proponents and opponents per test (20); rows of --self (all).", min=1
     ),
     loss: str | None = option("NAME", "positive: of the answer alone; training: as trained."),
-    layers: str | None = option("NAME", "all parameters, or the last layer only."),
+    layers: str | None = option(
+        "NAME", "all parameters, the last layer only, or (conve) the last 1, 2 or 3 layers."
+    ),
     checkpoints: str = option("NAMES", "all, best, final, last, or epochs: 5,10.", default="best"),
     sample_rate: float = option(
         "P", "Evaluate this fraction of the training examples.", _APPROXIMATE, default=1.0
@@ -47,7 +49,7 @@ def influence(
     seed: int = option(None, "Seed of both.", _APPROXIMATE, default=0, min=0),
     block_size: int = option(None, "Training terms per block.", SPEED, default=512, min=1),
     memory_budget: str = option("SIZE", "Memory beside weights and data.", SPEED, default="2GB"),
-    precision: str = option("NAME", "fp32, bf16 or fp64.", SPEED, default="fp32"),
+    precision: str = option("NAME", "fp32, bf16 (also for fp16) or fp64.", SPEED, default="fp32"),
     out: Path | None = options.OUT_FILE,
     format: str | None = options.OUT_FORMAT,
     device: str | None = options.DEVICE,
@@ -68,8 +70,15 @@ def influence(
             "--event user,item, --part test and --self"
         )
     options.one_of("loss", loss, ("training", "positive"))
-    options.one_of("precision", precision, ("fp32", "bf16", "fp64"))
-    options.one_of("layers", layers, ("all", "last"))
+    options.one_of("precision", precision, ("fp32", "bf16", "fp16", "fp64"))
+    if precision == "fp16":
+        precision = "bf16"
+        output.say(
+            "--precision fp16: residuals of a trained model are below 6e-8, the smallest number of "
+            "fp16, and would become 0; bf16, which has the range of fp32, is used"
+        )
+    layers = {"1": "last", "2": "last-2", "3": "last-3"}.get(layers or "", layers)
+    options.one_of("layers", layers, ("all", "last", "last-2", "last-3"))
     options.one_of("part", part, ("valid", "test"))
     if not 0 < sample_rate <= 1:
         raise UsageError(f"--sample-rate {sample_rate:g}: expected a number above 0 and up to 1")

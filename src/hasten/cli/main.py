@@ -18,11 +18,10 @@ from typer.core import TyperGroup
 from hasten import console
 from hasten.cli import (
     compare,
-    data,
-    data_make,
-    doctor,
     embed,
     evaluate,
+    export,
+    import_weights,
     influence,
     options,
     output,
@@ -30,10 +29,16 @@ from hasten.cli import (
     predict,
     recipes,
     recommend,
+    report,
     resume,
+    serve,
     train,
-    verify,
+    tune,
+    update,
 )
+from hasten.cli.data import inspect as data
+from hasten.cli.data import make
+from hasten.cli.diagnostics import doctor, verify
 from hasten.errors import (
     DISK_FULL,
     HastenError,
@@ -94,15 +99,18 @@ def _hasten(
 
 app.command(cls=train.TrainCommand)(train.train)
 for command in (
-    resume.resume, evaluate.evaluate, compare.compare, recommend.recommend, predict.predict,
-    influence.influence, embed.embed, embed.vectors, embed.similar, verify.verify,
+    resume.resume, evaluate.evaluate, compare.compare, report.report, tune.tune,
+    recommend.recommend, predict.predict, influence.influence, embed.embed, embed.vectors,
+    embed.similar, export.export, serve.serve, verify.verify, update.update,
 ):  # fmt: skip
     app.command(cls=options.Command)(command)
 app.command(cls=train.TrainCommand)(plan.plan)
 app.command("check-embeddings", cls=options.Command)(embed.check)
+app.command("import", cls=options.Command)(import_weights.import_)
+app.command("import-config", cls=options.Command)(import_weights.import_config)
 app.command(cls=doctor.DoctorCommand)(doctor.doctor)
-data.app.command(cls=options.Command)(data_make.features)
-data.app.command(cls=options.Command)(data_make.make)
+data.app.command(cls=options.Command)(make.features)
+data.app.command(cls=options.Command)(make.make)
 app.add_typer(data.app, name="data", cls=_Commands)
 app.add_typer(recipes.app, name="recipes", cls=_Commands)
 
@@ -190,4 +198,10 @@ def _grammar(error: Any) -> str:
         command = context.command
         hint = command.hint(option, context) if isinstance(command, options.Command) else ""
         return f"unknown option {option} of {context.command_path}{hint}"
-    return cast(str, error.format_message())
+    message = cast(str, error.format_message())
+    takes_data = context is not None and any(p.name == "data" for p in context.command.params)
+    if takes_data and "extra argument" in message:
+        message += (
+            "; to read several files as one table, put the pattern in quotes: 'DIR/*.parquet'"
+        )
+    return message

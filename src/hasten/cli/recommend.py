@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hasten.inference.recommend import Recommendations
+    from hasten.inference.stream import Counts
 
 #: users shown on a terminal; a file or a pipe gets all of them
 SHOWN = 20
@@ -21,7 +23,7 @@ _COLUMNS = ("user_id", "rank", "item_id", "score", "item_name")
 _EXPLAINED = ("user_id", "rank", "item_id", "score", "path", "attention", "explanation")
 
 
-def recommend(
+def recommend(  # noqa: PLR0912 - one branch per option
     run: Path = options.RUN,
     users: str | None = option(
         "FILE|a,b,c|all", "Users: a file with one id per line, a list, or all."
@@ -42,6 +44,9 @@ def recommend(
     include_seen: bool = switch("--include-seen", "Also recommend items of the history."),
     allow: str | None = option("FILE", "Recommend only these items."),
     block: str | None = option("FILE", "Never recommend these items."),
+    rules: Path | None = option(
+        "FILE", "Business rules (YAML): exclusions, groups, category caps, diversity."
+    ),
     unknown: str = option(
         "HOW", "Unknown users and items: error, or ignore: leave them out.", default="error"
     ),
@@ -84,6 +89,7 @@ def recommend(
     allowed = None if allow is None else inputs.read_labels(allow, inputs.ITEM)
     blocked = None if block is None else inputs.read_labels(block, inputs.ITEM)
     from hasten.inference import recommend as engine  # noqa: PLC0415 - brings torch
+    from hasten.inference import stream  # noqa: PLC0415 - as above
     from hasten.loaded_run import load_run  # noqa: PLC0415
 
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
@@ -91,22 +97,25 @@ def recommend(
         from hasten.inference import explain as paths_of  # noqa: PLC0415
 
         paths_of.require_paths(loaded.model)
-    found = engine.recommend(
-        loaded,
-        wanted,
-        histories,
-        topk,
-        times=times,
-        exclude_seen=not include_seen,
-        allow=allowed,
-        block=blocked,
-        until=cast(Any, until),
-        unknown=cast(Any, unknown),
-    )
-    table = paths_of.explain(loaded, found, paths or 3) if explain else found.to_table()
-    if out is not None:
-        export.write_table(table, out, format)
-    _tell(found, include_seen)
+    how: dict[str, Any] = {
+        "exclude_seen": not include_seen,
+        "allow": allowed,
+        "block": blocked,
+        "until": until,
+        "unknown": unknown,
+        "rules": rules,
+    }
+    table: Any = None
+    if users == "all" and out is not None and not explain:
+        counts = stream.write_recommendations(loaded, out, format, topk, **how)
+    else:
+        found = engine.recommend(loaded, wanted, histories, topk, times=times, **how)
+        counts = stream.Counts.of(found)
+        table = paths_of.explain(loaded, found, paths or 3) if explain else found.to_table()
+        if out is not None:
+            export.write_table(table, out, format)
+        counts = replace(counts, rows=len(table))
+    _tell(counts, include_seen)
     if explain and (without := table["explanation"].null_count):
         output.say(
             f"{without} of {len(found)} items have no path: none of at most "
@@ -114,24 +123,24 @@ def recommend(
             "the user in the training graph, so they are ranked by their embeddings alone"
         )
     if out is not None:
-        output.say(f"{len(table):,} rows for {len(found.users):,} users in {out}")
+        output.say(f"{counts.rows:,} rows for {counts.users:,} users in {out}")
     if json:
         about = {
             "run": run,
             "model": loaded.config.model.name,
             "checkpoint": checkpoint,
-            "history": found.known,
+            "history": counts.known,
             "seen": "included" if include_seen else "excluded",
-            "users": len(found.users),
-            "rows": len(table),
-            "ignored": found.ignored,
+            "users": counts.users,
+            "rows": counts.rows,
+            "ignored": counts.ignored,
         }
         output.write_json(about | output.rows("recommendations", table, out))
     elif out is None:
         _show(found, table)
 
 
-def _tell(found: Recommendations, include_seen: bool) -> None:
+def _tell(found: Counts, include_seen: bool) -> None:
     seen = "may appear again" if include_seen else "are left out"
     output.say(f"history: {found.known}; its items {seen}")
     for kind, count in found.ignored.items():
@@ -139,7 +148,7 @@ def _tell(found: Recommendations, include_seen: bool) -> None:
     if found.without_history:
         output.say(f"{found.without_history} users have no history there: the same items for all")
     if found.short:
-        output.say(f"{found.short} of {len(found.users)} got fewer than {found.topk} items")
+        output.say(f"{found.short} of {found.users} got fewer than {found.topk} items")
 
 
 def _show(found: Recommendations, table: pa.Table) -> None:

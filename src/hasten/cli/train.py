@@ -82,7 +82,7 @@ def train(
     ),
     config: Path | None = option("FILE", "YAML file; a run's config.yaml repeats that run."),
     recipe: str | None = option(
-        "NAME", "Measured settings for this data: best, paper, ... (hasten recipes list)."
+        "NAME", "Measured settings: best, paper, ... (hasten recipes list), or a YAML file."
     ),
     sets: list[str] | None = options.SETS,
     format: str | None = options.FORMAT,
@@ -169,7 +169,7 @@ def train(
     if resume and configuration.out is None:
         raise UsageError("--resume auto needs --out DIR: the run folder to resume or create")
     if configuration.evaluation.like is not None and not quiet:
-        from hasten.config_loading.peers import peer_notice  # noqa: PLC0415 - only when needed
+        from hasten.config_loading.other_libraries import peer_notice  # noqa: PLC0415 - only when needed
 
         output.say(peer_notice(configuration))
     options.start_if_several(

@@ -18,8 +18,8 @@ from hasten.runs.summary import Summary
 
 #: options that name or place a run, or that the data's fingerprint and the protocol tell better
 _NOT_SETTINGS = (
-    "data.", "distributed.", "checkpoint.", "evaluation.", "training.max_time", "out", "seed",
-    "recipe",
+    "data.", "distributed.", "checkpoint.", "evaluation.", "logging.", "training.max_time", "out",
+    "seed", "recipe",
 )  # fmt: skip
 #: the seed in the description of a random split
 _SEED = re.compile(r"seed \d+")

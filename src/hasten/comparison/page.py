@@ -60,7 +60,7 @@ def page(found: Comparison) -> str:
 {verdicts}
 </ul>
 <h2>Difference in {escape(found.metric)} from the baseline</h2>
-{_figure(found)}
+{figure(found)}
 <p class="soft">Points are estimates, lines 95 % intervals, the band is the margin of
 {escape(found.margin.text())}. Right of 0 is better than the baseline.</p>
 <h2>All settings</h2>
@@ -92,7 +92,7 @@ def _cell(value: object) -> str:
     return escape(f"{value:.4f}" if isinstance(value, float) else str(value))
 
 
-def _figure(found: Comparison) -> str:
+def figure(found: Comparison) -> str:
     """An SVG with a row for each alternative; bounds are those of all intervals and the margin."""
     margin = found.margin.value
     rows = [(e, e.differences[found.metric]) for e in found.alternatives]

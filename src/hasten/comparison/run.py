@@ -11,12 +11,13 @@ from hasten.comparison.page import page
 from hasten.comparison.pairs import compare_settings, compared_metrics
 from hasten.comparison.result import Comparison
 from hasten.comparison.settings import Plan
-from hasten.comparison.training import PLAN, open_comparison, train_settings
+from hasten.comparison.training import train_settings
 from hasten.comparison.values import unit_values
 from hasten.comparison.verdict import Criteria
 from hasten.errors import RunFolderError, UsageError, os_errors_as
 from hasten.runs.exact_json import to_plain_json
-from hasten.runs.run_folder import RunFolder, run_name
+from hasten.runs.planned_folder import PLAN, new_folder, open_planned
+from hasten.runs.run_folder import RunFolder
 
 RESULT, PAGE = "result.json", "index.html"
 
@@ -36,8 +37,8 @@ def compare_by_training(
     """
     config = next(iter(plan.settings.values()))
     part, metrics = plan.criteria.part, compared_metrics(config, plan.criteria.metric)
-    folder = folder or _new_folder(config.model.name, config.data.path or "data")
-    with open_comparison(folder, plan):
+    folder = folder or new_folder("comparisons", config.model.name, config.data.path or "data")
+    with open_planned(folder, plan.to_json(), "comparison"):
         settings, seconds = train_settings(
             plan,
             folder,
@@ -86,10 +87,3 @@ def write_result(found: Comparison, folder: Path) -> None:
         text = to_plain_json(found.to_json(), indent=1) + "\n"
         write_atomically(folder / RESULT, text.encode())
         write_atomically(folder / PAGE, page(found).encode())
-
-
-def _new_folder(model: str, data: str) -> Path:
-    number = 1
-    while (path := Path("comparisons") / run_name(model, data, number)).exists():
-        number += 1
-    return path

@@ -7,67 +7,27 @@ that a machine that slows down slows all of them.
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from hasten.atomic_write import write_atomically
 from hasten.comparison.finished import FinishedRun, Setting, read_summary
 from hasten.comparison.settings import Plan
 from hasten.comparison.wording import duration
 from hasten.config_loading.build import load_config
-from hasten.errors import HastenError, RunFolderError, os_errors_as
+from hasten.errors import HastenError
 from hasten.models.supports import Supports
 from hasten.registry import load_model
 from hasten.run_in_processes import train_in_processes
-from hasten.runs.lock import RunLock
-from hasten.runs.resuming import flat_options
 from hasten.runs.run_folder import RunFolder
 
-PLAN = "plan.json"
 #: seeds without a budget, and at most with one
 SEEDS, MOST_SEEDS = 5, 100
 #: seconds that a run has at least, when the budget is almost used
 _LEAST = 1.0
-
-
-@contextmanager
-def open_comparison(folder: Path, plan: Plan) -> Iterator[None]:
-    """Create or open the folder of a comparison, locked.
-
-    Raises RunFolderError if it holds something else, or another comparison.
-    """
-    with os_errors_as(RunFolderError, "no comparison can be made", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / PLAN
-        if not file.exists() and any(entry.name != ".lock" for entry in folder.iterdir()):
-            raise RunFolderError(
-                f"{folder}: not empty and not a comparison; choose a new or an empty folder"
-            )
-        with RunLock(folder):
-            if any((folder / "runs").glob("*/config.yaml")):
-                kept = RunFolder(folder, None).read_json(PLAN)
-                _refuse_other_plan(folder, kept, plan.to_json())
-            else:  # what nothing was trained for may change
-                write_atomically(file, (json.dumps(plan.to_json(), indent=1) + "\n").encode())
-            yield
-
-
-def _refuse_other_plan(folder: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    before, after = flat_options(kept), flat_options(now)
-    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    if changed:
-        key = changed[0]
-        raise RunFolderError(
-            f"{folder}: holds another comparison ({key.removeprefix('settings.')} was "
-            f"{before.get(key)}, and is {after.get(key)}): repeat its command to continue it, or "
-            "choose another folder"
-        )
 
 
 def train_settings(

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from hasten.config.section import Section
+from hasten.config.section import OnlyWith, Section
+
+_Positive = Annotated[float, Field(gt=0)]
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(value: Any) -> Any:
+    """Accept seconds as a number, or a text such as ``30m`` or ``7d``."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", value.strip().lower())
+        if match is None:
+            raise ValueError("expected seconds, or a number with s, m, h or d")
+        return float(match[1]) * _UNITS[match[2]]
+    return value
 
 
 class DataOptions(Section):
@@ -30,14 +44,19 @@ class DataOptions(Section):
     duplicates: Literal["keep", "drop", "error"] = Field(
         "keep", description="repeated (user, item, time) interactions, or triples"
     )
-    split: Literal["auto", "leave-last-two-out", "ratio", "given"] = Field(
+    split: Literal[
+        "auto", "leave-last-two-out", "leave-last-one-out", "leave-random-two-out", "ratio", "time",
+        "given",
+    ] = Field(
         "auto",
         description="auto: given if the files have parts, else leave-last-two-out, or ratio for "
-        "interactions without an order and for triples",
-    )
+        "interactions without an order and for triples; leave-last-one-out: no validation part; "
+        "time: train before valid before test, at two times for all users",
+    )  # fmt: skip
     ratios: tuple[float, float, float] = Field(
         (0.8, 0.1, 0.1),
-        description="train, valid, test shares of each user's interactions, or of triples",
+        description="train, valid, test shares of each user's interactions, of all of them "
+        "(split=time) or of triples",
     )
     split_seed: int | None = Field(
         None, ge=0, lt=2**63, description="seed of a random split; none: the seed of the run"
@@ -64,6 +83,22 @@ class InteractionOptions(DataOptions):
     times: str | None = Field(None, description="file of times parallel to a file of sequences")
     time_unit: Literal["s", "ms", "us", "ns"] = Field("s", description="unit of the time column")
     min_rating: float | None = Field(None, description="keep interactions rated at least this")
+    time_window: Annotated[
+        _Positive | None, BeforeValidator(_seconds), OnlyWith("split", "time")
+    ] = Field(
+        None,
+        description="split=time: length of the valid and of the test period, such as 12h or 7d; "
+        "none: data.ratios",
+    )
+    fold: Annotated[int, OnlyWith("time_window")] = Field(
+        0, ge=0, description="rolling windows: the test period ends this many windows before the "
+        "last event; later events are left out",
+    )  # fmt: skip
+    session_gap: Annotated[_Positive | None, BeforeValidator(_seconds)] = Field(
+        None,
+        description="a longer pause, such as 30m, begins a new session; sessions take the place "
+        "of users, as user#number",
+    )
     k_core: int = Field(
         0, ge=0, description="repeatedly drop users and items with fewer interactions"
     )

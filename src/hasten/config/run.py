@@ -84,6 +84,11 @@ class TrainingOptions(Section):
         description="mixed precision (autocast); auto: bf16 where it is fast, "
         "with fp32 in modules that overflow or deviate; else fp32",
     )
+    matmul: Literal["auto", "tf32", "highest"] = Field(
+        "auto",
+        description="float32 matrix products in training on NVIDIA GPUs: tf32 (faster, 10-bit "
+        "mantissas) or highest; auto: tf32 where the GPU has it",
+    )
     emulate_fp16: Annotated[bool, OnlyWith("precision", "fp16")] = Field(
         False,
         description="train with precision=fp16 on a CPU without fp16 arithmetic too; slower",
@@ -150,8 +155,10 @@ class EvaluationOptions(Section):
         description="targets that are masked items themselves: rank them, also let them compete "
         "with the user's other targets (unmask), count them as misses, or leave them out (drop)",
     )
-    users: Literal["all", "untied"] = Field(
-        "all", description="untied: only users whose history ends before their targets begin"
+    users: Literal["all", "untied"] | Annotated[int, Field(ge=1)] = Field(
+        "all",
+        description="untied: only users whose history ends before their targets begin; a number: "
+        "while training, validate on so many users, sampled with the seed, and on all at the end",
     )
     ties: Literal["realistic", "optimistic", "pessimistic", "rounded"] = Field(
         "realistic",
@@ -170,6 +177,24 @@ class CheckpointOptions(Section):
     every_steps: int | None = Field(None, ge=1, description="also save every N steps")
     every_minutes: float | None = Field(None, gt=0, description="also save every N minutes")
     keep: int = Field(2, ge=2, description="newest checkpoints kept, besides best and final")
+
+
+class LoggingOptions(Section):
+    """Experiment trackers, beside the run folder and TensorBoard."""
+
+    to: tuple[Literal["mlflow", "wandb"], ...] | None = Field(
+        None, min_length=1, description="experiment trackers: mlflow, wandb or both"
+    )
+    project: Annotated[str, OnlyWith("to")] = Field(
+        "hasten",
+        min_length=1,
+        description="name of the experiment in mlflow, or the project in wandb",
+    )
+    artifacts: Annotated[Literal["none", "record", "model"], OnlyWith("to")] = Field(
+        "record",
+        description="files that a tracker keeps at the end: config.yaml, metrics.json and "
+        "record.json; model: the best checkpoint too",
+    )
 
 
 class DistributedOptions(Section):
@@ -199,6 +224,7 @@ class RunConfig(Section):
     training: TrainingOptions = TrainingOptions()
     evaluation: EvaluationOptions = EvaluationOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    logging: LoggingOptions = LoggingOptions()
     distributed: DistributedOptions = DistributedOptions()
     seed: int = Field(0, ge=0, lt=2**63, description="seed of everything random")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:0, mps")

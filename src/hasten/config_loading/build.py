@@ -1,7 +1,7 @@
 """Merge files and flags into one validated configuration.
 
 Precedence: defaults < the model's defaults (those that follow from the size of the data are chosen
-later, see :mod:`hasten.data_defaults`) < the recipe < ``evaluation.like`` < the YAML file <
+later, see :mod:`.data_defaults`) < the recipe < ``evaluation.like`` < the YAML file <
 ``--set key.path=value`` < flags. All unknown keys and wrong values are reported together, each with
 where it was given and what is allowed.
 """
@@ -18,7 +18,7 @@ from hasten.config import AnyDataOptions, EvaluationOptions, ModelOptions, RunCo
 from hasten.config_loading.draft import Draft
 from hasten.config_loading.effects import refuse_without_effect
 from hasten.config_loading.keys import known_keys
-from hasten.config_loading.peers import peer_entries, refuse_contradiction
+from hasten.config_loading.other_libraries import peer_entries, refuse_contradiction
 from hasten.config_loading.yaml_file import Entry, Quoted, read_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
@@ -108,7 +108,8 @@ def _draft(
         draft.put(entry)
     if recipe:
         complete = recipe[-1]
-        overridden = len(recipe) > 1 and complete.place not in draft.origins.values()
+        places = {entry.place for entry in recipe[:-1]}
+        overridden = bool(places) and places.isdisjoint(draft.origins.values())
         if "recipe" in flags and overridden and repeated != complete.value:
             raise ConfigurationError(
                 f"--recipe {flags['recipe']} has no effect: all its settings are given otherwise; "
@@ -124,10 +125,23 @@ def _recipe_entries(model: str, given: Mapping[str, Any]) -> list[Entry]:
     """The values of the recipe that is asked for, last its complete name; none where none is."""
     if given.get("recipe") in (None, "none", "null"):
         return []
+    if str(given["recipe"]).endswith((".yaml", ".yml")):
+        return _recipe_file(model, Path(given["recipe"]))
     recipe = find_recipe(model, str(given["recipe"]), given.get("data.path"))
     place = f"recipe {recipe.key}"
     values = [Entry(key, value, place) for key, value in recipe.configuration.items()]
     return [*values, Entry("recipe", recipe.key, place)]
+
+
+def _recipe_file(model: str, file: Path) -> list[Entry]:
+    """The values of a file of settings. The run keeps them, not the name of the file."""
+    own = ("model", "model.name", "recipe", "out")
+    entries = read_entries(file, _MAPPINGS)
+    name = next((str(e.value) for e in entries if e.key in own[:2] and e.value is not None), model)
+    if name != model:
+        raise ConfigurationError(f"--recipe {file}: its settings are those of {name}, not {model}")
+    kept = [entry for entry in entries if entry.key not in own]
+    return [*kept, Entry("recipe", None, f"recipe {file}")]
 
 
 def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:

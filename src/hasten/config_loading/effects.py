@@ -70,7 +70,8 @@ def _unsupported(key: str, model: type[Model]) -> str | None:
         return f"{model.name} is fitted in one pass, without gradient steps"
     if key == "training.recompute" and not supports.recompute:
         return f"{model.name} has no activation checkpointing"
-    if key in ("training.precision", "training.emulate_fp16") and not supports.precision:
+    products = ("training.precision", "training.emulate_fp16", "training.matmul")
+    if key in products and not supports.precision:
         return f"{model.name} has no matrix products that a lower precision would speed up"
     if key == "training.compile" and not supports.compile:
         return f"{model.name} has nothing to compile"

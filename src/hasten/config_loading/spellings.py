@@ -63,6 +63,9 @@ ANSWERS = dict.fromkeys(
     ("use_amp", "amp", "enable_amp", "fp16", "bf16", "use_mixed_precision", "mixed_precision"),
     "mixed precision is --precision auto, bf16 or fp16 (training.precision)",
 ) | dict.fromkeys(
+    ("tf32", "allow_tf32", "float32_matmul_precision", "matmul_precision"),
+    "TF32 products on NVIDIA GPUs are --set training.matmul=tf32, the default, or highest",
+) | dict.fromkeys(
     ("nproc_per_node", "multi_gpu"), "--devices N starts the processes; or use torchrun"
 ) | {
     "use_mhc": "hyper-connections are --set model.residual=mhc",

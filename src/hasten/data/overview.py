@@ -11,6 +11,7 @@ import numpy as np
 
 from hasten.arrays import Int64
 from hasten.config import AnyDataOptions, DataOptions
+from hasten.data.columns.checks import counted
 from hasten.data.columns.text import lines_of
 from hasten.data.columns.times import show
 from hasten.data.detect import interactions_beside, load_any, readings
@@ -19,6 +20,7 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.interactions.side_files import locate_features, locate_knowledge, unpacked
 from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
+from hasten.data.sources import catalogue
 from hasten.data.sources.files import Files, locate
 from hasten.data.tables import PART_NAMES, AnyDataset, Dataset, KnowledgeGraph
 
@@ -108,7 +110,7 @@ def _describe_files(
     options: AnyDataOptions, dataset: AnyDataset
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What the files of the data are, and the options that read the same without guessing."""
-    if options.path is not None and not Path(options.path).exists():
+    if catalogue.registered(options.path) is not None:
         return [], {}
     if isinstance(dataset, KnowledgeGraph):
         return _files_of_graph(options)
@@ -130,9 +132,9 @@ def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict
         return files, {"format": forms.pop() if len(forms) == 1 else None}
     files = []
     with located(options) as place:
-        for path, part in place.parts:
+        for path, part, more in _first_of_each(place):
             _, claim = triples.recognize(path, options)
-            files.append(_describe(path, part, triples.NAME, claim))
+            files.append(_describe(path, part, triples.NAME, claim) | more)
             if place.archives:
                 files[-1]["file"] = f"{place.path}/{path.name}"
     return files, {"format": triples.NAME}
@@ -141,10 +143,20 @@ def _files_of_graph(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict
 def _files_of_interactions(options: AnyDataOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     place = locate(interactions_beside(options))
     described = []
-    for path, part in place.parts:
+    for path, part, more in _first_of_each(place):
         reader, _, claim = recognize(path, interactions_beside(options))
-        described.append(_describe(path, part, reader.name, claim))
+        described.append(_describe(path, part, reader.name, claim) | more)
     return described, _settings(place, described)
+
+
+def _first_of_each(place: Files) -> list[tuple[Path, int | None, dict[str, str]]]:
+    """(file, part, more to tell) of the first file of every table or part."""
+    found = []
+    for part in dict.fromkeys(part for _, part in place.parts):
+        first, *others = [path for path, own in place.parts if own == part]
+        more = {"file": f"{first} and {counted(len(others), 'more file')}"} if others else {}
+        found.append((first, part, more))
+    return found
 
 
 def _file_of_facts(options: AnyDataOptions) -> list[dict[str, Any]]:
@@ -208,22 +220,25 @@ def _describe(path: Path, part: int | None, form: str, claim: Claim) -> dict[str
 def _settings(place: Files, described: list[dict[str, Any]]) -> dict[str, Any]:
     """What was found out, as options; only what all files agree on."""
     settings: dict[str, Any] = {}
-    if len(place.parts) == 1:
-        settings["path"] = str(place.parts[0][0])
+    first = place.parts[0][0]
+    if len(place.parts) == 1 and Path(place.path) in (first, first.parent):
+        settings["path"] = str(first)
+    elif place.joined or len(place.parts) == 1:
+        settings["path"] = place.path
     else:
         settings |= {PART_NAMES[part]: str(path) for path, part in place.parts if part is not None}
     settings |= {
         key: str(path) for key, path in (("times", place.times), ("names", place.names)) if path
     }
-    first = described[0]
-    if any(file["format"] != first["format"] for file in described):
+    one = described[0]
+    if any(file["format"] != one["format"] for file in described):
         return settings
-    settings["format"] = first["format"]
-    if all(file.get(key) == first.get(key) for file in described for key in _DETAILS):
-        if "separator" in first:
-            settings["separator"] = _WORDS.get(first["separator"], first["separator"])
-        if "columns" in first:
-            settings["columns"] = dict(first["columns"])
+    settings["format"] = one["format"]
+    if all(file.get(key) == one.get(key) for file in described for key in _DETAILS):
+        if "separator" in one:
+            settings["separator"] = _WORDS.get(one["separator"], one["separator"])
+        if "columns" in one:
+            settings["columns"] = dict(one["columns"])
     return settings
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64, distinct
+from hasten.arrays import Int64, distinct, first_places, matches
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, KnowledgeGraph, Triples
@@ -41,7 +41,7 @@ def overlaps(keys: Int64, part: Parts, noun: str, of: str, notes: list[str]) -> 
     in_part = [distinct(keys[part == p]) for p in (TRAIN, VALID, TEST)]
     counts = {}
     for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
-        count = int(np.isin(in_part[second], in_part[first], assume_unique=True).sum())
+        count = len(matches(in_part[second], in_part[first])[0])
         both = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
         counts[f"{noun}s_in_{both.replace(' ', '_')}"] = count
         if count:
@@ -68,6 +68,32 @@ def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
     part[eligible - 1] = TEST
     part[eligible - 2] = VALID
     return part, f"leave-last-two-out, {_order(timed)}"
+
+
+def leave_last_one_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
+    """Each user's last interaction is the test; there is no validation part.
+
+    Raises:
+        DataError: no user has two interactions.
+    """
+    counts, ends = _counts(user, users)
+    if not np.any(counts > 1):
+        raise DataError("no user has 2 events, so leave-last-one-out leaves nothing to test")
+    part = np.zeros(len(user), np.int8)
+    part[ends[counts > 1] - 1] = TEST
+    return part, f"leave-last-one-out, {_order(timed)}"
+
+
+def leave_random_two_out(user: Int64, users: int, seed: int) -> tuple[Parts, str]:
+    """A random interaction of each user is the test, another one the validation.
+
+    Raises:
+        DataError: no user has three interactions.
+    """
+    random = counter.bits(counter.key(seed, counter.Stream.SPLIT), len(user))
+    part = np.empty(len(user), np.int8)
+    part[np.lexsort((random, user))], _ = leave_last_two_out(user, users, timed=False)
+    return part, f"leave-random-two-out (seed {seed})"
 
 
 def ratio(
@@ -202,12 +228,16 @@ def _held_out(
     """
     order = np.argsort(random)
     ends = np.stack([triples.head, triples.tail], axis=1)[order]
-    first = np.zeros(len(triples), bool)
-    first[np.unique(ends.reshape(-1), return_index=True)[1] // 2] = True
-    first[np.unique(triples.relation[order], return_index=True)[1]] = True
+    first = np.zeros(len(triples) + 1, bool)  # one more, for ids that do not occur
+    for values, per_triple in ((ends.reshape(-1), 2), (triples.relation[order], 1)):
+        first[first_places(values, int(values.max(initial=-1)) + 1) // per_triple] = True
     part = np.full(len(triples), TRAIN, np.int8)
-    for number, size in enumerate(np.bincount(group).tolist()):
-        free = order[~first & (group[order] == number)]
+    order = order[~first[:-1]]
+    sizes = np.bincount(group)
+    # the triples of each group, in their random order
+    of_group = np.argsort(group[order].astype(np.min_scalar_type(len(sizes))), kind="stable")
+    ends_at = np.cumsum(np.bincount(group[order], minlength=len(sizes)))
+    for size, free in zip(sizes.tolist(), np.split(order[of_group], ends_at)[:-1], strict=True):
         end = len(free)
         for which in (TEST, VALID):
             taken = free[max(0, end - round(size * shares[which])) : end]

@@ -63,7 +63,10 @@ class GradientAllReduce:
         values = [losses[name].to(tail.dtype) if name in losses else zero for name in names]
         if values:
             tail[: len(names)].copy_(torch.stack(values))
-        tail[len(names) :].copy_(torch.tensor(control_flags, dtype=tail.dtype), non_blocking=True)
+        tail[len(names) :].zero_()
+        for number, flag in enumerate(control_flags, len(names)):
+            if flag:  # rarely: a fill does not make the host wait, a copy may
+                tail[number].fill_(flag)
         self.processes.sum_(self._buffer[: self._count], "the sum of gradients")
         for parameter, view in zip(parameters, self._views, strict=True):
             parameter.grad = view

@@ -20,7 +20,7 @@ from hasten.config import EvaluationOptions
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph
 from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.metrics import Ties
-from hasten.evaluation.peers import peer_words
+from hasten.evaluation.other_libraries import peer_words
 from hasten.objectives.triple_queries import group_queries, known_answers
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import TripleQueries

@@ -1,38 +1,53 @@
-"""Metrics of groups: by relation and direction (head or tail prediction), and by leakage.
+"""Metrics of groups: relation, direction (head or tail), popularity, history length, leakage.
 
 The metric of a group is the mean (``amri``: the ratio of sums) over its targets. The overall metric
-is the mean of disjoint groups, weighted by their numbers of targets.
+is the mean of disjoint groups, weighted by their numbers of targets. By popularity, a group has
+only some of a query's targets: the others are not counted, and compete like any candidate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import torch
+from numpy.typing import NDArray
 
 from hasten.data.audit import audit
-from hasten.data.tables import PART_NAMES, AnyDataset, KnowledgeGraph
+from hasten.data.tables import PART_NAMES, AnyDataset, Dataset, KnowledgeGraph
 from hasten.errors import UsageError
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64, PerQuery
-from hasten.evaluation.protocols import AnyTask
+from hasten.evaluation.popularity import GROUPS, popularity, popularity_groups
+from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.ranker import metric_values, query_values
 from hasten.ops.ranking.rank_all import RankCounts
 
-By = Literal["relation", "direction", "leakage"]
-BY: tuple[By, ...] = ("relation", "direction", "leakage")
+By = Literal["popularity", "history", "relation", "direction", "leakage"]
+BY: tuple[By, ...] = ("popularity", "history", "relation", "direction", "leakage")
+#: the shortest histories of the groups by length
+_LENGTHS = (1, 5, 10, 20, 50, 100)
 DIRECTIONS = ("tail", "head", "both")
 
 
 def check_grouping(by: str, dataset: AnyDataset) -> None:
     """Raise UsageError if these data cannot be grouped like this (option ``--by``)."""
     if by not in BY:
-        raise UsageError(f"--by {by}: must be relation, direction or leakage")
-    if by != "leakage" and not isinstance(dataset, KnowledgeGraph):
+        raise UsageError(f"--by {by}: must be {', '.join(BY[:-1])} or {BY[-1]}")
+    graph = isinstance(dataset, KnowledgeGraph)
+    if by in ("relation", "direction") and not graph:
         raise UsageError(
-            f"--by {by} is for knowledge graphs; this run ranks items for users: use --by leakage"
+            f"--by {by} is for knowledge graphs; this run ranks items for users: use --by "
+            "popularity, history or leakage"
+        )
+    if by in ("popularity", "history") and graph:
+        raise UsageError(
+            f"--by {by} is for items of users; this run completes a knowledge graph: use --by "
+            "relation, direction or leakage"
         )
 
 
@@ -41,12 +56,19 @@ def grouped_metrics(
 ) -> pa.Table:
     """A table with a row for each group that has targets (:func:`check_grouping`).
 
-    By relation and direction, the most frequent relation first: part; relation and relation_name
-    (by relation, if known); direction (``tail``, ``head`` or ``both``); targets, the number of
-    ranked targets; one float64 column for each metric.
+    By popularity (of the target: :data:`hasten.evaluation.popularity.GROUPS`) and history (its
+    number of events): part, group, targets. By relation and direction, the most frequent relation
+    first: part; relation and relation_name (by relation, if known); direction (``tail``, ``head``
+    or ``both``); targets. Targets is the number of ranked targets; a float64 column for each metric
+    follows.
     """
     if by == "leakage":
         return _by_leakage(task, ranks, metrics, dataset)
+    if by in ("popularity", "history"):
+        assert isinstance(task, RankingTask)
+        assert isinstance(dataset, Dataset)
+        groups = (_of_targets if by == "popularity" else _of_histories)(task, dataset)
+        return _by_target(task, ranks, metrics, groups)
     graph = dataset
     assert isinstance(graph, KnowledgeGraph)
     assert isinstance(task, CompletionTask)
@@ -110,6 +132,43 @@ def _by_leakage(
             {"part": task.protocol.part, "finding": name, "affected": affected}
             | {"queries": int(chosen.sum()), "share": float(chosen.mean())}
             | {f"share_of_{first}": share}
+            | {metric: per_query.mean() for metric, per_query in values.items()}
+        )
+    return pa.Table.from_pylist(rows)
+
+
+def _of_targets(task: RankingTask, dataset: Dataset) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Groups of the targets [S] by the popularity of the item."""
+    group = popularity_groups(popularity(dataset))[task.targets.items]
+    return [(name, group == number) for number, name in enumerate(GROUPS)]
+
+
+def _of_histories(task: RankingTask, _: Dataset) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Groups of the targets [S] by the length of the history."""
+    group = np.searchsorted(_LENGTHS, task.queries.lengths, "right")[task.targets.rows] - 1
+    ends = [f"{low} to {end - 1}" for low, end in pairwise(_LENGTHS)]
+    names = [*ends, f"{_LENGTHS[-1]} and more"]
+    return [(f"{name} events", group == number) for number, name in enumerate(names)]
+
+
+def _by_target(
+    task: RankingTask,
+    ranks: RankCounts,
+    metrics: Sequence[str],
+    groups: Sequence[tuple[str, NDArray[np.bool_]]],
+) -> pa.Table:
+    """A row for each group of targets that is not empty: part, group, targets, the metrics."""
+    rows: list[dict[str, Any]] = []
+    for name, chosen in groups:
+        if not chosen.any():
+            continue
+        last = None if task.rank_last is None else task.rank_last[chosen]
+        kept = replace(task, targets=task.targets.keep(chosen), rank_last=last)
+        mask = torch.from_numpy(chosen)
+        counts = RankCounts(*(each.cpu()[mask] for each in vars(ranks).values()))
+        values = metric_values(kept, counts, metrics, task.masked)
+        rows.append(
+            {"part": task.protocol.part, "group": name, "targets": int(chosen.sum())}
             | {metric: per_query.mean() for metric, per_query in values.items()}
         )
     return pa.Table.from_pylist(rows)

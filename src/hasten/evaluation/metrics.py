@@ -109,6 +109,11 @@ class PerQuery:
         count = int(self.counts.sum())
         return float(self.sums.sum()) / count if count else float("nan")
 
+    def margin(self) -> float:
+        """Half of the 95 % interval of the mean, where the queries are a sample of many."""
+        errors = self.sums - self.mean() * self.counts
+        return 1.96 * float(np.sqrt((errors**2).sum())) / max(1, int(self.counts.sum()))
+
 
 def parse_metric(name: str) -> Metric:
     """Parse ``ndcg@10``. Raises ConfigurationError, which suggests the nearest name."""

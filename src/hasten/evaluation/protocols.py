@@ -8,15 +8,16 @@ them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, ragged_positions
 from hasten.config import EvaluationOptions
 from hasten.data.audit import seconds_between
+from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
 from hasten.data.tables import (
     PART_NAMES,
@@ -30,7 +31,7 @@ from hasten.data.tables import (
 from hasten.errors import ConfigurationError
 from hasten.evaluation.completion import CompletionTask, completion_task
 from hasten.evaluation.metrics import Ties
-from hasten.evaluation.peers import peer_words
+from hasten.evaluation.other_libraries import peer_words
 from hasten.evaluation.sampled_candidates import SAMPLED, sampled_candidates
 from hasten.ops.graph.csr import CSR
 from hasten.ops.random import Stream, key
@@ -55,7 +56,7 @@ class Protocol:
     where it decided; left_out: the number of users without a history; users: the number of users
     that are ranked; tied: of these, whose history ends at the time of their first target; untied:
     the number of users left out because their history does not end before it, None if they are
-    kept.
+    kept; sampled: the number of users that are ranked if they are a sample.
     """
 
     split: str
@@ -75,6 +76,7 @@ class Protocol:
     seen_targets: Literal["rank", "unmask", "miss", "drop"] = "rank"
     dropped: int | None = None
     like: str = ""
+    sampled: int | None = None
 
     def text(self) -> str:
         """The description that is reported with every metric."""
@@ -90,6 +92,8 @@ class Protocol:
             others = "uniform others" if self.candidates == "uni100" else "popular others"
             how = f"target among {SAMPLED} {others} of {self.items:,} items that the user never met"
         words = f"{self.split}, {how}, {self.ties} ties"
+        if self.sampled is not None:
+            words += f", {self.sampled:,} of {counted(self.users, 'user')} sampled"
         if self.left_out:
             words += f", {counted(self.left_out, 'user')} without a history left out"
         if self.untied is not None:
@@ -136,6 +140,23 @@ class RankingTask:
     def masked(self) -> bool:
         """Whether excluded items are no candidates, in the metrics that select the model."""
         return self.protocol.mask_history
+
+    def sampled(self, count: int, seed: int) -> RankingTask:
+        """The task of so many of the users, sampled with the seed."""
+        if count >= len(self.queries):
+            return self
+        random = counter.bits(counter.key(seed, Stream.CANDIDATES, -1), len(self.queries))
+        rows = np.sort(np.argsort(random, kind="stable")[:count])
+        targets, _ = ragged_positions(self.targets.offsets, rows)
+        return replace(
+            self,
+            queries=self.queries.take(rows),
+            targets=self.targets.take(rows),
+            excluded=None if self.excluded is None else self.excluded.take(rows),
+            candidates=None if self.candidates is None else self.candidates[rows],
+            protocol=replace(self.protocol, sampled=count),
+            rank_last=None if self.rank_last is None else self.rank_last[targets],
+        )
 
     def competitors(self, masked: bool) -> Int64:
         """[S] the number of other candidates of each target, with or without excluded items."""

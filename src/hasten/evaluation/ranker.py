@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 import numpy as np
@@ -31,7 +31,8 @@ class Evaluation:
     """Metrics and how they were measured. ``values`` is empty if the evaluation was stopped.
 
     ranks: for each target, how many candidates score higher and how many tie. diagnostics: of the
-    node embeddings, for models with ``diagnosed_embeddings``.
+    node embeddings, for models with ``diagnosed_embeddings``. margins: half of the 95 % interval of
+    each metric, if the users are a sample.
     """
 
     values: dict[str, float]
@@ -40,11 +41,13 @@ class Evaluation:
     seconds: float
     ranks: RankCounts | None = None
     diagnostics: EmbeddingDiagnostics | None = None
+    margins: dict[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
         """The metrics for a log line, without ``NAME/kept`` and ``NAME/masked``."""
-        shown = {name: value for name, value in self.values.items() if "/" not in name}
-        return "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+        shown = {name: f"{value:.4f}" for name, value in self.values.items() if "/" not in name}
+        shown |= {name: f"{shown[name]} ± {self.margins[name]:.4f}" for name in self.margins}
+        return "  ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def evaluate(
@@ -82,13 +85,16 @@ def evaluate(
     ranks, diagnostics = ranked() if chunks is None else chunks.attempt(ranked)
     if merge is not None:
         ranks = merge(ranks)
-    values = {}
+    values, margins = {}, {}
     if ranks is not None:
         ranks = ranks.cpu()
-        values = mean_values(task, ranks, metrics)
+        found = query_values(task, ranks, metrics)
+        values = {name: per_query.mean() for name, per_query in found.items()}
+        if isinstance(task, RankingTask) and task.protocol.sampled is not None:
+            margins = {name: found[name].margin() for name in metrics}
     seconds = time.perf_counter() - begin
     protocol = task.protocol.text()
-    return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics)
+    return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics, margins)
 
 
 def _rank(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from hasten.ops.random import Stream, key
 
 #: AUROC of held-out links above which they are told from others
 _TOLD_APART = 0.55
+_ROUNDING = 1e-6
 NOTE = (
     "random vectors pass the mean cosine and the components: these criteria only detect collapse; "
     "held-out links measure the quality of embeddings"
@@ -38,6 +40,7 @@ def check_embeddings(
     plots: Path | None = None,
     max_cosine: float | None = None,
     min_components: int | None = None,
+    within: Mapping[str, tuple[float, float]] | None = None,
     part: str | None = None,
     sample: int = 2048,
     seed: int = 0,
@@ -47,7 +50,8 @@ def check_embeddings(
     """Check the embeddings of a file or a run, as ``hasten check-embeddings`` does.
 
     max_cosine, min_components: limits; None: 0.5 and 15, which are only noted if the held-out links
-    of a run are told from others. part: of the held-out links; None: test, or validation where test
+    of a run are told from others. within: lowest and highest mean cosine of pairs within node
+    types. part: of the held-out links; None: test, or validation where test
     is empty or ``evaluation.test`` is off. The result lists the failed criteria as ``problems``,
     and those that are only noted as ``noted``. Raises UsageError if there is nothing to read.
     """
@@ -89,6 +93,7 @@ def check_embeddings(
         if told_apart:  # these two criteria stand in for links
             kept = figures.problems(max_cosine or math.inf, min_components or 0)
             noted, problems = [text for text in problems if text not in kept], kept
+        problems += outside(figures.within_type, within or {})
         if plots is not None:
             from hasten.inference.embedding_plots import (  # noqa: PLC0415 - brings matplotlib
                 plot_components,
@@ -96,8 +101,8 @@ def check_embeddings(
 
             shown = names[kinds].tolist()
             files = [str(p) for p in plot_components(vectors.numpy(), shown, plots)]
-    elif plots is not None:
-        raise UsageError(f"{what}: this model has no embeddings that could be drawn")
+    elif plots is not None or within:
+        raise UsageError(f"{what}: this model has no embeddings to draw or to compare")
     if links is not None and not told_apart:
         problems.append(f"held-out links are not told from others: AUROC {links.auroc:.3f}")
     return {
@@ -113,3 +118,14 @@ def check_embeddings(
         "plots": files,
         "note": NOTE,
     }
+
+
+def outside(found: Mapping[str, float], limits: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The node types whose mean cosine is not within its limits. Raises UsageError if unknown."""
+    problems = []
+    for name, (low, high) in limits.items():
+        if name not in found:
+            raise UsageError(f"--within {name}: there are {', '.join(found) or 'no types'}")
+        if not low - _ROUNDING <= found[name] <= high + _ROUNDING:
+            problems.append(f"cosine within {name} is {found[name]:.3f}, not {low:g} to {high:g}")
+    return problems

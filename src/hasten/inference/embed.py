@@ -143,7 +143,18 @@ def _write_projector(found: Embeddings, folder: Path) -> list[Path]:
     lines = ["node_id\tnode_name\tnode_type"]
     lines += ["\t".join(" ".join(cell.split()) for cell in row) for row in _rows(found)]
     write_atomically(metadata, ("\n".join(lines) + "\n").encode())
+    _show_in_tensorboard(vectors, metadata)
     return [vectors, metadata]
+
+
+def _show_in_tensorboard(vectors: Path, metadata: Path) -> None:
+    """Name the files where TensorBoard's projector looks: in its log folder, or that of a run."""
+    folder = vectors.parent
+    of_run = (folder.parent / "config.yaml").is_file()
+    for place, prefix in ((folder, ""), *([(folder.parent, f"{folder.name}/")] * of_run)):
+        paths = f'tensor_path: "{prefix}{vectors.name}" metadata_path: "{prefix}{metadata.name}"'
+        text = f'embeddings {{ tensor_name: "{folder.name}" {paths} }}\n'
+        write_atomically(place / "projector_config.pbtxt", text.encode())
 
 
 def read_embeddings(path: Path) -> Embeddings:

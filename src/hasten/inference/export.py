@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -24,9 +25,15 @@ _IDS = re.compile(r"(test_)?(user_id|item_id|head|relation|tail)")
 
 
 def write_table(table: pa.Table, path: Path, format: str | None = None) -> None:
-    """Write a table. format: None: from the file extension.
+    """Write a table (:func:`write_tables`)."""
+    write_tables([table], path, format)
 
-    Raises UsageError for an unknown format, HastenError if the file cannot be written.
+
+def write_tables(tables: Iterable[pa.Table], path: Path, format: str | None = None) -> None:
+    """Write the rows of tables with the same columns; the file appears when all are written.
+
+    format: None: from the file extension. Raises UsageError for an unknown format, HastenError if
+    the file cannot be written.
     """
     write = _writer(path, format)
     with (
@@ -34,7 +41,7 @@ def write_table(table: pa.Table, path: Path, format: str | None = None) -> None:
         atomic_path(path) as temporary,
         temporary.open("wb") as file,
     ):
-        write(table, file)
+        write(tables, file)
 
 
 def check_target(path: Path, format: str | None) -> None:
@@ -62,7 +69,7 @@ def escape_formulas(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.replace_substring_regex(column, pattern=_FORMULA, replacement=r"'\0")
 
 
-def _writer(path: Path, format: str | None) -> Callable[[pa.Table, IO[bytes]], None]:
+def _writer(path: Path, format: str | None) -> Callable[[Iterable[pa.Table], IO[bytes]], None]:
     name = format or path.suffix.lower().removeprefix(".")
     if name not in _WRITERS:
         how = f"format {format!r}" if format else f"{path}: the ending"
@@ -70,31 +77,37 @@ def _writer(path: Path, format: str | None) -> Callable[[pa.Table, IO[bytes]], N
     return _WRITERS[name]
 
 
-def _write_parquet(table: pa.Table, file: IO[bytes]) -> None:
-    pq.write_table(table, file, compression="zstd")
+def _write_parquet(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
+    left = iter(tables)
+    first = next(left)
+    with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+        for table in chain([first], left):
+            writer.write_table(table)
 
 
-def _write_csv(table: pa.Table, file: IO[bytes]) -> None:
-    safe = pa.table(
-        {
-            name: column if _IDS.fullmatch(name) else escape_formulas(column)
-            for name, column in zip(table.column_names, table.columns, strict=True)
-        }
-    )
-    pa_csv.write_csv(safe, file, pa_csv.WriteOptions(quoting_style="needed"))
+def _write_csv(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
+    for number, table in enumerate(tables):
+        safe = pa.table(
+            {
+                name: column if _IDS.fullmatch(name) else escape_formulas(column)
+                for name, column in zip(table.column_names, table.columns, strict=True)
+            }
+        )
+        options = pa_csv.WriteOptions(quoting_style="needed", include_header=not number)
+        pa_csv.write_csv(safe, file, options)
 
 
-def _write_json(table: pa.Table, file: IO[bytes]) -> None:
+def _write_json(tables: Iterable[pa.Table], file: IO[bytes]) -> None:
     """An array with one object per row and line."""
     file.write(b"[")
-    for batch in table.to_batches(max_chunksize=10_000):
+    for batch in chain.from_iterable(table.to_batches(max_chunksize=10_000) for table in tables):
         for number, row in enumerate(batch.to_pylist()):
             file.write(b"\n" if number == 0 and file.tell() == 1 else b",\n")
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode())
     file.write(b"\n]\n")
 
 
-_WRITERS: dict[str, Callable[[pa.Table, IO[bytes]], None]] = {
+_WRITERS: dict[str, Callable[[Iterable[pa.Table], IO[bytes]], None]] = {
     "parquet": _write_parquet,
     "csv": _write_csv,
     "json": _write_json,

@@ -122,6 +122,19 @@ def read_events(path: Path) -> list[tuple[str, ...]]:
     return events
 
 
+def read_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]]:
+    """Both columns of each row of a table. Raises DataError with file and line."""
+    pairs = []
+    for place, cells in _rows(path, (first, second)):
+        pair = cells[first].strip(), cells[second].strip()
+        if not all(pair):
+            raise DataError(f"{path}, {place}: an empty cell; expected {first},{second}")
+        pairs.append(pair)
+    if not pairs:
+        raise DataError(f"{path}: 0 rows; expected {first},{second} in a row each")
+    return pairs
+
+
 def _labels_of(path: Path, column: str) -> list[str]:
     if path.suffix.lower() == ".parquet":
         return [cells[column] for _, cells in _rows(path, (column,))]

@@ -16,10 +16,10 @@ from hasten.data.tables import KnowledgeGraph, Vocabulary
 from hasten.errors import UsageError
 from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.ranker import scoring
+from hasten.evaluation.top_k import top_k
 from hasten.inference.inputs import TRIPLE
 from hasten.inference.labels import indices_of
 from hasten.inference.table_view import TableResult
-from hasten.inference.top_k import top_k
 from hasten.objectives.triple_queries import known_answers
 from hasten.scoring import TripleQueries
 

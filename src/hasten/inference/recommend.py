@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,9 +15,11 @@ from hasten.data.columns.checks import MAX_TIME
 from hasten.data.columns.times import PER_SECOND
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, Vocabulary
 from hasten.errors import DataError, UsageError
+from hasten.evaluation.top_k import top_k
 from hasten.inference.labels import as_list, by_user, indices_of
+from hasten.inference.ruled_top_k import RuledTopK
+from hasten.inference.rules import Rules, read_rules
 from hasten.inference.table_view import TableResult
-from hasten.inference.top_k import top_k
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import RecommenderQueries
 
@@ -94,6 +97,7 @@ def recommend(
     block: object | None = None,
     until: Until = "test",
     unknown: Literal["error", "ignore"] = "error",
+    rules: Rules | str | Path | None = None,
 ) -> Recommendations:
     """Recommend the ``topk`` best items to users, or for new histories.
 
@@ -105,7 +109,8 @@ def recommend(
     exclude_seen: omit the items of the history. allow, block: the only items that may appear, and
     the items that may not. until: the last part of the data in the history. unknown: ``ignore``
     leaves out unknown users and items and counts them in ``ignored``; a user whose items are all
-    unknown has no history.
+    unknown has no history. rules: business rules, or their file; items of the rules that the run
+    does not know are counted in ``ignored`` too.
     Raises DataError for unknown labels, UsageError if the model or the arguments do not allow it.
     """
     if topk < 1:
@@ -135,7 +140,15 @@ def recommend(
         words = _HISTORY_WORDS[until]
     allowed = _allowed(dataset.items, allow, block, ignored)
     seen = CSR.of(queries.history) if exclude_seen else None
-    user, item, place, score = top_k(loaded.model, queries, len(dataset.items), topk, seen, allowed)
+    if rules is None:
+        found = top_k(loaded.model, queries, len(dataset.items), topk, seen, allowed)
+    else:
+        kept = rules if isinstance(rules, Rules) else read_rules(Path(rules))
+        names = [str(label) for label in labels.to_pylist()]
+        ruled = RuledTopK(loaded.model, queries, names, dataset.items, kept)
+        found = ruled(topk, seen, allowed)
+        ignored = {**(ignored or {}), **ruled.unknown}
+    user, item, place, score = found
     return Recommendations(
         labels,
         dataset.items,

@@ -2,13 +2,14 @@
 
 The inner products of one test gradient v with the gradients of all training examples are the
 directional derivative of the vector of training losses in the direction v: one Jacobian-vector
-product, as cheap as a few forward passes. Gradients are written out for the tests only.
+product, as cheap as a few forward passes. For many tests the gradients of a block of training
+examples are written out instead, once for all tests, and multiplied with those of the tests.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +20,14 @@ from torch.func import functional_call, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hasten.errors import UsageError
+from hasten.influence.example_blocks import MemorySizes, cut
 from hasten.influence.losses import EventLosses, TripleLosses
-from hasten.influence.sources import MemorySizes, cut
 from hasten.models.interface import ExampleLosses
 
-#: tests whose directional derivatives are computed together
+#: most tests for which a pass for each costs less than the gradients of the training examples
 _TESTS = 16
+#: examples whose gradients are written out together: each is a backward pass through all of them
+_TOGETHER = 4
 
 Weights = dict[str, Tensor]
 
@@ -71,14 +74,16 @@ class AutogradSource:
 
     def gradients(self, start: int, stop: int, rows: int) -> Weights:
         """[T, ...] for every parameter."""
-        parts = [
-            self._gradients(*self.examples.test_batch(start + a, start + b))
-            for a, b in cut(stop - start, max(1, rows // self.directions))
-        ]
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return self._joined(self.examples.test_batch, start, stop, self.directions)
 
     def products(self, gradients: Weights, start: int, stop: int) -> Tensor:
-        batch, positions = self.examples.batch_of(np.arange(start, stop))
+        if len(next(iter(gradients.values()))) > _TESTS:
+            block = self._joined(self._terms, start, stop, 1)
+            found = torch.zeros(())
+            for name, grads in gradients.items():
+                found = found + grads.flatten(1) @ block[name].flatten(1).T
+            return found
+        batch, positions = self._terms(start, stop)
         weights = self._weights()
 
         def losses(weights: Weights) -> Any:
@@ -88,22 +93,40 @@ class AutogradSource:
             return jvp(losses, (weights,), (direction,))[1]
 
         with _function_transforms():
-            products: Tensor = vmap(derivatives, chunk_size=_TESTS)(gradients)
-        return products
+            return vmap(derivatives)(gradients)  # type: ignore[no-any-return]
 
     def norms(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        terms = self.examples.terms_of[:, start:stop].flatten()
-        grads = self._gradients(*self.examples.batch_of(terms.cpu().numpy()))
+        def batch(start: int, stop: int) -> tuple[Any, Tensor]:
+            terms = self.examples.terms_of[:, start:stop].flatten()
+            return self.examples.batch_of(terms.cpu().numpy())
+
+        grads = self._joined(batch, start, stop, self.directions)
         norms = sum(grad.flatten(1).square().sum(1) for grad in grads.values())
         assert isinstance(norms, Tensor)
         return torch.arange(start, stop, device=norms.device), norms
 
-    def _gradients(self, batch: Any, positions: Tensor) -> Weights:
+    def _terms(self, start: int, stop: int) -> tuple[Any, Tensor]:
+        return self.examples.batch_of(np.arange(start, stop))
+
+    def _joined(
+        self, batch: Callable[[int, int], tuple[Any, Tensor]], start: int, stop: int, terms: int
+    ) -> Weights:
+        """[stop - start, ...] for every parameter: the gradients of some examples.
+
+        batch: the terms of some of them. terms: of each example.
+        """
+        parts = [
+            self._gradients(*batch(start + a, start + b), terms)
+            for a, b in cut(stop - start, _TOGETHER)
+        ]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def _gradients(self, batch: Any, positions: Tensor, terms: int) -> Weights:
         """[p, ...] for every parameter: the gradients of p examples, summed over their terms."""
 
         def losses(weights: Weights) -> Tensor:
             found: Tensor = functional_call(self.losses, weights, (batch, positions))
-            return found.view(self.directions, -1).sum(0)
+            return found.view(terms, -1).sum(0)
 
         with _function_transforms():
             values, backward = vjp(losses, self._weights())[:2]

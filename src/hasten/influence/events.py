@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hasten.arrays import Int64
+from hasten.influence.example_blocks import MemorySizes
 from hasten.influence.factors import (
     Arithmetic,
     Factors,
@@ -29,7 +30,6 @@ from hasten.influence.factors import (
     softmax_residuals,
 )
 from hasten.influence.products import paired_products
-from hasten.influence.sources import MemorySizes
 from hasten.models.sequential.base import SequentialModel
 from hasten.objectives.base import Batch
 from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from hasten.influence.events import FactoredEvents
+from hasten.influence.example_blocks import MemorySizes, cut
 from hasten.influence.factors import Arithmetic, Factors, RowMask
 from hasten.influence.products import products
 from hasten.influence.sketch import Sketch
-from hasten.influence.sources import MemorySizes, cut
 from hasten.influence.triples import FactoredTriples
 
 

@@ -35,7 +35,8 @@ from hasten.ops.dense.product import product
 from hasten.ops.graph.csr import CSR
 
 Loss = Literal["training", "positive"]
-Layers = Literal["all", "last"]
+#: of a ConvE, last-2 adds its linear layer to the output layer, last-3 its convolution too
+Layers = Literal["all", "last", "last-2", "last-3"]
 
 
 @dataclass(frozen=True)

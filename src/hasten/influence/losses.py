@@ -15,7 +15,7 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.data.tables import TRAIN, Histories, KnowledgeGraph, Triples
 from hasten.influence.events import EventTerms
-from hasten.influence.sources import cut
+from hasten.influence.example_blocks import cut
 from hasten.influence.triples import Answers
 from hasten.objectives.base import Batch
 from hasten.objectives.completion import (
@@ -70,7 +70,7 @@ class TripleLosses:
         given, answer = self._to(entity), self._to(target)
         batch = CompletionMicroBatch(given, self._to(relation), target=answer)
         if isinstance(self.data, KvsAllExamples):
-            pairs = torch.from_numpy(known.rows), torch.from_numpy(known.items)
+            pairs = self._to(known.rows), self._to(known.items)
             batch = replace(batch, target=None, answer_query=pairs[0], answer=pairs[1])
         elif self.data.negatives:
             items = KnownItems.build(known.rows, known.items, len(entity), self.entities)

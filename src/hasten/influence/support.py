@@ -46,6 +46,11 @@ def choose_method(
                 f"--layers all: the layers of {name} before the last mix the interactions of a "
                 "user, so their gradients have no factors; give --layers last"
             )
+        if layers not in (None, "all", "last") and not isinstance(model, ConvE):
+            raise UsageError(
+                f"--layers {layers[-1]}: {name} has no layers between its embeddings and its "
+                "output, only conve has; give --layers last"
+            )
         trained = model.options.loss
         if loss == "training" and trained in ("sampled", "bce", "gbce", "sampled-softmax"):
             raise UsageError(
@@ -64,7 +69,7 @@ def choose_method(
             f"--loss positive: {name} only defines the loss that it is trained with; give "
             "--loss training"
         )
-    if layers == "last":
+    if layers not in (None, "all"):
         raise UsageError(f"--layers last: {name} has no factored output layer; give --layers all")
     if approximate is not None:
         raise UsageError(f"{approximate} needs factored gradients, and those of {name} are not")

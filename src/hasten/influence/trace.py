@@ -21,8 +21,8 @@ from torch import Tensor
 from hasten.distributed.processes import Processes
 from hasten.errors import HastenError, UsageError
 from hasten.influence.autograd import AutogradSource
+from hasten.influence.example_blocks import cut
 from hasten.influence.factored import FactoredSource
-from hasten.influence.sources import cut
 from hasten.ops.ranking.topk_all import topk_all
 from hasten.runs.progress import Progress
 

@@ -24,6 +24,7 @@ from hasten.arrays import Int64, ragged_offsets
 from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
 from hasten.influence.convolution import ConvEEncoder
 from hasten.influence.encoders import BilinearEncoder
+from hasten.influence.example_blocks import MemorySizes, cut
 from hasten.influence.factors import (
     Arithmetic,
     Factors,
@@ -38,7 +39,6 @@ from hasten.influence.factors import (
     softmax_residuals,
 )
 from hasten.influence.products import paired_products
-from hasten.influence.sources import MemorySizes, cut
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.objectives.triple_queries import both_directions, group_queries, training_queries
 from hasten.ops.graph.csr import CSR
@@ -141,6 +141,16 @@ class TripleFactors:
             grads = per_term(self.arithmetic.product(dense, table), of_term)
         if wanted is not None and value is not None:
             grads = grads + table.index_select(0, wanted) * value[:, None]
+        if self.layers != "all":
+            back = self.encoder.backward(state, grads, of_term, None)
+            small = back.small
+            if (
+                small is not None and self.layers == "last-2"
+            ):  # gains and shifts of the linear layer
+                small = small[:, -2 * vectors.shape[1] :]
+            return Factors(
+                of_term, vectors, dense, wanted, value, True, linears=back.linears, small=small
+            )
         entities, relations = per_term(entity, of_term), per_term(relation, of_term)
         kept = None
         if mask is not None:

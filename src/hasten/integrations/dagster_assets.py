@@ -43,16 +43,20 @@ class GraphSource:
 
 
 class TrainingConfig(dg.Config):
-    """Configuration of ``hgt_embeddings``; settings: any other keys of a run's configuration."""
+    """Configuration of ``hgt_embeddings``; settings: any other keys of a run's configuration.
+
+    A step encodes the neighborhoods of a batch in four micro-batches; mode="full" encodes the whole
+    graph.
+    """
 
     epochs: int = 100
     width: int = 512
     hidden: int = 256
     layers: int = 2
     heads: int = 8
-    mode: str = "full"
+    mode: str = "edges"
     batch_size: int = 5000
-    accumulate: int = 1
+    accumulate: int = 4
     lr: float = 1e-3
     device: str = "auto"
     settings: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
@@ -63,10 +67,14 @@ _OF_TRAINING = ("epochs", "batch_size", "accumulate", "lr")
 
 
 class ValidationConfig(dg.Config):
-    """Configuration of ``hgt_validation``: the criteria of ``hasten check-embeddings``."""
+    """Configuration of ``hgt_validation``: the criteria of ``hasten check-embeddings``.
+
+    within: lowest and highest mean cosine within node types, as {"disease": [0.5, 0.8]}.
+    """
 
     max_cosine: float = 0.5
     min_components: int = 15
+    within: dict[str, list[float]] = {}  # noqa: RUF012 - pydantic copies it
     sample: int = 2048
     device: str = "auto"
 
@@ -159,6 +167,7 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
             lambda: check_embeddings(
                 run, plots=place / "plots", max_cosine=config.max_cosine,
                 min_components=config.min_components, sample=config.sample, device=config.device,
+                within={name: (low, high) for name, (low, high) in config.within.items()},
             )
         )  # fmt: skip
         _write(place / "validation.json", found)

@@ -22,6 +22,8 @@ from hasten.config import ModelOptions, RunConfig, TrainingOptions
 from hasten.data.graph.node_types import NodeTypes, type_sizes
 from hasten.data.tables import AnyDataset, KnowledgeGraph
 from hasten.models.data_size import DataSize
+from hasten.models.rows import Rows
+from hasten.models.search_space import SearchSpace
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.ranking.scorer import Scorer
@@ -86,6 +88,8 @@ class Model(nn.Module, ABC):
     defaults: ClassVar[Mapping[str, Any]] = {}
     #: the keys that :meth:`defaults_for` chooses
     defaults_from_data: ClassVar[tuple[str, ...]] = ()
+    #: the options that ``hasten tune`` searches
+    search: ClassVar[SearchSpace] = {}
     #: the built-in sample to train on if no data are given
     sample: ClassVar[str]
     #: which options have an effect on the model; the others are errors
@@ -145,6 +149,14 @@ class Model(nn.Module, ABC):
         False if the model cannot convert them; hasten then loads them as the model's own weights.
         """
         return False
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        """What the rows of weights stand for, by the name of the weight in ``state_dict``.
+
+        A run can be updated with new ids (``hasten update``), and start from the weights of a run
+        on other data, if all weights whose shape follows from the data are declared.
+        """
+        return {}
 
     def encoded_once(self) -> AbstractContextManager[None]:
         """Within this context :meth:`scorer` may reuse one encoding of the whole graph.

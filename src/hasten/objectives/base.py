@@ -24,12 +24,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hasten.objectives.permutations import LastValueCache, cached_permutation
+from hasten.ops.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Batch:
     group: number of consecutive examples that share BatchNorm statistics; a micro-batch has whole
     groups.
     seed, epoch, index: the key of all random numbers of the batch.
+    inputs: the device's, of the next call of the phase (see :meth:`Phase.on_device`), or None.
     """
 
     ids: Tensor
@@ -62,6 +65,7 @@ class Batch:
     index: int
     denominators: Mapping[str, float] = field(default_factory=dict)
     group: int = 1
+    inputs: Any = None
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -90,6 +94,11 @@ class Batch:
             groups[-1] = torch.cat([groups[-1], last])
         own = groups[part::parts]
         return torch.cat(own) if own else self.ids[:0]
+
+    def parts(self, numbers: range, count: int) -> list[tuple[int, Tensor]]:
+        """The micro-batches with these numbers, of ``count``, that have examples."""
+        found = ((number, self.micro_batch(number, count)) for number in numbers)
+        return [(number, ids) for number, ids in found if len(ids)]
 
 
 Encoded = tuple[Tensor, ...]
@@ -138,6 +147,32 @@ class Phase(ABC):
         """
         return
 
+    def encode_inputs(self, batch: Batch) -> Any:
+        """What :meth:`encode` needs of the batch: a tree that :mod:`hasten.ops.transfer` moves.
+
+        Made on the host, from the batch and the data only: a thread may prepare the next batch.
+        """
+        return ()
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
+        """What :meth:`terms` needs of these examples, as :meth:`encode_inputs`."""
+        return ()
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self.parameters()[0].device
+
+    def on_device(self, batch: Batch, ids: Tensor | None = None) -> Any:
+        """The inputs of ``encode``, or with ids those of ``terms``, on the device.
+
+        The step moves those of all micro-batches by one copy. Otherwise they are made here.
+        """
+        if batch.inputs is not None:
+            return batch.inputs
+        made = self.encode_inputs(batch) if ids is None else self.term_inputs(batch, ids)
+        return to_device(made, self.device)
+
     def encode(self, batch: Batch) -> Encoded:
         """What all micro-batches of a step share, such as node embeddings of the whole graph.
 
@@ -180,7 +215,8 @@ class Phase(ABC):
 
         For profiling. These functions must not call each other.
         """
-        return
+        self.encode_inputs = wrap(self.encode_inputs)  # type: ignore[method-assign]
+        self.term_inputs = wrap(self.term_inputs)  # type: ignore[method-assign]
 
     @abstractmethod
     def examples(self, batch: Batch) -> int:

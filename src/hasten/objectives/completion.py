@@ -7,8 +7,10 @@ the answer h of the query (t, r + R).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +23,10 @@ from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.triple_queries import both_directions, training_queries
 from hasten.ops.dense.group_moments import GroupMoments
+from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
+from hasten.ops.transfer import to_device
 from hasten.scoring import TripleQueries
 
 
@@ -31,10 +35,10 @@ class CompletionMicroBatch:
     """The queries of a micro-batch, on the model's device.
 
     entity, relation: int64 [B]. Answers are either pairs (answer_query, answer: int64 [P], KvsAll)
-    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. Pairs stay on the
-    host, where losses look up which of them are in a chunk of scores. scale: 1 /
-    queries of the global batch, the upstream gradient of the summed loss. Losses that compute their
-    gradients in the forward pass need it in advance.
+    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. answers: the pairs
+    as the loss over all entities needs them. scale: 1 / queries of the global batch, the upstream
+    gradient of the summed loss. Losses that compute their gradients in the forward pass need it in
+    advance.
     """
 
     entity: Tensor
@@ -44,6 +48,7 @@ class CompletionMicroBatch:
     target: Tensor | None = None
     negatives: Tensor | None = None
     scale: float = 1.0
+    answers: CatalogueTargets | LabelPairs | None = None
 
     def triples(self) -> tuple[Tensor, Tensor, Tensor]:
         """Entity, relation and answer of each answer of the queries: int64 [P] each."""
@@ -51,8 +56,9 @@ class CompletionMicroBatch:
             return self.entity, self.relation, self.target
         assert self.answer_query is not None
         assert self.answer is not None
-        query, answer = (x.to(self.entity.device) for x in (self.answer_query, self.answer))
-        return self.entity[query], self.relation[query], answer
+        assert self.answer is not None
+        query = self.answer_query
+        return self.entity[query], self.relation[query], self.answer
 
 
 class CompletionModel(Protocol):
@@ -78,14 +84,23 @@ class CompletionModel(Protocol):
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
 
 
-class Examples(Protocol):
+class Examples(ABC):
     """Numbered training examples: queries with their answers."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def batch(self, global_batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
-        """The tensors of these examples of a batch."""
-        ...
+    @abstractmethod
+    def inputs(self, ids: Int64) -> CompletionMicroBatch:
+        """These examples, on the host, as far as they do not depend on the batch."""
+
+    def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
+        """The micro-batch with these inputs, which are on the device."""
+        return replace(inputs, scale=1 / batch.denominators["examples"])
+
+    def batch(self, batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
+        """These examples of a batch on the device."""
+        return self.complete(batch, to_device(self.inputs(ids), device))
 
 
 class CompletionPhase(ExampleBatches):
@@ -119,7 +134,8 @@ class CompletionPhase(ExampleBatches):
         return self.model.compile_with(wrap)
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
-        self.data.batch = wrap(self.data.batch)  # type: ignore[method-assign]
+        super().wrap_batch_building(wrap)
+        self.data.complete = wrap(self.data.complete)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
         """Reset the moments before the micro-batches of a step. Nothing is encoded."""
@@ -127,9 +143,16 @@ class CompletionPhase(ExampleBatches):
             moments.start()
         return ()
 
+    @cached_property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
+        return self.data.inputs(ids.numpy())
+
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        device = next(self.module.parameters()).device
-        queries, count = self.data.batch(batch, ids.numpy(), device), batch.denominators["examples"]
+        queries = self.data.complete(batch, self.on_device(batch, ids))
+        count = batch.denominators["examples"]
         loss = Term("loss", self.model.completion_loss(queries), count)
         more = self.model.auxiliary_losses(queries)
         return [loss, *(Term(name, total, count, weight) for name, total, weight in more)]
@@ -142,27 +165,34 @@ class CompletionPhase(ExampleBatches):
             moments.update_running(finite)
 
 
-class KvsAllExamples:
-    """An example is an (entity, relation) with all its answers in the training part (KvsAll)."""
+class KvsAllExamples(Examples):
+    """An example is an (entity, relation) with all its answers in the training part (KvsAll).
 
-    def __init__(self, graph: KnowledgeGraph) -> None:
+    softmax: the loss is a softmax over all entities, not 1-N binary cross-entropy.
+    """
+
+    def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
+        self.softmax = softmax
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def batch(self, global_batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
+    def inputs(self, ids: Int64) -> CompletionMicroBatch:
         queries, answers = self.queries.take(ids), self.answers.take(ids)
+        query, answer = torch.from_numpy(answers.rows), torch.from_numpy(answers.items)
         return CompletionMicroBatch(
-            entity=_to(queries.entity, device),
-            relation=_to(queries.relation, device),
-            answer_query=torch.from_numpy(answers.rows),
-            answer=torch.from_numpy(answers.items),
-            scale=1 / global_batch.denominators["examples"],
+            entity=torch.from_numpy(queries.entity),
+            relation=torch.from_numpy(queries.relation),
+            answer_query=query,
+            answer=answer,
+            answers=CatalogueTargets.build(answer, query, len(ids))
+            if self.softmax
+            else LabelPairs.build(query, answer),
         )
 
 
-class TripleExamples:
+class TripleExamples(Examples):
     """An example is a training triple in one direction: a query with one answer.
 
     negatives: entities sampled per example that are not known answers in training. 0: no sampling,
@@ -182,28 +212,28 @@ class TripleExamples:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def batch(self, global_batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
-        queries = self.queries.take(ids)
-        sampled = None
+    def inputs(self, ids: Int64) -> CompletionMicroBatch:
+        """negatives: int64 [B, 2], the query and the first counter of the samples, if any."""
+        queries, drawn = self.queries.take(ids), None
         if self.known is not None:
-            if self.known.keys.device != device:
-                self.known = self.known.to(device)
-            query = _to(self.query_of_example[ids], device)[:, None]
-            first = _to(ids * self.negatives, device)[:, None]
-            counters = first + torch.arange(self.negatives, device=device)
-            base = key(global_batch.seed, Stream.NEGATIVES, global_batch.epoch)
-            sampled = negatives(self.known, query, base, counters)
+            drawn = torch.from_numpy(np.stack([self.query_of_example[ids], ids * self.negatives]).T)
         return CompletionMicroBatch(
-            _to(queries.entity, device),
-            _to(queries.relation, device),
-            target=_to(self.targets[ids], device),
-            negatives=sampled,
-            scale=1 / global_batch.denominators["examples"],
+            torch.from_numpy(queries.entity),
+            torch.from_numpy(queries.relation),
+            target=torch.from_numpy(self.targets[ids]),
+            negatives=drawn,
         )
 
-
-def _to(values: Int64, device: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(device, non_blocking=True)
+    def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
+        made, drawn = super().complete(batch, inputs), inputs.negatives
+        if self.known is None or drawn is None:
+            return made
+        if self.known.keys.device != drawn.device:
+            self.known = self.known.to(drawn.device)
+        query, first = drawn[:, :1], drawn[:, 1:]
+        counters = first + torch.arange(self.negatives, device=drawn.device)
+        base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
+        return replace(made, negatives=negatives(self.known, query, base, counters))
 
 
 def _known(graph: KnowledgeGraph, entity: Int64, relation: Int64) -> tuple[KnownItems, Int64]:

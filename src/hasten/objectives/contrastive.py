@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hasten.arrays import Int64, pair_mask, ragged_positions
 from hasten.objectives.base import Batch
@@ -89,18 +88,17 @@ class Contrast:
             negative = np.unique(sampled.numpy())
         return anchor + first, positive + first, negative + first
 
-    def loss(self, nodes: Nodes, anchors: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """The sum over the anchors, from [A, D], [A, D] and [M, D] vectors of the nodes."""
-        anchor, positive, negative = (F.normalize(x) for x in (anchors, positives, negatives))
+    def loss(self, ignored: Tensor, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """The sum over the anchors, from [A, D], [A, D] and [M, D] vectors of norm 1."""
         near = torch.linalg.vecdot(anchor, positive) / self.similar.temperature
         left, right = (padded_rows(x.to(autocast_dtype(x))) for x in (anchor, negative))
         far = (left @ right.T)[: len(anchor), : len(negative)]
         far = far.to(near.dtype) / self.similar.temperature
-        far = far.masked_fill(self._ignored(nodes).to(far.device), -torch.inf)
+        far = far.masked_fill(ignored, -torch.inf)
         total: Tensor = (torch.logsumexp(torch.cat([near[:, None], far], 1), 1) - near).sum()
         return total
 
-    def _ignored(self, nodes: Nodes) -> Tensor:
+    def ignored(self, nodes: Nodes) -> Tensor:
         """Bool [A, M]: whether a negative is similar to the anchor, or is the anchor."""
         anchor, _, negative = nodes
         similar, index = self.similar.rows, anchor - self.similar.first

@@ -15,7 +15,9 @@ these add up to the same step, with neighbor sampling too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +29,8 @@ from torch.nn import functional as F
 from hasten.arrays import Int64
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.contrastive import Contrast, Similar
-from hasten.objectives.link_sampling import LinkLoss, LinkSampler, LinkSampling
+from hasten.objectives.link_blocks import LinkBlocks, link_loss, negative_loss
+from hasten.objectives.link_sampling import LinkSampler, LinkSampling
 from hasten.objectives.permutations import LastValueCache
 from hasten.ops.buckets import pads_tokens
 from hasten.ops.dense.product import rounded_rows
@@ -39,19 +42,48 @@ from hasten.ops.random import Stream, key
 class LinkModel(Protocol):
     """What the phase needs from a model."""
 
-    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], seed: int) -> Tensor:
+    def whole_inputs(self, wanted: Int64, scored: NDArray[np.bool_]) -> Any:
+        """What :meth:`encode_all` needs for the wanted nodes, made on the host."""
+        ...
+
+    def encode_all(self, inputs: Any, seed: int) -> Tensor:
         """[S, D] vectors of the wanted nodes from a pass over the whole graph."""
         ...
 
-    def encode_some(
+    def some_inputs(
         self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, seed: int
-    ) -> Tensor:
+    ) -> Any:
+        """What :meth:`encode_some` needs for the wanted nodes, made on the host."""
+        ...
+
+    def encode_some(self, inputs: Any) -> Tensor:
         """[S, D] the same from the neighborhoods of the wanted nodes."""
         ...
 
-    def queries(self, vectors: Tensor, relation: int) -> tuple[Tensor, Tensor]:
-        """[B, D] vectors to multiply with the other end, and the bias of the relation."""
+    def queries(self, vectors: Tensor, relation: int | Tensor) -> tuple[Tensor, Tensor]:
+        """[B, D] vectors to multiply with the other end, and the bias of the relation.
+
+        relation: of all vectors, or int64 [B] of each.
+        """
         ...
+
+
+@dataclass(frozen=True)
+class LinkInputs:
+    """What a micro-batch has from the host.
+
+    encode: for ``encode_some``; () in mode full. wanted, links: the nodes of the vectors and the
+    links, for a CPU; blocks: the links for other devices. nodes: int64, the rows of the anchors,
+    similar nodes and negatives of the contrastive loss, of these lengths; None without anchors.
+    """
+
+    encode: Any
+    wanted: Int64
+    links: Int64
+    blocks: LinkBlocks | None
+    nodes: Tensor | None
+    lengths: list[int]
+    ignored: Tensor | None
 
 
 class LinkPhase(Phase):
@@ -119,44 +151,62 @@ class LinkPhase(Phase):
     def _wanted_by_batch(self, batch: Batch) -> Int64:
         return self._wanted_nodes.get(batch.key, lambda: self._wanted(batch, batch.ids.numpy()))
 
-    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
-        self._wanted = wrap(self._wanted)  # type: ignore[method-assign]
-        self._scored = wrap(self._scored)  # type: ignore[method-assign]
+    @cached_property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    def encode_inputs(self, batch: Batch) -> Any:
+        if self.sampling.mode != "full":
+            return ()
+        return self.model.whole_inputs(self._wanted_by_batch(batch), self._scored(batch))
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> LinkInputs:
+        own, made = ids.numpy(), ()
+        if self.sampling.mode == "full":
+            wanted = self._wanted_by_batch(batch)
+        else:
+            wanted, scored = self._wanted(batch, own), self._scored(batch)
+            made = self.model.some_inputs(wanted, scored, self.sampling.fan_out, self._seed(batch))
+        links, anchors = own[own < self.links], own[own >= self.links] - self.links
+        blocks = nodes = ignored = None
+        if self.device.type != "cpu" and len(links):
+            blocks = LinkBlocks.build(self.sampler, batch, wanted, links)
+        lengths: list[int] = []
+        if self.contrast is not None and len(anchors):
+            lists = self.contrast.nodes(batch, anchors)
+            lengths, nodes = [*map(len, lists)], _index(wanted, np.concatenate(lists))
+            ignored = self.contrast.ignored(lists)
+        return LinkInputs(made, wanted, links, blocks, nodes, lengths, ignored)
 
     def encode(self, batch: Batch) -> Encoded:
         """Mode full: the vectors that the batch needs. Other modes encode each micro-batch."""
         if self.sampling.mode != "full":
             return ()
-        wanted = self._wanted_by_batch(batch)
-        return (self.model.encode_all(wanted, self._scored(batch), self._seed(batch)),)
+        return (self.model.encode_all(self.on_device(batch), self._seed(batch)),)
 
     def _seed(self, batch: Batch) -> int:
         return key(batch.seed, Stream.NEIGHBORS, batch.epoch, batch.index)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        own = ids.numpy()
-        if encoded:
-            wanted, vectors = self._wanted_by_batch(batch), encoded[0]
+        inputs: LinkInputs = self.on_device(batch, ids)
+        vectors = encoded[0] if encoded else self.model.encode_some(inputs.encode)
+        if inputs.blocks is None:
+            loss = self.link_loss(batch, vectors, inputs.wanted, inputs.links)
         else:
-            wanted = self._wanted(batch, own)
-            vectors = self.model.encode_some(
-                wanted, self._scored(batch), self.sampling.fan_out, self._seed(batch)
-            )
-        loss = self.link_loss(batch, vectors, wanted, own[own < self.links])
+            loss = link_loss(self.sampling.loss, self.model.queries, inputs.blocks, vectors)
         terms = [Term("link", loss, batch.denominators["examples"])]
         if self.contrast is not None:
-            anchors = own[own >= self.links] - self.links
-            loss = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
-            if len(anchors):
-                nodes = self.contrast.nodes(batch, anchors)
-                rows_of = (_rows(vectors, wanted, each).to(loss.dtype) for each in nodes)
-                loss = self.contrast.loss(nodes, *rows_of)
+            if inputs.nodes is not None and inputs.ignored is not None:
+                rows = _normalized(vectors, inputs.nodes, inputs.lengths)
+                loss = self.contrast.loss(inputs.ignored, *rows)
+            else:
+                loss = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
             weight = self.contrast.similar.weight
             terms.append(Term("contrast", loss, batch.denominators["anchors"], weight))
         return terms
 
     def link_loss(self, batch: Batch, vectors: Tensor, wanted: Int64, links: Int64) -> Tensor:
-        """The sum over these links (sorted by relation)."""
+        """The sum over these links (sorted by relation), one relation after the other."""
         total = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
         kinds, begin = np.unique(self.graph.kind[links], return_index=True)
         groups = []
@@ -181,8 +231,7 @@ class LinkPhase(Phase):
                 scores = (given[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
                 scores = scores.to(total.dtype) + bias
                 unknown = self.sampler.unknown(kind, side, nodes, candidates[side])
-                unknown = unknown.to(scores.device)
-                total = total + _negative_loss(self.sampling.loss, true, scores, unknown) / 2
+                total = total + negative_loss(self.sampling.loss, true, scores, unknown) / 2
         return total
 
 
@@ -204,25 +253,25 @@ def _rows_of_groups(
         nodes = [each if exact else _rounded(each) for group in pending for each in group]
         if number < len(groups) and sum(map(len, nodes)) < len(vectors):
             continue
-        rows = _rows(vectors, wanted, np.concatenate(nodes)).to(autocast_dtype(vectors))
+        rows = vectors.index_select(0, _index(wanted, np.concatenate(nodes)))
+        rows = rows.to(autocast_dtype(vectors))
         pieces = iter(torch.split(rows, [len(each) for each in nodes]))
         yield from [[next(pieces) for _ in group] for group in pending]
         pending = []
+
+
+def _normalized(vectors: Tensor, nodes: Tensor, lengths: list[int]) -> Sequence[Tensor]:
+    """The rows of nodes, with norm 1 in full precision, in parts; on a GPU by one gather."""
+    full = accumulation_dtype(vectors)
+    if vectors.device.type == "cpu":
+        parts = torch.split(nodes, lengths)
+        return [F.normalize(vectors.index_select(0, each).to(full)) for each in parts]
+    return torch.split(F.normalize(vectors.index_select(0, nodes).to(full)), lengths)
 
 
 def _rounded(nodes: Int64) -> Int64:
     return np.pad(nodes, (0, rounded_rows(len(nodes)) - len(nodes)), "edge")
 
 
-def _rows(vectors: Tensor, wanted: Int64, nodes: Int64) -> Tensor:
-    index = torch.from_numpy(np.searchsorted(wanted, nodes))
-    return vectors.index_select(0, index.to(vectors.device))
-
-
-def _negative_loss(loss: LinkLoss, true: Tensor, scores: Tensor, unknown: Tensor) -> Tensor:
-    """The part of the loss with negatives. true: [B]; scores, unknown: [B, M]."""
-    if loss == "softmax":
-        negative = scores.masked_fill(~unknown, float("-inf"))
-        return (torch.cat([true[:, None], negative], dim=1).logsumexp(1) - true).sum()
-    weight = unknown.to(scores.dtype) / unknown.sum(1, keepdim=True).clamp(min=1)
-    return (F.softplus(scores) * weight).sum()
+def _index(wanted: Int64, nodes: Int64) -> Tensor:
+    return torch.from_numpy(np.searchsorted(wanted, nodes))

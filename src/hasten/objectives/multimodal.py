@@ -120,7 +120,7 @@ class MultimodalPhase(FeaturePhase):
         self.scale = scale
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        pairs = self.pairs(batch, ids)
+        pairs: Pairs = self.on_device(batch, ids)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
         count = batch.denominators["examples"]
         loss = bpr_loss(user, positive, negative).sum()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +33,7 @@ from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
 from hasten.ops.table import Table
+from hasten.ops.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,11 @@ class NextItemMicroBatch(SequenceBatch):
 def sequence_batch(
     histories: Histories, users: Int64, lengths: Int64, device: torch.device, skip_last: int = 0
 ) -> tuple[SequenceBatch, Int64]:
-    """The sequences of these users: ``lengths`` consecutive items of each history.
+    """The sequences of these users, on the host: ``lengths`` consecutive items of each history.
 
-    lengths: longest first. skip_last: the number of items of the history after the sequence. Also
-    returns int64 [S]: for each token that is not padding, its index in ``histories.items``.
+    lengths: longest first. device: that the batch is for. skip_last: the number of items of the
+    history after the sequence. Also returns int64 [S]: for each token that is not padding, its
+    index in ``histories.items``.
     """
     buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
     real = flat_indices(lengths, buckets)
@@ -89,16 +92,29 @@ def sequence_batch(
             filled = np.zeros(size, np.int64)
             filled[real] = values
             values = filled
-        return torch.from_numpy(values).to(device, non_blocking=True)
+        return torch.from_numpy(values)
 
     batch = SequenceBatch(
         flat(histories.items[source]),
         flat(positions),
         None if histories.times is None else flat(histories.times[source]),
         buckets,
-        torch.from_numpy(real).to(device) if padded else None,
+        torch.from_numpy(real) if padded else None,
     )
     return batch, source
+
+
+@dataclass(frozen=True)
+class NextItemInputs:
+    """What a micro-batch has from the host.
+
+    users, counters: int64 [S, 1], user and first counter of each target's negatives; None: without.
+    """
+
+    sequences: SequenceBatch
+    targets: Tensor
+    users: Tensor | None
+    counters: Tensor | None
 
 
 class NextItemModel(Protocol):
@@ -180,36 +196,55 @@ class NextItemPhase(ExampleBatches):
         return self.model.compile_with(wrap)
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
-        self.lay_out = wrap(self.lay_out)  # type: ignore[method-assign]
+        self.sequences = wrap(self.sequences)  # type: ignore[method-assign]
+        self.micro_batch = wrap(self.micro_batch)  # type: ignore[method-assign]
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
+        return self.sequences(ids.numpy())
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        loss = self.model.next_item_loss(self.lay_out(batch, ids.numpy()))
+        loss = self.model.next_item_loss(self.micro_batch(batch, self.on_device(batch, ids)))
         return [Term("loss", loss, batch.denominators["targets"])]
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return self.model.regularizers()
 
+    @cached_property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
     def lay_out(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
-        """Build the tensors of these users (longest first) on the model's device."""
-        device = next(self.module.parameters()).device
+        """The tensors of these users (longest first) on the model's device."""
+        return self.micro_batch(batch, to_device(self.sequences(ids), self.device))
+
+    def sequences(self, ids: Int64) -> NextItemInputs:
+        """The tensors of these users (longest first) on the host."""
         users, lengths = self.users[ids], self.target_counts[ids]
         # the last interaction is a target only: inputs end before it
         skip = 1
-        inputs, source = sequence_batch(self.histories, users, lengths, device, skip)
-        sampled = None
+        found, source = sequence_batch(self.histories, users, lengths, self.device, skip)
+        targets = torch.from_numpy(self.histories.items[source + 1])
+        user_S1 = first_S1 = None
         if self.known is not None:
-            if self.known.keys.device != device:
-                self.known = self.known.to(device)
             user_of_target = np.repeat(users, lengths)
             # distance to the last input; inputs.positions has padding
             positions = self.histories.offsets[user_of_target + 1] - 1 - skip - source
-            count = self.negative_count
             # a distinct counter for each (user, position, negative), whatever the batch
-            first = (user_of_target * self.max_length + positions) * count
-            counters = torch.from_numpy(first).to(device)[:, None]
-            counters = counters + torch.arange(count, device=device)
-            users_S1 = torch.from_numpy(user_of_target).to(device)[:, None]
+            first = (user_of_target * self.max_length + positions) * self.negative_count
+            user_S1, first_S1 = (torch.from_numpy(x)[:, None] for x in (user_of_target, first))
+        return NextItemInputs(found, targets, user_S1, first_S1)
+
+    def micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
+        """The micro-batch with these inputs; its negatives are sampled on the device."""
+        sampled = None
+        if self.known is not None:
+            assert inputs.users is not None
+            assert inputs.counters is not None
+            if self.known.keys.device != self.device:
+                self.known = self.known.to(self.device)
+            counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            sampled = negatives(self.known, users_S1, base, counters)
-        targets = torch.from_numpy(self.histories.items[source + 1]).to(device)
-        return NextItemMicroBatch(**vars(inputs), targets=targets, negatives=sampled)
+            sampled = negatives(self.known, inputs.users, base, counters)
+        return NextItemMicroBatch(
+            **vars(inputs.sequences), targets=inputs.targets, negatives=sampled
+        )

@@ -7,8 +7,8 @@ depends only on its number in the epoch, so batches are the same in every proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -29,17 +29,29 @@ Sampling = Literal["users", "interactions"]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Users with a positive and a negative item: int64 [B] each, on the host."""
+    """Users with a positive and a negative item: int64 [B] each.
+
+    nodes: int64 [3B], :meth:`PairwiseModel.pair_nodes` made on the host; None: not yet.
+    """
 
     user: Tensor
     positive: Tensor
     negative: Tensor
+    nodes: Tensor | None = None
 
 
 class PairwiseModel(Protocol):
     """What the phase needs from a model."""
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+    def pair_nodes(self, pairs: Pairs) -> Tensor:
+        """int64 [3B]: the users, the positives and the negatives, as rows of the model's tables."""
+        ...
+
+    def pair_inputs(self, pairs: Pairs) -> Any:
+        """What :meth:`encode_pairs` needs of all pairs of a batch, made on the host."""
+        ...
+
+    def encode_pairs(self, inputs: Any, seed: int) -> Encoded:
         """What a step computes once for all pairs of its batch. seed: the seed of dropout."""
         ...
 
@@ -59,7 +71,20 @@ class PairwiseModel(Protocol):
 class InnerProductPairs:
     """Defaults for a model without a graph whose score is ``user · item``."""
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+    @property
+    def first_user(self) -> int:
+        """The row of the first user in the model's tables."""
+        return 0
+
+    def pair_nodes(self, pairs: Pairs) -> Tensor:
+        if pairs.nodes is not None:
+            return pairs.nodes
+        return torch.cat([pairs.user + self.first_user, pairs.positive, pairs.negative])
+
+    def pair_inputs(self, pairs: Pairs) -> Any:
+        return ()
+
+    def encode_pairs(self, inputs: Any, seed: int) -> Encoded:
         return ()
 
     def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -126,22 +151,26 @@ class PairwisePhase(ExampleBatches):
         return Pairs(user, positive, negatives(self.known, user, base, ids))
 
     def pairs(self, batch: Batch, ids: Tensor) -> Pairs:
-        """The pairs of these examples; the whole batch is sampled once."""
+        """The pairs of these examples, on the host; the whole batch is sampled once."""
         whole = self._pairs.get(batch.key, lambda: self.sample(batch, batch.ids))
         if ids is batch.ids:
             return whole
         local = ids - batch.ids[0]  # the ids of a batch are consecutive
         return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
 
-    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
-        self.sample = wrap(self.sample)  # type: ignore[method-assign]
+    def encode_inputs(self, batch: Batch) -> Any:
+        return self.model.pair_inputs(self.pairs(batch, batch.ids))
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> Pairs:
+        pairs = self.pairs(batch, ids)
+        return replace(pairs, nodes=self.model.pair_nodes(pairs))
 
     def encode(self, batch: Batch) -> Encoded:
         seed = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
-        return self.model.encode_pairs(self.pairs(batch, batch.ids), seed)
+        return self.model.encode_pairs(self.on_device(batch), seed)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        pairs = self.pairs(batch, ids)
+        pairs: Pairs = self.on_device(batch, ids)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
         margin = self.model.margins(user, positive, negative)
         penalized = self.model.penalized(encoded, pairs)

@@ -21,9 +21,10 @@ class LastValueCache(Generic[Value]):
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of this key; ``make()`` computes it if another key was used last."""
-        if self._entry is None or self._entry[0] != key:
-            self._entry = (key, make())
-        return self._entry[1]
+        entry = self._entry  # read once: another thread may replace it
+        if entry is None or entry[0] != key:
+            entry = self._entry = (key, make())
+        return entry[1]
 
 
 def cached_permutation(

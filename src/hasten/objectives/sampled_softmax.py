@@ -18,7 +18,12 @@ from torch import Tensor
 from hasten.arrays import Int64, distinct, ragged_positions
 from hasten.data.tables import Histories
 from hasten.objectives.base import Batch, Encoded, TableRows, Term
-from hasten.objectives.next_item import NextItemMicroBatch, NextItemModel, NextItemPhase
+from hasten.objectives.next_item import (
+    NextItemInputs,
+    NextItemMicroBatch,
+    NextItemModel,
+    NextItemPhase,
+)
 from hasten.objectives.permutations import LastValueCache
 from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
 from hasten.ops.dtypes import accumulation_dtype
@@ -35,6 +40,16 @@ class SampledSoftmaxMicroBatch(NextItemMicroBatch):
 
     rows: Tensor
     sampled: Tensor
+    log_weights: Tensor
+    masked: Tensor
+
+
+@dataclass(frozen=True)
+class SampledInputs:
+    """Items that the step reads (int64 [R]) and samples (int64 [S]); the others as above."""
+
+    read: Tensor
+    items: Tensor
     log_weights: Tensor
     masked: Tensor
 
@@ -99,23 +114,25 @@ class SampledSoftmaxPhase(NextItemPhase):
 
     def encode(self, batch: Batch) -> Encoded:
         """The rows of all items that the step reads."""
-        device = next(self.module.parameters()).device
-        return (self.model.items.rows(self.read(batch).to(device)),)
+        return (self.model.items.rows(self.on_device(batch)),)
+
+    def encode_inputs(self, batch: Batch) -> Tensor:
+        return self.read(batch)
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> tuple[NextItemInputs, SampledInputs]:
+        return super().term_inputs(batch, ids), self.sampled(batch, ids.numpy())
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        laid_out = self.lay_out(batch, ids.numpy())
-        loss = self.model.next_item_loss(self.within(encoded[0], laid_out, batch, ids.numpy()))
+        inputs, sampled = self.on_device(batch, ids)
+        laid_out = self.micro_batch(batch, inputs)
+        loss = self.model.next_item_loss(self.within(encoded[0], laid_out, sampled))
         return [Term("loss", loss, batch.denominators["targets"])]
 
     def within(
-        self, rows: Tensor, laid_out: NextItemMicroBatch, batch: Batch, ids: Int64
+        self, rows: Tensor, laid_out: NextItemMicroBatch, inputs: SampledInputs
     ) -> SampledSoftmaxMicroBatch:
-        """The micro-batch of these users in terms of the step's rows."""
-        read, sample = self.drawn(batch)
-        places = read.to(rows.device)
-        sampled = torch.from_numpy(sample.items).to(rows.device)
-        weights = torch.from_numpy(sample.log_weights).to(rows.device, accumulation_dtype(rows))
-        masked = torch.from_numpy(self.masked(sample.items, ids)).to(rows.device)
+        """The micro-batch in terms of the step's rows."""
+        places = inputs.read
         moved = {
             "tokens": torch.searchsorted(places, laid_out.tokens),
             "targets": torch.searchsorted(places, laid_out.targets),
@@ -123,10 +140,18 @@ class SampledSoftmaxPhase(NextItemPhase):
         return SampledSoftmaxMicroBatch(
             **{**vars(laid_out), **moved},
             rows=rows,
-            sampled=torch.searchsorted(places, sampled),
-            log_weights=weights,
-            masked=masked,
+            sampled=torch.searchsorted(places, inputs.items),
+            log_weights=inputs.log_weights,
+            masked=inputs.masked,
         )
+
+    def sampled(self, batch: Batch, ids: Int64) -> SampledInputs:
+        """What the micro-batch of these users has from the sample of the step, on the host."""
+        read, sample = self.drawn(batch)
+        masked = torch.from_numpy(self.masked(sample.items, ids))
+        kind = accumulation_dtype(self.model.items.block(0, 0))
+        weights = torch.from_numpy(sample.log_weights).to(kind)
+        return SampledInputs(read, torch.from_numpy(sample.items), weights, masked)
 
     def masked(self, sampled: Int64, ids: Int64) -> Int64:
         """Which of the sampled items are no negatives of which targets of these users."""
@@ -142,4 +167,5 @@ class SampledSoftmaxPhase(NextItemPhase):
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         super().wrap_batch_building(wrap)
         self.sample = wrap(self.sample)  # type: ignore[method-assign]
+        self.sampled = wrap(self.sampled)  # type: ignore[method-assign]
         self.within = wrap(self.within)  # type: ignore[method-assign]

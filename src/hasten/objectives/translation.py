@@ -27,7 +27,7 @@ _STREAM = 1
 
 @dataclass(frozen=True)
 class TranslationBatch:
-    """Edges sorted by relation, each with a negative tail; on the host.
+    """Edges sorted by relation, each with a negative tail.
 
     relation: int64 [B]. nodes: int64 [3B], (head, tail, negative) of each edge. sizes: edges of
     each relation. order: int64 [B], the example (from 0) of each edge.
@@ -133,15 +133,18 @@ class TranslationPhase(ExampleBatches):
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self.sample = wrap(self.sample)  # type: ignore[method-assign]
 
+    def term_inputs(self, batch: Batch, ids: Tensor) -> TranslationBatch:
+        return self.sample(batch, ids)
+
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         table: Tensor = self._parameters[0]
         if encoded:  # the rows that the batch reads, instead of the table
             (table,) = encoded
             edges, index = self._part(batch, ids)
         else:
-            edges = self.sample(batch, ids)
+            edges = self.on_device(batch, ids)
             index = edges.nodes
-        loss, norms = self.model.translation(table, index.to(table.device), edges)
+        loss, norms = self.model.translation(table, index, edges)
         count = batch.denominators["examples"]
         return [Term("loss", loss, count), Term("l2", norms, count, self.l2)]
 

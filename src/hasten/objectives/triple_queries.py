@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasten.arrays import Int64, matches, ragged_offsets
+from hasten.arrays import Int64, matches, maybe_among, order_by, ragged_offsets
 from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import TripleQueries
@@ -14,19 +14,32 @@ from hasten.scoring import TripleQueries
 
 def known_answers(triples: Triples, relations: int, queries: TripleQueries, entities: int) -> CSR:
     """The answers of each query among these triples, ascending and distinct."""
-    entity, relation, answer = both_directions(triples, relations)
-    codes = relation * entities + entity
-    order = np.lexsort((answer, codes))
+    wanted = queries.relation * entities + queries.entity
+    found = []
+    for entity, relation, answer in _directions(triples, relations):
+        codes = relation * entities + entity
+        kept = maybe_among(codes, wanted)
+        found.append((codes[kept], answer[kept]))
+    codes, answer = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    order = order_by(codes, answer)
     codes, answer = codes[order], answer[order]
-    row, place = matches(queries.relation * entities + queries.entity, codes)
+    row, place = matches(wanted, codes)
     return CSR(ragged_offsets(row, len(queries)), answer[place]).distinct()
 
 
 def both_directions(triples: Triples, relations: int) -> tuple[Int64, Int64, Int64]:
     """(entity, relation, answer) [2n]: all queries for tails, then all queries for heads."""
-    entity = np.concatenate([triples.head, triples.tail])
-    relation = np.concatenate([triples.relation, triples.relation + relations])
-    return entity, relation, np.concatenate([triples.tail, triples.head])
+    tails, heads = _directions(triples, relations)
+    entity, relation, answer = (np.concatenate(both) for both in zip(tails, heads, strict=True))
+    return entity, relation, answer
+
+
+def _directions(triples: Triples, relations: int) -> tuple[tuple[Int64, Int64, Int64], ...]:
+    """(entity, relation, answer) of the queries for tails, and of those for heads."""
+    return (
+        (triples.head, triples.relation, triples.tail),
+        (triples.tail, triples.relation + relations, triples.head),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +58,7 @@ def group_queries(triples: Triples, relations: int, entities: int) -> GroupedQue
     """Both queries of every triple, grouped by (entity, relation)."""
     entity, relation, answer = both_directions(triples, relations)
     codes = relation * entities + entity
-    order = np.lexsort((answer, codes))
+    order = order_by(codes, answer)
     distinct, first = np.unique(codes[order], return_index=True)
     offsets = np.concatenate([first, [len(order)]]).astype(np.int64)
     queries = TripleQueries(distinct % entities, distinct // entities)

@@ -10,23 +10,22 @@ from typing import Any
 import torch
 
 from hasten.build import (
-    apply_initial_weights,
     build_model,
     evaluate_task,
-    initial_checkpoint,
     load_data,
     ranking_tasks,
     with_sample,
 )
 from hasten.config import RunConfig
+from hasten.config_loading.data_defaults import with_data_defaults
 from hasten.data.tables import AnyDataset
-from hasten.data_defaults import with_data_defaults
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data
 from hasten.errors import UsageError
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.query_tiles import make_tiles
+from hasten.initial_weights import apply_initial_weights, initial_checkpoint
 from hasten.models.interface import Model
 from hasten.models.supports import Supports
 from hasten.profiling.advice import Circumstances, advise
@@ -71,7 +70,7 @@ def profile_step(config: RunConfig, table: object | None = None) -> dict[str, An
         model = processes.run_on_all_ranks(
             "building the model", lambda: build_model(config, dataset, device, for_training=True)
         )
-        apply_initial_weights(model, weights)
+        apply_initial_weights(model, weights, dataset)
         precision = Precision(resolve_precision(options.precision, device), device)
         steppers = _steppers(model, dataset, config, precision, processes)
         compiled = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -41,6 +42,7 @@ from hasten.runs.manifest import (
     SUFFIX,
     group_file,
     manifest_bytes,
+    recorded_hash,
     verify_files,
 )
 from hasten.runs.own_files import EPOCH
@@ -70,12 +72,16 @@ def checkpoint_name(epoch: int, step: int) -> str:
 
 
 def write_checkpoint(
-    folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+    folder: Path,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    same_tensors: Path | None = None,
 ) -> None:
     """Write a checkpoint atomically. An existing one of that name stays valid until replaced.
 
     tensors: group (file stem) -> name -> dense tensor, contiguous or not, on any device.
     state: JSON values. Floats round-trip exactly, including non-finite ones; tuples become lists.
+    same_tensors: a checkpoint with equal tensors, whose files are hard-linked where possible.
     Raises CheckpointError, with the required and the free bytes if the disk is full.
     """
     refuse_link(folder)
@@ -89,7 +95,13 @@ def write_checkpoint(
         if shutil.disk_usage(folder.parent).free < needed:
             raise OSError(errno.ENOSPC, "checked before writing")
         new.mkdir()
-        files = {name: (file.bytes, file.write(new / name)) for name, file in planned.items()}
+        files = {
+            name: (
+                file.bytes,
+                _linked(same_tensors, new / name, file.bytes) or file.write(new / name),
+            )
+            for name, file in planned.items()
+        }
         (new / STATE).write_bytes(content)
         files[STATE] = (len(content), hashlib.sha256(content).hexdigest())
         (new / MANIFEST).write_bytes(manifest_bytes(files))
@@ -103,6 +115,21 @@ def write_checkpoint(
         if isinstance(error, OSError):
             raise _write_error(folder, needed, error) from error
         raise
+
+
+def _linked(source: Path | None, path: Path, size: int) -> str | None:
+    """Link the file of that name in another checkpoint; its SHA-256, or None if it cannot be."""
+    if source is None:
+        return None
+    try:
+        sha = recorded_hash(source, path.name)
+        file = current_folder(source) / path.name
+        if file.is_symlink() or file.stat().st_size != size:
+            return None
+        os.link(file, path)
+    except (CheckpointError, OSError):  # such as a file system without hard links
+        return None
+    return sha
 
 
 def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Checkpoint:

@@ -51,7 +51,8 @@ def _lines(
         value = values[key]
         inner = getattr(section, key)
         if isinstance(inner, BaseModel) and isinstance(value, dict):
-            lines += ["", f"{indent}{key}:", *_lines(inner, value, indent + "  ", only_given)]
+            within = _lines(inner, value, indent + "  ", only_given)
+            lines += ["", f"{indent}{key}:", *within] if within else []
             continue
         if only_given and key != "name" and key not in section.model_fields_set:
             continue

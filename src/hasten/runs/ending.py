@@ -23,6 +23,8 @@ def ending(summary: Summary) -> list[str]:
     count = summary.epochs
     if not summary.examples_per_second and summary.stopped_by == "epochs":
         return ["finished"]  # a model without gradient steps
+    if summary.stopped_by == "imported":
+        return [f"imported; train on with  hasten resume {summary.run}"]
     reason = _REASONS.get(summary.stopped_by, f"early stopping: {summary.stopped_by}")
     lines = [f"{reason} after {count} epoch{'s' * (count != 1)}, best epoch {summary.best_epoch}"]
     if summary.stopped_by not in _REASONS or not summary.valid or summary.best_epoch != count:

@@ -1,4 +1,4 @@
-"""The logs of a run: ``metrics.jsonl``, TensorBoard, ``train.log``, ``val.log`` and stderr."""
+"""The logs of a run: ``metrics.jsonl``, trackers, TensorBoard, logs and stderr."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from hasten.atomic_write import open_regular, write_atomically
+from hasten.config import LoggingOptions
 from hasten.console import escape_controls, write_stderr
 from hasten.errors import HastenError, os_errors_as
 from hasten.runs.exact_json import to_plain_json
+from hasten.runs.trackers.open import artifacts, open_trackers
+from hasten.runs.trackers.tracker import Status, Tracker
 
 if TYPE_CHECKING:
     from hasten.runs.run_folder import RunFolder
@@ -39,8 +42,11 @@ class Journal:
         quiet: bool,
         tensorboard: bool = True,
         resume_step: int | None = None,
+        logging: LoggingOptions | None = None,
     ) -> None:
         self._folder = folder.path
+        self._logging = logging or LoggingOptions()
+        self._trackers: list[Tracker] = []
         self._quiet = quiet
         self._board: Any = None
         with self._os_errors(), ExitStack() as stack:
@@ -60,6 +66,7 @@ class Journal:
             self._files = stack.pop_all()
         if damaged:
             self.warn(f"{METRICS}: {damaged} damaged lines were dropped")
+        self._trackers = open_trackers(self._logging, folder, self.log_train)
 
     def record(
         self,
@@ -79,9 +86,34 @@ class Journal:
                 for name, value in values.items():
                     if not isinstance(value, str) and math.isfinite(value):
                         self._board.add_scalar(f"{kind}/{name}", value, step, walltime=now)
+        if kind != "event":
+            numbers = {
+                f"{kind}/{name}": float(value)
+                for name, value in values.items()
+                if not isinstance(value, str) and math.isfinite(value)
+            }
+            self._track(lambda tracker: tracker.record(numbers, step))
 
-    def record_settings(self, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
-        """Give TensorBoard the hyperparameters, with the tags of the metrics (``valid/mrr``)."""
+    def _track(self, tell: Callable[[Tracker], None]) -> None:
+        """Tell every tracker. One that fails is left out from here on: training is worth more."""
+        for tracker in list(self._trackers):
+            try:
+                tell(tracker)
+            except Exception as error:  # noqa: BLE001 - of a server or another package
+                self._trackers.remove(tracker)
+                with suppress(Exception):
+                    tracker.finish("failed")
+                self.warn(f"logging.to={tracker.name} failed and gets nothing more: {error}")
+
+    def record_settings(
+        self, settings: Mapping[str, Any], metrics: Sequence[str], about: Mapping[str, str]
+    ) -> None:
+        """Give TensorBoard and the trackers the hyperparameters.
+
+        metrics: tags of the metrics (``valid/mrr``). about: protocol, device and data, for the
+        trackers.
+        """
+        self._track(lambda tracker: tracker.record_settings(settings, about))
         if self._board is None:
             return
         from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as above
@@ -104,8 +136,16 @@ class Journal:
         """Log a warning to ``train.log`` and to stderr, even if quiet."""
         self._log(self._train, f"warning: {text}", shown=True)
 
+    def finish(self, status: Status) -> None:
+        """End the run in the trackers, which keep the files of ``logging.artifacts``."""
+        if files := artifacts(self._logging, self._folder):
+            self._track(lambda tracker: tracker.keep(files))
+        self._track(lambda tracker: tracker.finish(status))
+        self._trackers.clear()
+
     def close(self) -> None:
-        """Flush and close all files."""
+        """Flush and close all files; end trackers as failed if :meth:`finish` was not called."""
+        self._track(lambda tracker: tracker.finish("failed"))
         with self._os_errors():
             self._files.close()
 
@@ -143,7 +183,12 @@ class RankLog:
     ) -> None:
         """Do nothing: rank 0 records."""
 
-    def record_settings(self, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
+    def record_settings(
+        self, settings: Mapping[str, Any], metrics: Sequence[str], about: Mapping[str, str]
+    ) -> None:
+        """Do nothing: rank 0 records."""
+
+    def finish(self, status: Status) -> None:
         """Do nothing: rank 0 records."""
 
     def log_train(self, text: str) -> None:

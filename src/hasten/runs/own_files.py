@@ -14,15 +14,16 @@ EPOCH = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
 _CHECKPOINT = rf"(best|final|checkpoints/{EPOCH.pattern})"
 #: what a copy of a run needs beside its configuration; other files are written again
 COPIED = re.compile(
-    r"(data|environment|metrics|plan)\.json|metrics\.jsonl|(train|val)\.log"
-    r"|data/(users|items|interactions|entities|relations|triples|facts)\.parquet"
+    r"(data|environment|metrics|plan|update)\.json|metrics\.jsonl|(train|val)\.log"
+    r"|data/(users|items|interactions|entities|relations|triples|facts|left_out)\.parquet"
     r"|data/(dataset\.json|.+_feat\.npy)"
     rf"|{_CHECKPOINT}/((manifest|state)\.json|[\w.-]+\.safetensors)"
 )
 _FOLDERS = re.compile(rf"data|checkpoints|{_CHECKPOINT}")
 #: what is replaced whole in the run folder itself, so that an interrupted write leaves traces
 RECOVERED = re.compile(
-    r"best|final|config\.yaml|(data|environment|metrics|plan|record)\.json|metrics\.jsonl"
+    r"best|final|config\.yaml|metrics\.jsonl"
+    r"|(data|environment|metrics|plan|record|trackers|update)\.json"
 )
 
 

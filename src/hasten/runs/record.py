@@ -18,7 +18,7 @@ from hasten.runs.exact_json import to_plain_json
 from hasten.runs.manifest import hash_of, own_hash, recorded_hash
 from hasten.runs.own_files import COPIED
 from hasten.runs.resuming import all_options
-from hasten.runs.run_folder import CONFIG, RunFolder
+from hasten.runs.run_folder import CONFIG, UPDATE, RunFolder
 from hasten.runs.summary import Summary
 
 RECORD, FORMAT, FORMAT_VERSION = "record.json", "hasten record", 1
@@ -41,6 +41,7 @@ def write_record(
     and ``final`` are its own.
     """
     names: tuple[str, ...] = (*_LISTED, "metrics.json") if complete else _LISTED
+    updated = folder.read_json(UPDATE) if (folder.path / UPDATE).exists() else None
     with os_errors_as(HastenError, "cannot be read", folder.path):
         stored = (f"data/{path.name}" for path in folder.data.glob("[!.]*") if path.is_file())
         names = (*names, *sorted(filter(COPIED.fullmatch, stored)))
@@ -58,6 +59,7 @@ def write_record(
             "fingerprint": data["fingerprint"],
             "files": [{**file, "name": Path(file["name"]).name} for file in data.get("files", [])],
         },
+        **({} if updated is None else {"update": updated}),
         "protocol": summary.protocol,
         "seed": config.seed,
         "configuration": {key: _without_folders(key, options[key]) for key in options},

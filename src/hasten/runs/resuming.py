@@ -38,6 +38,9 @@ RESUMABLE = frozenset(
         "checkpoint.every_steps",
         "checkpoint.every_minutes",
         "checkpoint.keep",
+        "logging.to",
+        "logging.project",
+        "logging.artifacts",
         "distributed.backend",
         "distributed.master_port",
         "distributed.timeout",
@@ -236,7 +239,7 @@ def requested_changes(given: RunConfig, resolved: RunConfig, run: Path) -> dict[
 
     A default that followed from the size of the data keeps its value in the run.
     """
-    kept = load_model(given.model.name).defaults_from_data
+    kept = {*load_model(given.model.name).defaults_from_data, "evaluation.users"}
     saved = flat_options(load_config(run / "config.yaml").model_dump())
     wanted = flat_options(resolved.model_dump())
     # the run may have been moved

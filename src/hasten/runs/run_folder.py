@@ -29,7 +29,7 @@ from hasten.runs.own_files import (
 if TYPE_CHECKING:
     from hasten.config import RunConfig
 
-CONFIG, PLAN = "config.yaml", "plan.json"
+CONFIG, PLAN, UPDATE = "config.yaml", "plan.json", "update.json"
 #: exists from create() to the first write_config(); lists the files that are written meanwhile
 STARTING = ".starting"
 NAME_LENGTH = 64

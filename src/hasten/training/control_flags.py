@@ -16,6 +16,9 @@ from hasten.errors import Interrupted
 from hasten.training.epoch_report import Callback, EpochReport
 from hasten.training.signals import StopSignals, signal_name
 
+#: seconds that an evaluation may go on after the time limit
+EVALUATION_GRACE = 10.0
+
 
 class ControlFlags(NamedTuple):
     """The stop, time-out and save votes of one process: 0 or 1 each.
@@ -69,6 +72,12 @@ class RunControl:
             float(is_rank0 and save_due),
         )
 
+    @property
+    def overdue(self) -> bool:
+        """Whether the time limit was exceeded by more than an evaluation may; False off rank 0."""
+        limit, elapsed = self.max_time, time.monotonic() - self.started
+        return limit is not None and self.processes.is_rank0 and elapsed >= limit + EVALUATION_GRACE
+
     def apply(self, summed: Sequence[float]) -> ControlFlags:
         """Set :attr:`stop` if any process received a signal; return the summed flags."""
         flags = ControlFlags(*summed)
@@ -91,8 +100,8 @@ class RunControl:
         """Sum the flags over all processes outside of a step, and apply them."""
         self.apply(self.processes.sum_(torch.tensor(self.collect()), "stop requests").tolist())
 
-    def is_stop_requested(self, report: EpochReport) -> bool:
-        """Call the callbacks on rank 0; whether one of them returned True."""
+    def run_callbacks(self, report: EpochReport) -> bool:
+        """Call the callbacks on rank 0; return whether one of them asks to stop the run."""
         if not self.callbacks:
             return False
 
@@ -101,8 +110,8 @@ class RunControl:
 
         return any(self.processes.run_on_rank0(call, "the callbacks"))
 
-    def raise_stopped_here(self, step: int, folder: object) -> NoReturn:
-        """Raise Interrupted for the signal that this process received, without the others."""
+    def raise_for_own_signal(self, step: int, folder: object) -> NoReturn:
+        """Raise Interrupted for this process's own signal, without asking the others."""
         self.stop = self.signals.received
         self.raise_if_stopped(step, folder)
         raise AssertionError("no signal was received")

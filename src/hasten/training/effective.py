@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from hasten.distributed.device import describe_device
 from hasten.models.supports import Supports
 from hasten.ops.triton.choice import operations_in_triton
 from hasten.runs.allocator import allocator_report
-from hasten.training.memory import can_release
+from hasten.training.memory import can_release, peak_bytes
+from hasten.training.precision import uses_tf32
 from hasten.training.trainer import Trainer
 
 
@@ -23,8 +25,11 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
     supports, trained = Supports.of(type(trainer.model)), bool(trainer.steppers)
     retreats = trainer.state.retreats
     recompute = options.recompute or bool(retreats and retreats[-1]["recompute"])
+    on_cuda = processes.device.type == "cuda"
+    matmul = "tf32" if uses_tf32(options.matmul, processes.device) else "highest"
     training = {
         "precision": trainer.steppers[0].precision.name if trained else None,
+        "matmul": matmul if trained and supports.precision else None,
         "pinned": trainer.state.pins.found or None,
         "batch_size": options.batch_size,
         "batch_size_per_device": options.batch_size / processes.world,
@@ -45,6 +50,8 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
     }
     return {
         "device": str(processes.device),
+        "device_name": describe_device(processes.device),
+        "device_peak_bytes": peak_bytes(processes.device) if on_cuda else None,
         "devices": processes.world,
         "backend": processes.backend,
         "threads": torch.get_num_threads(),

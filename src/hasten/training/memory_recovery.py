@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ from hasten.evaluation.ranker import Evaluation
 from hasten.models.interface import Model
 from hasten.models.supports import Supports
 from hasten.objectives.base import Batch
-from hasten.training.memory import release_memory
+from hasten.training.memory import peak_bytes, release_memory
 from hasten.training.memory_budget import MemoryBudget
 from hasten.training.step import OptimizerStep
 
@@ -58,7 +58,7 @@ class OutOfMemoryRecovery:
         #: whether activation checkpointing needs too much memory itself
         self.refused = False
         for stepper in steppers:
-            stepper.retreats = True
+            stepper.skips_when_out_of_memory = True
         self.hold(None)
 
     def hold(self, budget: int | None) -> None:
@@ -80,7 +80,7 @@ class OutOfMemoryRecovery:
     def disable(self) -> None:
         """Raise the errors of steps, to measure what the settings need as they are."""
         for stepper in self.steppers:
-            stepper.retreats = False
+            stepper.skips_when_out_of_memory = False
 
     def release(self) -> None:
         """Free the gradients of the last step and cached memory."""
@@ -190,6 +190,17 @@ class OutOfMemoryRecovery:
         for stepper in self.steppers:
             stepper.micro_batches = last["accumulate"]
         self.chunks.rows = last["evaluation_queries"]
+
+    def measured_plan(self, plan: dict[str, Any] | None) -> dict[str, Any] | None:
+        """A plan beside what was measured; warns if the budget was exceeded."""
+        if plan is None:
+            return None
+        peak = max(self.budget.before, peak_bytes(self.budget.device))
+        if peak > plan["budget_bytes"]:
+            sizes = [f"{size / 2**20:,.0f} MiB" for size in (peak, plan["budget_bytes"])]
+            self.journal.warn("peak memory {} exceeded the budget of {}".format(*sizes))
+        seconds = self.state.totals.train_seconds / max(1, self.state.position.epoch)
+        return {**plan, "measured": {"peak_memory_bytes": peak, "epoch_seconds": seconds}}
 
     def evaluate(self, run: Callable[[QueryChunks], Evaluation]) -> Evaluation:
         """The result of an evaluation. Records it if fewer queries are ranked at a time now."""

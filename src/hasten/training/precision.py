@@ -7,9 +7,10 @@ products whose shapes differ in every batch: oneDNN compiles code for every shap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from hasten.config import TrainingOptions
 from hasten.distributed.device import cpu_computes_bf16, cpu_computes_fp16
 from hasten.errors import ConfigurationError
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 _LOWER: dict[str, PrecisionName] = {"fp16": "bf16", "bf16": "fp32"}
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -75,6 +77,38 @@ def resolve_precision(
         )
         return "bf16" if fast else "fp32"
     return name
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether float32 matrix products can run on this device's tensor cores."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def uses_tf32(matmul: Literal["auto", "tf32", "highest"], device: torch.device) -> bool:
+    """Whether ``training.matmul`` means TF32 on this device."""
+    return matmul != "highest" and has_tf32(device)
+
+
+def in_matmul_precision(method: Method) -> Method:
+    """A method of an object with ``tf32``: whether it computes float32 matrix products in TF32.
+
+    Only in this call, but in all threads: those of the backward pass compute products too.
+    """
+
+    @wraps(method)
+    def run(self: Any, *arguments: Any) -> Any:
+        if not self.tf32:
+            return method(self, *arguments)
+        settings = torch.backends.cuda.matmul
+        before, settings.fp32_precision = settings.fp32_precision, "tf32"
+        try:
+            return method(self, *arguments)
+        finally:
+            settings.fp32_precision = before
+
+    return cast(Method, run)
 
 
 def slow_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> str | None:

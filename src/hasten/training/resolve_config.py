@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
 from hasten.training.memory import can_release
-from hasten.training.precision import slow_precision
+from hasten.training.precision import has_tf32, slow_precision
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
         warnings.append("distributed.backend has no effect on one process")
     if slow := slow_precision(options.precision, processes.device):
         warnings.append(slow)
+    if options.matmul == "tf32" and not has_tf32(processes.device):
+        warnings.append(
+            f"training.matmul=tf32 has no effect on {processes.device}: TF32 needs an NVIDIA GPU "
+            "of compute capability 8.0 or later"
+        )
     if options.cleanup_every is not None and not can_release(processes.device):
         warnings.append("training.cleanup_every has no effect on this system's allocator")
     training = options.model_copy(update=changes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,10 +18,12 @@ from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
+from hasten.objectives.prefetch import Prefetcher, Wanted, inputs_of
 from hasten.ops.random import Stream, key, seed_device
+from hasten.ops.transfer import to_device
 from hasten.training.memory import release_memory
 from hasten.training.optimizers.make import make_optimizer
-from hasten.training.precision import Precision, gradient_norm
+from hasten.training.precision import Precision, gradient_norm, in_matmul_precision, uses_tf32
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,24 @@ class OptimizerStep:
         #: the model's parameters that this phase updates
         self.parameters = list(phase.parameters())
         self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
+        self.tf32 = uses_tf32(options.matmul, device)
+        self.prefetcher = None if device.type == "cpu" else Prefetcher(phase, device)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
-        #: the flags of all processes, summed in the last step; None without a process group
+        #: the stop, time-out and save flags (ControlFlags) of the last step, summed over all
+        #: processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
         self.micro_batches = options.accumulate
-        #: whether what the last batch encoded once was shared by its micro-batches
+        #: whether the last step encoded something once for all its micro-batches (Phase.encode):
+        #: more micro-batches do not reduce the memory of that
         self.shares_encoding = False
-        #: leave out steps that run out of memory, for :mod:`.memory_recovery` to repeat
-        self.retreats = False
+        #: skip a step that runs out of memory, so that :mod:`.memory_recovery` can repeat it;
+        #: if False, raise the error
+        self.skips_when_out_of_memory = False
         #: called after the backward pass: raises MemoryError if the run exceeds its memory budget
         self.check_memory: Callable[[], None] = lambda: None
-        #: (index of the batch, reason) of the first step that this process left out
+        #: (index of the batch, reason) of the earliest step that this process skipped because
+        #: memory ran out, until it is repeated; else None
         self.out_of_memory: tuple[int, str] | None = None
         #: [1] on how many processes memory has run out; None without a process group
         self.summed_failures: Tensor | None = None
@@ -87,7 +95,8 @@ class OptimizerStep:
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.alone:
             return {}
-        # with a row-wise optimizer these are the rows that the batch reads, not the whole table
+        # RowAdam updates only the rows of a table that the batch reads: these rows, not the table,
+        # are then among its parameters
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
@@ -101,7 +110,7 @@ class OptimizerStep:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.try_update(finite)
-        # after the phase's last step of the epoch, apply what the row-wise optimizer deferred
+        # after the phase's last step of the epoch, apply what RowAdam deferred
         if batch.index == self.phase.steps() - 1:
             self.optimizer.flush()
         self.phase.end_step(finite)
@@ -121,11 +130,11 @@ class OptimizerStep:
         return self.all_reduce is None or self.all_reduce.processes.world == 1
 
     def try_accumulate(self, batch: Batch) -> dict[str, Tensor]:
-        """:meth:`accumulate`, and zeros for missing gradients.
+        """Run :meth:`accumulate`, and set missing gradients to zero.
 
-        If memory runs out here, or ran out in an earlier step that is still to be repeated, there
-        are no losses. With several processes one gradient is NaN then: the all-reduce makes every
-        process skip the step, without further communication.
+        If memory runs out, or has run out in an earlier step that is not yet repeated, returns no
+        losses. With several processes it also sets a gradient to NaN on purpose: the all-reduce
+        spreads it, so every process skips the step without further communication.
         """
         if self.out_of_memory is None:
             try:
@@ -137,7 +146,7 @@ class OptimizerStep:
                             parameter.grad = torch.zeros_like(parameter)
                 return losses
             except (MemoryError, RuntimeError) as error:
-                if not self.retreats or not is_out_of_memory(error):
+                if not self.skips_when_out_of_memory or not is_out_of_memory(error):
                     raise
                 self.out_of_memory = batch.index, first_line(error)
             # outside of the handler: the error holds the tensors of the failed attempt
@@ -150,7 +159,10 @@ class OptimizerStep:
         return {}
 
     def forget_skipped(self, steps: int) -> None:
-        """Take the last steps, skipped for lack of memory, out of the counts and the loss scale."""
+        """Undo what the last ``steps`` steps, which were skipped for lack of memory, changed.
+
+        These are the counts of non-finite steps, and the loss scale, which every step lowered.
+        """
         self.out_of_memory = None
         if not self.alone:
             assert self.all_reduce is not None
@@ -160,22 +172,23 @@ class OptimizerStep:
             if (scaler := self.precision.scaler) is not None:
                 scaler.update(scaler.get_scale() / scaler.get_backoff_factor() ** steps)
 
+    @in_matmul_precision
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        parts = self.shard.world_size * self.micro_batches
-        # if memory runs out in encode(), smaller micro-batches do not help
+        own = batch.parts(*self.own_parts)
+        inputs = batch.inputs or [None] * (1 + len(own))  # on a CPU they are made where needed
+        if self.device.type != "cpu" and batch.inputs is None:
+            inputs = to_device(inputs_of(self.phase, batch, own), self.device)
+        # True until encode() returns: more micro-batches do not help if memory runs out in it
         self.shares_encoding = True
-        encoded, leaves = self.encode(batch)
+        encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)
-        for micro in range(self.micro_batches):
-            part = self.shard.rank * self.micro_batches + micro
-            ids = batch.micro_batch(part, parts)
-            if len(ids):
-                self.seed(batch, part)
-                with self.precision.autocast():
-                    terms = self.phase.terms(leaves, batch, ids)
-                self.backward(terms, losses)
+        for (part, ids), given in zip(own, inputs[1:], strict=True):
+            self.seed(batch, part)
+            with self.precision.autocast():
+                terms = self.phase.terms(leaves, replace(batch, inputs=given), ids)
+            self.backward(terms, losses)
         # on rank 0 only: gradients are summed over ranks, so these terms would be multiplied
         if self.shard.rank == 0:
             with self.precision.autocast():
@@ -184,10 +197,22 @@ class OptimizerStep:
         self.backward_encoded(encoded, leaves)
         return losses
 
+    @property
+    def own_parts(self) -> tuple[range, int]:
+        """The numbers of this process's micro-batches, and the count of those of all processes."""
+        count, first = self.micro_batches, self.shard.rank * self.micro_batches
+        return range(first, first + count), self.shard.world_size * count
+
+    def plan(self, seed: int, epoch: int, index: int) -> Batch:
+        """The batch of a step; for other devices than CPUs with its inputs, prepared ahead."""
+        if self.prefetcher is None:
+            return self.phase.plan(seed, epoch, index)
+        return self.prefetcher.take(Wanted(seed, epoch, index, *self.own_parts))
+
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """What the phase encodes once per step, and the leaves that accumulate its gradients."""
-        # a row-wise optimizer applies the missed updates of the rows that this batch reads and
-        # returns these rows: nothing is encoded then; a dense optimizer returns None
+        # RowAdam applies the missed updates of the rows that this batch reads and returns these
+        # rows: nothing is encoded then; other optimizers return None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             return (rows,), (rows,)
@@ -196,9 +221,9 @@ class OptimizerStep:
         return encoded, tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
 
     def seed(self, batch: Batch, part: int) -> None:
-        """Seed dropout from the step and the number of the micro-batch, counted over all processes.
+        """Seed dropout from the step and ``part``, the index of the micro-batch over all processes.
 
-        A resumed run therefore draws the same masks.
+        A resumed run with as many processes and micro-batches draws the same masks.
         """
         value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.phase_index, batch.index, part)
         seed_device(self.device, value)
@@ -241,15 +266,15 @@ class OptimizerStep:
             if self.precision.scaler is not None:
                 self.precision.scaler.update()
             return
-        before = self.optimizer.progress
+        before = self.optimizer.change_counter
         try:
             self.update(finite)
             return
         except (MemoryError, RuntimeError) as error:
-            if not self.retreats or not is_out_of_memory(error):
+            if not self.skips_when_out_of_memory or not is_out_of_memory(error):
                 raise
             reason = first_line(error)
-        if self.optimizer.progress != before:
+        if self.optimizer.change_counter != before:
             raise OutOfMemoryError(
                 f"memory ran out while the optimizer changed the weights ({reason}); they are not "
                 "saved. Use a smaller model, or free memory; hasten resume goes on from the last "

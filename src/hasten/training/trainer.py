@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import astuple
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -14,12 +15,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_checksums
 from hasten.evaluation.ranker import Evaluation
 from hasten.objectives.base import Phase
-from hasten.runs.checkpoint import (
-    Checkpoint,
-    checkpoint_name,
-    prune_checkpoints,
-    write_checkpoint,
-)
+from hasten.runs.checkpoint import Checkpoint, checkpoint_name, prune_checkpoints, write_checkpoint
 from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 from hasten.runs.resuming import fixed_options
@@ -85,6 +81,8 @@ class Trainer:
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
         limit, pins = options.bad_steps, self.state.pins
         self.guard = NonFiniteGuard(model, self.steppers, limit, journal, processes, pins)
+        self.written: dict[tuple[int, ...], Path] = {}  #: position -> the last checkpoint
+        self.selected: Evaluation | None = None  #: of the best epoch, if by this process
         #: a model without phases is fitted, not trained: one round of evaluation and saving
         self.epochs = options.epochs if self.phases else 1
         self.clock = time.perf_counter()
@@ -94,7 +92,7 @@ class Trainer:
     def run(self, until: int | None = None) -> str:
         """Train until the epoch limit, early stopping, time limit or a callback; return the reason.
 
-        until: stop after this epoch, if it comes first, on the learning rates of the full run.
+        until: stop after this epoch at the latest; learning rates are those of all epochs.
         """
         self.control.start()
         self.state.started = self.control.started
@@ -109,7 +107,7 @@ class Trainer:
                 return f"no improvement for {self.config.training.patience}"
             if self.train_epoch():
                 return "max_time"
-            if self.control.is_stop_requested(self.report):
+            if self.control.run_callbacks(self.report):
                 return "callback"
         return "epochs"
 
@@ -131,7 +129,7 @@ class Trainer:
             with self.control.signals.immediate():
                 return compile_step(stepper, mode, self.config.seed, self.epochs)
         except StopNow:
-            self.control.raise_stopped_here(self.state.position.step, self.folder.path)
+            self.control.raise_for_own_signal(self.state.position.step, self.folder.path)
 
     def train_epoch(self) -> bool:
         """Train from the current position to the end of the epoch; True if time ran out."""
@@ -148,8 +146,7 @@ class Trainer:
             stepper.phase.end_epoch(self.config.seed, epoch)
             self.record_time()
             position.phase, position.index = position.phase + 1, 0
-        self.finish_epoch()
-        return False
+        return self.finish_epoch()
 
     def train_phase(self, stepper: OptimizerStep) -> bool:
         """Take the remaining steps of a phase; True if time ran out."""
@@ -157,7 +154,7 @@ class Trainer:
         losses: dict[str, Tensor] = {}
         self.clock = time.perf_counter()
         while position.index < phase.steps():
-            batch = phase.plan(self.config.seed, position.epoch, position.index)
+            batch = stepper.plan(self.config.seed, position.epoch, position.index)
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
@@ -170,12 +167,12 @@ class Trainer:
                 stepper.zero_grad()
                 self.record_losses(phase, losses)
                 self.save()
-                self.control.raise_stopped_here(position.step, self.folder.path)
+                self.control.raise_for_own_signal(position.step, self.folder.path)
             for name, value in values.items():
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # to repeat the step, processes agree before weights are averaged or saved
+            # ask whether memory ran out on any process: also before what could not be undone
             agree = sync or position.index == phase.steps() or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, agree):  # the position was set back
                 continue
@@ -201,10 +198,7 @@ class Trainer:
         return False
 
     def record_losses(self, phase: Phase, losses: dict[str, Tensor]) -> None:
-        """Add the losses accumulated on the device and the elapsed time to the totals; reset both.
-
-        Synchronizes with the device.
-        """
+        """Add losses (which synchronizes with the device) and time to the totals; reset both."""
         self.state.totals.add_losses(phase.name, losses)
         losses.clear()
         self.record_time()
@@ -222,8 +216,8 @@ class Trainer:
         every = self.config.checkpoint.every_steps
         return every is not None and self.state.position.step % every == 0
 
-    def finish_epoch(self) -> None:
-        """Log the epoch; when due, evaluate, update the best checkpoint and save."""
+    def finish_epoch(self) -> bool:
+        """Log the epoch; when due, evaluate, update best and save; True if time ran out."""
         state, position, totals = self.state, self.state.position, self.state.totals
         early_stopping, finished = state.early_stopping, position.epoch + 1
         require_same_checksums(self.processes, self.model, f"after epoch {finished}")
@@ -236,6 +230,9 @@ class Trainer:
             with nullcontext() if state.average is None else state.average.applied():
                 evaluation = self.evaluate()
             self.save_if_stopped()
+            if not evaluation.values:  # out of time: a resumed run begins with this evaluation
+                self.save()
+                return True
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
@@ -249,16 +246,14 @@ class Trainer:
         self.report.write(self.journal, self.progress, early_stopping.metric)
         totals.losses, totals.epoch_seconds = {}, 0.0
         if is_best:
+            self.selected = evaluation
             self.write(self.folder.best)
         if is_last or finished % self.config.checkpoint.every == 0:
             self.save()
+        return False
 
     def save_if_stopped(self) -> None:
-        """If a stop was agreed, save a checkpoint and raise.
-
-        The saved position is still the end of the epoch, so a resumed run begins with the
-        evaluation that was due or cut short.
-        """
+        """If a stop was agreed, save and raise: a resumed run begins with the evaluation due."""
         self.control.synchronize_stop()
         if self.control.stop is not None:
             self.save()
@@ -284,7 +279,10 @@ class Trainer:
         self.guard.check_weights()
         if self.processes.is_rank0:
             state = {**self.state.to_json(), "config": fixed_options(self.config)}
-            write_checkpoint(folder, self.state.tensors(), state)
+            position = astuple(self.state.position)
+            same = self.written.get(position)  # nothing was trained since
+            write_checkpoint(folder, self.state.tensors(), state, same)
+            self.written = {position: folder}
 
     def finish(self) -> None:
         """Write ``final``, and ``best`` if no evaluation chose one."""

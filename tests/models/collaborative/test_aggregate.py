@@ -8,7 +8,7 @@ import torch
 from hasten.models.collaborative import aggregate as module
 from hasten.models.collaborative.aggregate import aggregate, mix
 from hasten.ops.graph.spmm import SparseGraph, spmm
-from hasten.ops.graph.spmm_rows import RowEntries, spmm_rows, with_neighbors
+from hasten.ops.graph.spmm_rows import RowEntries, RowPositions, spmm_rows, with_neighbors
 from hasten.ops.random import seed_device
 from tests.ops.graph.test_spmm import graph
 from tests.ops.reference import spmm_reference
@@ -143,7 +143,7 @@ def test_rows_spread_the_gradient_of_the_whole(way, share, restricted):
     x = torch.randn(200, 5, dtype=torch.float64, requires_grad=True)
     probe = torch.randn(len(rows), 5, dtype=torch.float64)
     (expected,) = torch.autograd.grad((spmm(made, weights, x)[rows] * probe).sum(), x)
-    found = getattr(RowEntries.of(made, weights, rows, among), way)(probe)
+    found = getattr(RowEntries.of(made, weights, RowPositions.of(made, rows), among), way)(probe)
     torch.testing.assert_close(found, expected if among is None else expected[among])
 
 

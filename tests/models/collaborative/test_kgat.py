@@ -142,7 +142,8 @@ def test_negatives_are_neither_known_items_nor_known_tails(tmp_path):
     for epoch in range(20):
         batch = pairs.plan(0, epoch, 0)
         found = pairs.pairs(batch, batch.ids)
-        for u, i, j in zip(*(c.tolist() for c in vars(found).values()), strict=True):
+        columns = (found.user, found.positive, found.negative)
+        for u, i, j in zip(*(c.tolist() for c in columns), strict=True):
             assert (u, i) in known
             assert (u, j) not in known
         batch = translation.plan(0, epoch, 0)

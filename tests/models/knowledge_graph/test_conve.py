@@ -14,7 +14,8 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.complex import ComplEx, ComplExOptions
-from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions, image_shape
+from hasten.models.knowledge_graph.conve import ConvE
+from hasten.models.knowledge_graph.conve_options import ConvEOptions, image_shape
 from hasten.models.knowledge_graph.distmult import DistMult, DistMultOptions
 from hasten.objectives.completion import CompletionPhase, KvsAllExamples, TripleExamples
 from hasten.scoring import TripleQueries
@@ -89,6 +90,31 @@ def test_groups_are_normalised_by_themselves():
     whole = model.vectors(head, relation)  # 3 and 4: the last one alone joins
     parts = [model.vectors(head[a:b], relation[a:b]) for a, b in ((0, 3), (3, 7))]
     torch.testing.assert_close(whole, torch.cat(parts))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_equal_groups_together_are_the_groups_one_by_one(dtype, recompute):
+    """Vectors, gradients and running moments of the form of a GPU, and of a last smaller group."""
+    found = []
+    entity, relation = torch.arange(11), torch.arange(11) % 4
+    for together in (False, True):
+        model = make(group=3).to(dtype).train()
+        model.recompute = recompute
+        head = model.entities.rows(entity)
+        if together:
+            vectors = model._vectors_of_equal_groups(head, relation, [3, 3, 3, 2])
+        else:
+            vectors = model.vectors(head, relation)
+        weights = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(1))
+        (vectors * weights.to(dtype)).sum().backward()
+        for moments in model.moments:
+            moments.update_running(torch.tensor(True))
+        gradients = [p.grad for name, p in model.named_parameters() if name != "bias"]
+        found.append([vectors.detach(), *gradients, *model.buffers()])
+    largest = 1e-12 if dtype == torch.float64 else 1e-5
+    for one, other in zip(*found, strict=True):
+        assert float((one - other).norm()) <= largest * float(one.norm())
 
 
 @pytest.mark.parametrize(

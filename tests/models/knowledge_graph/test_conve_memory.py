@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.conve import ConvE, ConvEOptions
+from hasten.models.knowledge_graph.conve import ConvE
+from hasten.models.knowledge_graph.conve_options import ConvEOptions
 from hasten.objectives.completion import CompletionMicroBatch
 from hasten.ops.losses.one_to_many_loss import one_to_many_loss
 

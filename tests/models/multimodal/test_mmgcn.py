@@ -139,7 +139,7 @@ def test_negatives_are_items_of_the_training_that_the_user_lacks():
         pairs = phase.pairs(batch, batch.ids)
         assert len(pairs.user) == sum(map(len, HELD))  # every distinct pair once
         for user, positive, negative in zip(
-            *(c.tolist() for c in vars(pairs).values()), strict=True
+            *(c.tolist() for c in (pairs.user, pairs.positive, pairs.negative)), strict=True
         ):
             assert positive in HELD[user]
             assert negative not in HELD[user]

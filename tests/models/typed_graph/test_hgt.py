@@ -18,7 +18,7 @@ from hasten.models.interface import Sizes
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs
-from hasten.objectives.links import _negative_loss
+from hasten.objectives.link_blocks import LinkBlocks, link_loss, negative_loss
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.scoring import TripleQueries
@@ -225,10 +225,12 @@ def test_scored_links_pass_no_message_in_either_direction():
     assert scored.any()
     wanted = np.arange(graph.nodes)
     with torch.no_grad():
-        some = model.encode_some(wanted, scored, None, 0)
-        torch.testing.assert_close(some, model.encode_all(wanted, scored, 0))
+        some = model.encode_some(model.some_inputs(wanted, scored, None, 0))
+        whole = model.encode_all(model.whole_inputs(wanted, scored), 0)
+        torch.testing.assert_close(some, whole)
         torch.testing.assert_close(some, naive_vectors(model, graph, scored))
-        assert not torch.allclose(some, model.encode_all(wanted, np.zeros_like(scored), 0))
+        other = model.whole_inputs(wanted, np.zeros_like(scored))
+        assert not torch.allclose(some, model.encode_all(other, 0))
     for hop in graph.hops(wanted, 2, scored, None, 0):
         assert len(hop.edges) == int((~scored[graph.link]).sum())
 
@@ -318,13 +320,41 @@ def test_known_drawn_ends_count_for_nothing_and_their_gradient_is_zero(loss):
     own = torch.tensor([0.5, -0.2], dtype=torch.float64)
     scores = torch.tensor([[3.0, 1.0], [2.0, 4.0]], dtype=torch.float64, requires_grad=True)
     free = torch.tensor([[False, False], [True, False]])
-    found = _negative_loss(loss, own, scores, free)
+    found = negative_loss(loss, own, scores, free)
     found.backward()
     alone = {"logistic": F.softplus(scores[1, 0]), "softmax": F.softplus(scores[1, 0] - own[1])}
     torch.testing.assert_close(found.detach(), alone[loss].detach())
     assert scores.grad[0].tolist() == [0.0, 0.0]
     assert scores.grad[1, 0] > 0
     assert scores.grad[1, 1] == 0.0
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("decoder", ["distmult", "dot"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_all_relations_at_once_are_the_relations_one_by_one(loss, decoder, dtype, monkeypatch):
+    """Loss and gradients of the form of a GPU, with relations of one and of several blocks."""
+    monkeypatch.setattr("hasten.objectives.link_blocks.BLOCK", 4)
+    _, model, phase = build(loss=loss, decoder=decoder, contrastive_weight=0.0)
+    model.to(dtype)
+    batch, links = phase.plan(0, 0, 0), np.arange(phase.links)[::2]
+    assert np.bincount(phase.graph.kind[links]).max() > 8
+    wanted = phase._wanted(batch, links)
+    blocks = LinkBlocks.build(phase.sampler, batch, wanted, links)
+    drawn = torch.randn(len(wanted), 6, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = []
+    for together in (False, True):
+        vectors = drawn.clone().requires_grad_()
+        if together:
+            total = link_loss(loss, model.queries, blocks, vectors)
+        else:
+            total = phase.link_loss(batch, vectors, wanted, links)
+        trained = [vectors, *(p for p in (model.bias, model.relations) if p is not None)]
+        grads = torch.autograd.grad(total, trained, allow_unused=True)
+        found.append([total.detach(), *(each for each in grads if each is not None)])
+    exact = 1e-12 if dtype == torch.float64 else 1e-5
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=exact, atol=exact)
 
 
 def test_inference_in_blocks_is_the_whole_pass():

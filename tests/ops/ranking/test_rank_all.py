@@ -154,3 +154,66 @@ def test_rank_among_counts_only_the_candidates(columns: int | None) -> None:
     assert found.tied.tolist() == [2, 0]
     lost = rank_among(Matrix(scores), 6, np.array([[5, 0, 1], [0, 1, 2]]), columns=columns)
     assert lost.higher.tolist() == [2, 2]
+
+
+class Listing(FactorScorer):
+    """Remembers the blocks and lists that it scored. off: a list scores that much higher."""
+
+    off = 0.0
+
+    def block(self, start: int, stop: int) -> Tensor:
+        asked.append((start, stop))
+        return super().block(start, stop)
+
+    def listed(self, ids: Tensor) -> Tensor:
+        asked.append(len(ids))
+        return super().listed(ids) + self.off
+
+
+asked: list[object] = []
+
+
+def listing(monkeypatch: pytest.MonkeyPatch, queries: int, count: int) -> Listing:
+    monkeypatch.setattr(blocks_module, "WHOLE", 19)
+    monkeypatch.setattr(blocks_module, "COLUMNS", 8)
+    asked.clear()
+    torch.manual_seed(0)
+    table = torch.randn(count, 6)
+    table[count // 2] = table[1]
+    bias = torch.randn(count)
+    bias[count // 2] = bias[1]
+    return Listing(torch.randn(queries, 6), Catalogue(Rows(table), bias))
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-3])
+def test_scores_of_listed_targets_replace_a_second_product_if_they_are_those_of_the_blocks(
+    monkeypatch: pytest.MonkeyPatch, off: float
+) -> None:
+    scorer = listing(monkeypatch, 6, 50)
+    monkeypatch.setattr(Listing, "off", off)
+    targets, excluded = (
+        csr([[1], [9], [17], [25], [33], [41]]),
+        csr([[1, 3], [], [4], [49], [], []]),
+    )
+    found = rank_all(scorer, 6, 50, targets, excluded)
+    blocks = [(start, min(start + 8, 50)) for start in range(0, 50, 8)]
+    again = [(0, 8), *blocks[:6], *blocks]  # given up at the first block, then as without lists
+    assert asked == ([8, *again] if off else [8, *blocks])
+    plain = rank_all(
+        Matrix(FactorScorer.block(scorer, 0, 50)), 6, 50, targets, excluded, columns=50
+    )
+    for name, counts in vars(found).items():
+        assert torch.equal(counts, vars(plain)[name]), name
+    assert found.tied.tolist()[0] == 1
+
+
+def test_candidates_of_a_large_catalogue_are_scored_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = listing(monkeypatch, 4, 50)
+    candidates = np.random.default_rng(0).integers(0, 50, (4, 9))
+    candidates[:, 0], candidates[:, 3] = 1, 25  # equal rows
+    found = rank_among(scorer, 50, candidates)
+    assert asked == []
+    plain = rank_among(Matrix(FactorScorer.block(scorer, 0, 50)), 50, candidates)
+    assert torch.equal(found.higher, plain.higher)
+    assert torch.equal(found.tied, plain.tied)
+    assert (found.tied >= 1).all()

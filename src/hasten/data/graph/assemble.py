@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, packed
 from hasten.config import TripleOptions
 from hasten.data.graph import policies
 from hasten.data.graph.relation_overlap import RelationOverlap, train_pairs
@@ -94,7 +94,7 @@ def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGr
         read.name, entities, relations, triples, selected.part, split, source, rank_last[order],
         read.typed,
     )  # fmt: skip
-    counts |= _count(graph, notes)
+    counts |= describe_counts(graph, notes)
     return replace(graph, source=source.plus(notes, **counts))
 
 
@@ -118,7 +118,7 @@ def _parts(
     return random_parts(triples, options.ratios, seed)
 
 
-def _count(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
+def describe_counts(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
     """The statistics of ``data.json``. Remarkable ones are added to ``notes``."""
     counts: dict[str, Any] = {
         "entities": len(graph.entities),
@@ -134,9 +134,12 @@ def _count(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
         if missing:
             notes.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
     notes += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
-    ends = graph.triples.head * len(graph.entities) + graph.triples.tail
-    _, pair = np.unique(ends, return_inverse=True)
-    whole = pair * len(graph.relations) + graph.triples.relation
+    triples = graph.triples
+    whole = packed(triples.head, triples.tail, triples.relation)
+    if whole is None:
+        ends = triples.head * len(graph.entities) + triples.tail
+        _, pair = np.unique(ends, return_inverse=True)
+        whole = pair * len(graph.relations) + triples.relation
     return counts | overlaps(whole, graph.part, "triple", "", notes) | _leaks(graph, notes)
 
 

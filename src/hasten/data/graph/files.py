@@ -17,18 +17,20 @@ from hasten.data.readers.interface import Claim
 from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, EdgeFile
 from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
+from hasten.data.sources.file_names import stem
 from hasten.data.sources.files import (
     Files,
     data_files,
     is_features,
     is_graph,
+    joined_files,
     located_parts,
     part_files,
     resolve,
     set_name,
-    stem,
     unused_note,
 )
+from hasten.data.sources.several_files import numbered_with_rows, partitioned_files
 from hasten.errors import DataError, UsageError
 
 #: conventional names of dictionaries, without their ending
@@ -134,6 +136,8 @@ def _only(key: str, given: str | None, path: Path | None, usual: list[Path]) -> 
 
 def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
     named = [p for p in data_files(folder) if p not in beside]
+    if found := numbered_with_rows(named) or ([] if named else partitioned_files(folder)):
+        return joined_files(Files(set_name(folder), str(folder), ()), found)
     named = named or [p for p in sorted(folder.glob("*.npy")) if not is_features(p)]
     candidates = [p for p in named if stem(p) != "nodes"] or named
     graphs = [p for p in candidates if is_graph(p)]
@@ -186,10 +190,9 @@ def _first_claims(options: TripleOptions) -> bool:
     path = options.train or options.path
     if path is None:
         return False
-    if options.train is None and not Path(path).exists():
-        entry = catalogue.CATALOGUE.get(path)
-        return entry is not None and entry.kind == "typed"
     try:
+        if options.train is None and (entry := catalogue.registered(path)) is not None:
+            return entry.kind == "typed"
         first = _edge_files(options)[0][0]
         return typed.claim(sample(first)) is not None
     except DataError:

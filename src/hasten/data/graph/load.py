@@ -19,7 +19,7 @@ from hasten.data.graph.files import holds_typed, located, typed_files
 from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.graph.vocabularies import Dictionary, read_dictionary, read_relation_names
 from hasten.data.readers import triples, typed
-from hasten.data.readers.arrow import as_arrow, open_memory
+from hasten.data.readers.arrow import as_arrow, open_memory, tables_by_part
 from hasten.data.readers.columns import TRIPLE_ROLES
 from hasten.data.readers.features import open_features
 from hasten.data.readers.interface import Columns
@@ -47,7 +47,7 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
     _refuse_others(options)
     if table is not None:
         refuse_options("a table in memory", options, ("path", *_OF_FILES))
-        read = _read_table(table, options, "table")
+        read = _read_tables(table, options)
         if options.names is not None:
             path = Path(options.names)
             read.names, read.files = read_names(path), (file_digest(path),)
@@ -111,6 +111,21 @@ def _sample(entry: catalogue.Sample, options: TripleOptions) -> GraphRead:
     return read
 
 
+def _read_tables(data: Any, options: TripleOptions) -> GraphRead:
+    """One table, or one for each part."""
+    tables = tables_by_part(data)
+    reads = [_read_table(table, options, name) for name, table, _ in tables]
+    first = reads[0]
+    if any(read.typed != first.typed for read in reads):
+        raise DataError("some of the tables hold typed edges, others triples")
+    first.name = "table"
+    for read, (_, _, part) in zip(reads, tables, strict=True):
+        read.columns = [(columns, part) for columns in read.sources]
+        first.names = {**read.names, **first.names}
+    first.columns = [each for read in reads for each in read.columns]
+    return first
+
+
 def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
     """Triples, or typed edges with the columns of PrimeKG."""
     arrow = as_arrow(table, name)
@@ -151,10 +166,8 @@ def _refuse_others(options: TripleOptions) -> None:
     """Refuse formats and splits that triples do not have."""
     if options.format not in (None, triples.NAME, *typed.SUMMARIES):
         raise UsageError(f"format {options.format!r} holds no triples: leave --format out")
-    if options.split == "leave-last-two-out":
-        raise DataError(
-            "data.split=leave-last-two-out is for interactions; triples: ratio or given"
-        )
+    if options.split not in ("auto", "ratio", "given"):
+        raise DataError(f"data.split={options.split} is for interactions; triples: ratio or given")
 
 
 _SHOWN = 5

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, among
 from hasten.data.tables import TYPE_MARK, KnowledgeGraph, Triples
 
 
@@ -91,8 +91,7 @@ def symmetric_relations(triples: Triples, relations: int, entities: int) -> NDAr
     """[R] whether every edge of a relation is stored in both directions; loops do not count."""
     forward = np.sort((triples.relation * entities + triples.head) * entities + triples.tail)
     turned = (triples.relation * entities + triples.tail) * entities + triples.head
-    place = np.minimum(np.searchsorted(forward, turned), max(0, len(forward) - 1))
-    found = forward[place] == turned if len(forward) else np.zeros(0, bool)
+    found = among(turned, forward)
     loops = triples.head == triples.tail
     missing = np.bincount(triples.relation[~found], minlength=relations)
     others = np.bincount(triples.relation[~loops], minlength=relations)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64, matches
+from hasten.arrays import Int64, distinct, matches, order_by, repeats
 from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
 
 Mask = NDArray[np.bool_]
@@ -36,12 +36,16 @@ class PairIndex:
     @classmethod
     def of(cls, graph: KnowledgeGraph, triples: Triples) -> PairIndex:
         """An index of these triples of the graph."""
-        keys = triples.head * len(graph.entities) + triples.tail
-        order = np.lexsort((triples.relation, keys))
-        keys, triples = keys[order], triples.take(order)
-        new = np.ones(len(keys), bool)
-        new[1:] = (np.diff(keys) != 0) | (np.diff(triples.relation) != 0)
-        return cls(triples.take(new), keys[new], len(graph.entities), len(graph.relations))
+        entities, relations = len(graph.entities), len(graph.relations)
+        keys = triples.head * entities + triples.tail
+        if entities**2 * relations < 2**63:  # sorting numbers is much faster than ordering rows
+            keys, relation = np.divmod(distinct(keys * relations + triples.relation), relations)
+            head, tail = np.divmod(keys, entities)
+            return cls(Triples(head, relation, tail), keys, entities, relations)
+        again = repeats(keys, triples.relation)
+        keys, triples = keys[~again], triples.take(~again)
+        order = order_by(keys, triples.relation)
+        return cls(triples.take(order), keys[order], entities, relations)
 
     def matches(self, triples: Triples, *, reverse: bool) -> tuple[Int64, Int64]:
         """(row, pair of relations) of triples (h, r, t) whose (h, r', t) is in the index.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, among
 from hasten.config import TripleOptions
 from hasten.data.columns.checks import counted
 from hasten.data.graph.node_types import symmetric_relations, type_codes
@@ -110,9 +110,8 @@ def stored_links(
     row = np.arange(len(head))
     if turned.any():
         keys = (relation * count + head) * count + tail
-        known = np.unique(keys[~turned])
-        at = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
-        again = turned & (known[at] == keys)
+        again = turned.copy()
+        again[turned] = among(keys[turned], np.sort(keys[~turned]))
         notes.append(
             f"{counted(int(turned.sum()), 'edge')} against the direction of the relation: "
             f"{int(again.sum()):,} are reverses of others and were left out, the rest was turned"
@@ -144,11 +143,12 @@ def _one_pair_each(
     types = len(names)
     first, second = code[triples.head], code[triples.tail]
     kind = (triples.relation * types + first) * types + second
-    kinds, begin = np.unique(kind, return_index=True)
+    encoded = pa.array(kind).dictionary_encode()  # in the order of their first edges
+    kinds = encoded.dictionary.to_pylist()
     texts = relations.labels.cast(pa.string()).to_pylist()
     signatures: dict[int, list[tuple[int, int]]] = {}
     target: dict[int, tuple[str, bool]] = {}
-    for number in kinds[np.argsort(begin)].tolist():
+    for number in kinds:
         relation, pair = number // types**2, (number // types % types, number % types)
         seen = signatures.setdefault(relation, [])
         if pair[::-1] in seen and pair[0] != pair[1]:
@@ -162,9 +162,9 @@ def _one_pair_each(
         target[number] = label, against
     labels = sorted({label for label, _ in target.values()})
     number_of = {label: number for number, label in enumerate(labels)}
-    at = np.searchsorted(kinds, kind)
-    relation = np.array([number_of[target[k][0]] for k in kinds.tolist()], np.int64)[at]
-    turned = np.array([target[k][1] for k in kinds.tolist()], bool)[at]
+    at = np.asarray(encoded.indices)
+    relation = np.array([number_of[target[k][0]] for k in kinds], np.int64)[at]
+    turned = np.array([target[k][1] for k in kinds], bool)[at]
     return relation, labels, turned
 
 
@@ -175,7 +175,7 @@ def _in_both_directions(
     head, relation, tail = triples.head, triples.relation, triples.tail
     keys = (relation * count + head) * count + tail
     more = (relation[add] * count + tail[add]) * count + head[add]
-    again = np.flatnonzero(add)[~np.isin(more, keys)]
+    again = np.flatnonzero(add)[~among(more, np.sort(keys))]
     rows = np.concatenate([row, row[again]])
     both = Triples(
         np.concatenate([head, tail[again]]),

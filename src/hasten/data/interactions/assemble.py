@@ -15,7 +15,7 @@ from hasten.config import InteractionOptions
 from hasten.data import splits
 from hasten.data.columns import ids, times
 from hasten.data.columns.checks import counted
-from hasten.data.interactions import clean
+from hasten.data.interactions import clean, time_splits
 from hasten.data.readers import names
 from hasten.data.readers.interface import Read
 from hasten.data.splits import given_parts, overlaps
@@ -60,10 +60,20 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
     files = (*chain.from_iterable(events.files for events in read.sources), *read.files)
     notes = [*read.notes, *chain.from_iterable(events.notes for events in read.sources)]
     events, users, items = _join(read, options, notes)
+    end = 0
+    if options.time_window is not None:
+        whole = len(events)
+        events, end = time_splits.before_window_end(events, options.time_window, options.fold)
+        if whole > len(events):
+            later = counted(whole - len(events), "event")
+            notes.append(f"{later} after the test period left out (data.fold={options.fold})")
     events = _cleaned(events, len(users), len(items), options, counts, notes)
     events, in_order = clean.ordered(events)
     if not in_order:
         notes.append("times are not in the order of the file: events sorted by time (stably)")
+    if options.session_gap is not None:
+        events, users = time_splits.sessions(events, users, options.session_gap)
+        notes.append(f"sessions in place of users: pauses over {options.session_gap:g} s end them")
     ordered = events.time is not None or read.format == "sequences"
     if events.time is None:
         if needs_order or ordered:
@@ -73,8 +83,10 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
     user_vocabulary, (user,) = Vocabulary(users).compact(events.user)
     item_vocabulary, (item,) = Vocabulary(items).compact(events.item)
     split_by_order = needs_order or ordered
-    part, split = _split(user, len(user_vocabulary), events, options, seed, split_by_order)
+    part, split = _split(user, len(user_vocabulary), events, options, seed, split_by_order, end)
     changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}
+    if options.split == "time" and options.time_window is None:
+        changed.discard("ratios")
     if changed and not split.startswith("ratio"):
         notes.append(f"no effect without data.split=ratio: {', '.join(sorted(changed))}")
     if read.names:
@@ -85,7 +97,7 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
     dataset = Dataset(
         read.name, user_vocabulary, item_vocabulary, interactions, part, split, source
     )
-    counts |= _count(dataset, notes, split.startswith("given"))
+    counts |= describe_counts(dataset, notes, split.startswith(("given", "global time")))
     return replace(dataset, source=source.plus(notes, **counts))
 
 
@@ -155,7 +167,9 @@ def _split(
     options: InteractionOptions,
     seed: int,
     by_order: bool,
+    end: int,
 ) -> tuple[NDArray[np.int8], str]:
+    """The parts and their description. end: of the test period, with a window."""
     part, timed = events.part, events.time is not None
     chosen = options.split
     if chosen == "auto":
@@ -173,10 +187,16 @@ def _split(
         order = options.ratio_order if by_order else "random"
         rounding = options.ratio_rounding
         return splits.ratio(user, users, options.ratios, order, seed, timed, rounding)
-    return splits.leave_last_two_out(user, users, timed)
+    if chosen == "time":
+        return time_splits.by_time(events, options.ratios, options.time_window, end)
+    if chosen == "leave-random-two-out":
+        return splits.leave_random_two_out(user, users, seed)
+    last_one = chosen == "leave-last-one-out"
+    leave = splits.leave_last_one_out if last_one else splits.leave_last_two_out
+    return leave(user, users, timed)
 
 
-def _count(dataset: Dataset, notes: list[str], was_given: bool) -> dict[str, Any]:
+def describe_counts(dataset: Dataset, notes: list[str], was_given: bool) -> dict[str, Any]:
     """The counts for ``data.json``; warnings are appended to ``notes``."""
     user, item = dataset.interactions.user, dataset.interactions.item
     events = np.bincount(user, minlength=len(dataset.users))

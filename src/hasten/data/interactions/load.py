@@ -9,7 +9,7 @@ from hasten.config import InteractionOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.interactions.assemble import assemble
 from hasten.data.readers import recognize
-from hasten.data.readers.arrow import open_memory
+from hasten.data.readers.arrow import open_memory, tables_by_part
 from hasten.data.readers.interface import Read
 from hasten.data.readers.names import read_names
 from hasten.data.sources import catalogue
@@ -26,9 +26,9 @@ def load_dataset(
 ) -> Dataset:
     """Load the interactions that the options name, or a table in memory.
 
-    options.path: a file, a folder or a registered name; an existing path takes precedence. table:
-    pandas, polars, pyarrow or a dict of arrays. needs_order: split by the order of the file where
-    there are no times (``data.split=auto``).
+    options.path: a file, a folder, a pattern or a registered name; an existing path takes
+    precedence. table: one, or one a part (:func:`.tables_by_part`). needs_order: split by the
+    order of the file where there are no times (``data.split=auto``).
 
     Raises:
         DataError: what is wrong, with file, line and text.
@@ -83,8 +83,8 @@ def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
 
 def _read_table(table: Any, options: InteractionOptions) -> Read:
     refuse_options("a table in memory", options, ("path", *_OF_FILES))
-    columns = open_memory(table, options, "table").parsed()
-    read = Read("table", None, "table", [(columns, None)])
+    found = [(open_memory(t, options, name).parsed(), p) for name, t, p in tables_by_part(table)]
+    read = Read("table", None, "table", found)
     if options.names is not None:
         path = Path(options.names)
         read.names, read.files = read_names(path), (file_digest(path),)

@@ -25,13 +25,19 @@ from hasten.errors import DataError
 _SHOWN = 5
 
 
-def load_features(options: FeatureOptions, seed: int, table: object | None = None) -> Dataset:
+def load_features(
+    options: FeatureOptions, seed: int, table: object | None = None, *, required: bool = True
+) -> Dataset:
     """Load interactions (or take a table of them) with the features of their items.
+
+    required: whether missing features are an error.
 
     Raises:
         DataError: what is wrong, with file, row and column.
     """
     dataset, opened = load_with_feature_files(options, seed, table)
+    if not opened and not required:
+        return dataset
     if not opened:
         raise DataError(
             f"{dataset.source.path or dataset.name}: interactions, but no item features: "

@@ -27,8 +27,12 @@ from hasten.errors import DataError
 _SHOWN = 5
 
 
-def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = None) -> Dataset:
+def load_knowledge(
+    options: KnowledgeOptions, seed: int, table: object | None = None, *, required: bool = True
+) -> Dataset:
     """Load interactions (or take a table of them) with the knowledge graph about their items.
+
+    required: whether missing triples are an error.
 
     Raises:
         DataError: what is wrong, with file, line and text.
@@ -42,6 +46,8 @@ def load_knowledge(options: KnowledgeOptions, seed: int, table: object | None = 
     elif isinstance(entry, catalogue.Sample) and entry.kind == "facts":
         facts, name = entry.make().facts, f"{entry.name} facts"
         columns = open_memory(facts, DataOptions(), name, TRIPLE_ROLES).parsed()
+    elif not required:
+        return dataset
     else:
         raise DataError(
             f"{dataset.source.path or dataset.name}: interactions, but no knowledge graph about "

@@ -13,6 +13,7 @@ from typing import TypeVar
 from hasten.config import FeatureOptions, InteractionOptions, KnowledgeOptions
 from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
+from hasten.data.sources.file_names import stem
 from hasten.data.sources.files import (
     data_files,
     holds_events,
@@ -21,7 +22,6 @@ from hasten.data.sources.files import (
     part_files,
     resolve,
     set_name,
-    stem,
 )
 from hasten.errors import DataError
 

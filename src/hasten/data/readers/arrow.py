@@ -1,8 +1,9 @@
-"""Parquet files, and tables in memory: pandas, polars, pyarrow (any Arrow C stream), arrays."""
+"""Parquet files, and tables in memory: Arrow, pandas, polars, DuckDB, datasets, arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from hasten.config import DataOptions, InteractionOptions
-from hasten.data.columns.checks import ID_ROLES, Row, Rows, Rules, first_rule
+from hasten.data.columns.checks import ID_ROLES, Row, Rows, Rules, first_rule, part_of
 from hasten.data.columns.text import Sample, file_digest
-from hasten.data.readers.columns import ROLES, find_roles
+from hasten.data.readers.columns import ROLES, SYNONYMS, find_roles, plain
 from hasten.data.readers.interface import Claim, Reader, header_claim, unused_note
+from hasten.data.readers.partitions import partition_keys
 from hasten.data.readers.table import Table, is_date
 from hasten.errors import DataError
 
@@ -66,26 +68,65 @@ def open_arrow(
 
 
 def as_arrow(table: Any, name: str) -> pa.Table:
-    """The table as Arrow.
+    """The table as Arrow; a polars LazyFrame is collected.
 
     Raises:
         DataError: not a table, or columns of Python objects.
     """
+    package = type(table).__module__.partition(".")[0]
     try:
         if isinstance(table, pa.Table):
             return table
         if isinstance(table, Mapping):
             return pa.table({str(k): _column(name, str(k), v) for k, v in table.items()})
-        if hasattr(table, "__arrow_c_stream__"):
+        if package == "polars" and hasattr(table, "collect"):
+            table = table.collect()
+        if hasattr(table, "__arrow_c_stream__") or hasattr(table, "__arrow_c_array__"):
             return pa.table(table)
-        if type(table).__module__.partition(".")[0] == "pandas":
+        if package == "pandas":
             return pa.Table.from_pandas(table, preserve_index=False)
+        if package == "datasets" and hasattr(table, "with_format") and hasattr(table, "__len__"):
+            return table.with_format("arrow")[:]  # heeds select, filter and shuffle
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{name}: cannot be read as a table ({error})") from error
     raise DataError(
-        f"{name}: a {type(table).__name__} is no table; give a pandas, polars or pyarrow table "
-        "or a dict of arrays"
+        f"{name}: a {type(table).__name__} is no table; give a pandas, polars, Arrow or DuckDB "
+        "table, a datasets.Dataset that is not streamed, a dict of arrays or a dict of the tables "
+        "train, valid and test; for files, a path or a pattern such as 'events/*.parquet'"
     )
+
+
+def tables_by_part(data: Any) -> list[tuple[str, Any, int | None]]:
+    """(name, table, part) of data in memory: one table, or a dict from part to table.
+
+    Such a dict is a ``datasets.DatasetDict``. A training table alone has no given split.
+
+    Raises:
+        DataError: a table whose name is no part, no training table, or two for one part.
+    """
+    if not isinstance(data, Mapping):
+        return [("table", data, None)]
+    parts = {str(key): None if str(key).isdecimal() else part_of(str(key)) for key in data}
+    found = sorted(part for part in parts.values() if part is not None)
+    if 0 not in found and not any(map(_is_table, data.values())):
+        return [("table", data, None)]
+    if len(found) < len(data) or len(set(found)) < len(found) or 0 not in found:
+        raise DataError(
+            f"the tables are named {', '.join(parts)}; the names train, valid and test (or "
+            "validation) give a split, with valid or test left out. Or give one table, such as "
+            f"data[{next(iter(parts))!r}]"
+        )
+    if len(found) == 1:
+        return [("table", next(iter(data.values())), None)]
+    named = zip(parts.items(), data.values(), strict=True)
+    tables = [(f"table {key}", table, part) for (key, part), table in named]
+    return sorted(tables, key=lambda each: each[2] or 0)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a value has columns, as no column has."""
+    attributes = ("columns", "column_names", "schema")
+    return isinstance(value, Mapping) or any(hasattr(type(value), a) for a in attributes)
 
 
 def _column(name: str, key: str, values: Any) -> pa.Array:
@@ -109,16 +150,31 @@ def open_memory(
     return open_arrow(name, arrow, roles, unused_note(arrow.column_names, roles))
 
 
-def claim_parquet(
-    path: Path, overrides: Mapping[str, str], among: tuple[str, ...] = ROLES
-) -> Claim | str:
-    """How a Parquet file is read, by the names of its columns."""
+def claim_parquet(path: Path, options: DataOptions, among: tuple[str, ...] = ROLES) -> Claim | str:
+    """How a Parquet file is read, by the names of its columns and of the partitions it lies in.
+
+    A partition key is a column if the file has none for its role.
+    """
     try:
         names = pq.read_schema(path).names
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
-    roles = find_roles(str(path), names, overrides, among)
-    return roles if isinstance(roles, str) else header_claim("Parquet", names, roles)
+    filled = {r for r in among if r in options.columns or _fitting(r, names)}
+    keys = {
+        key: value
+        for key, value in partition_keys(path, options.path).items()
+        if key not in names
+        and (key in options.columns.values() or not any(_fitting(r, [key]) for r in filled))
+    }
+    names += keys
+    roles = find_roles(str(path), names, options.columns, among)
+    if isinstance(roles, str):
+        return roles
+    return replace(header_claim("Parquet", names, roles), layout=keys)
+
+
+def _fitting(role: str, names: Iterable[str]) -> bool:
+    return any(plain(name) in SYNONYMS[role] for name in names)
 
 
 def open_parquet(path: Path, claim: Claim) -> Table:
@@ -128,19 +184,30 @@ def open_parquet(path: Path, claim: Claim) -> Table:
         DataError: a damaged file, no rows, or a column of a type that its role cannot have.
     """
     columns: dict[str, str] = claim.details["columns"]
+    keys: dict[str, str | None] = claim.layout
+    own = [name for name in columns.values() if name not in keys]
     try:
-        table = pq.read_table(path, columns=list(columns.values()), partitioning=None)
+        table = pq.read_table(path, columns=own, partitioning=None)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
+    for role, name in columns.items():
+        if name in keys:
+            table = table.append_column(name, _constant(role, keys[name], table.num_rows))
     roles = {role: table.column_names.index(name) for role, name in columns.items()}
     opened = open_arrow(str(path), table, roles)
     return Table(opened.rows, opened.columns, (file_digest(path),), claim.notes)
 
 
+def _constant(role: str, text: str | None, rows: int) -> pa.Array:
+    """A column of one value: text, but unix times as numbers."""
+    number = role == "time" and text is not None and text.isdecimal()
+    return pa.repeat(pa.scalar(int(text or 0)) if number else pa.scalar(text, pa.string()), rows)
+
+
 def _claim(sample: Sample, options: InteractionOptions, _: bool) -> Claim | str:
     if not sample.magic.startswith(MAGIC):
         return "it does not start as Parquet does"
-    claim = claim_parquet(sample.path, options.columns)
+    claim = claim_parquet(sample.path, options)
     if isinstance(claim, Claim) and options.separator is not None:
         return "data.separator is given, but Parquet has none"
     return claim

@@ -10,7 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hasten.data.columns.checks import NAME_ROLES, Rules, bad_rows, broken_rules, printable
+from hasten.data.columns.checks import (
+    MISSING_WORDS,
+    NAME_ROLES,
+    Rules,
+    bad_rows,
+    broken_rules,
+    printable,
+)
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import sample
 from hasten.data.readers import cells, separated
@@ -37,6 +44,16 @@ def label_of(kind: str, name: str) -> str:
     return name if name.startswith(kind + TYPE_MARK) else kind + TYPE_MARK + name
 
 
+def labels_for(kinds: pa.Array, names: pa.Array) -> pa.Array:
+    """:func:`label_of` each pair of a kind and a name."""
+    labels = pc.binary_join_element_wise(kinds, names, TYPE_MARK)
+    written = pc.match_substring(names, TYPE_MARK)  # perhaps written as labels already
+    if not pc.any(written).as_py():
+        return labels
+    pairs = zip(kinds.filter(written).to_pylist(), names.filter(written).to_pylist(), strict=True)
+    return pc.replace_with_mask(labels, written, pa.array([label_of(*pair) for pair in pairs]))
+
+
 def unified(codes: NDArray[np.int32], values: pa.Array) -> IdColumn:
     """A column whose values may have become equal."""
     encoded = values.dictionary_encode()
@@ -54,9 +71,20 @@ def labels_of(table: Table) -> dict[str, IdColumn]:
         column = table.ids(role)
         texts = pc.utf8_trim_whitespace(column.values.cast(pa.string()))
         found[role] = unified(column.codes, texts)
-        if role not in NAME_ROLES and any(_LABELS.id_problem(role, t) for t in texts.to_pylist()):
+        if (
+            role not in NAME_ROLES
+            and _is_suspect(texts)
+            and any(_LABELS.id_problem(role, text) for text in texts.to_pylist())
+        ):
             raise broken_rules([table.rows], _LABELS, "")
     return found
+
+
+def _is_suspect(texts: pa.Array) -> bool:
+    """Whether some text may be no label, by the rules of Arrow for what can be printed."""
+    refused = pa.array(["", *MISSING_WORDS], pa.string())
+    listed = pc.any(pc.is_in(pc.utf8_lower(texts), value_set=refused)).as_py()
+    return bool(listed or not pc.all(pc.utf8_is_printable(texts)).as_py())
 
 
 def read_nodes(path: Path) -> NodeTable:

@@ -50,7 +50,7 @@ def claim(beginning: Sample, options: DataOptions, named: bool) -> Claim | str:
     named: the user asked for triples; otherwise claim only what cannot be interactions.
     """
     if beginning.magic.startswith(MAGIC):
-        return claim_parquet(beginning.path, options.columns, TRIPLE_ROLES)
+        return claim_parquet(beginning.path, options, TRIPLE_ROLES)
     if not beginning.lines:
         return "not text"
     first = beginning.texts[0]

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from hasten.arrays import Int64, distinct
 from hasten.data.columns.checks import Rows, bad_rows, printable
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample, sample
@@ -27,7 +28,7 @@ from hasten.data.readers import cells, separated
 from hasten.data.readers.arrow import open_arrow
 from hasten.data.readers.columns import check_distinct
 from hasten.data.readers.interface import Claim, Columns, header_claim
-from hasten.data.readers.node_table import NodeTable, label_of, labels_of, unified
+from hasten.data.readers.node_table import NodeTable, label_of, labels_for, labels_of, unified
 from hasten.data.readers.table import Table
 from hasten.data.tables import TYPE_MARK
 from hasten.errors import DataError
@@ -175,13 +176,16 @@ def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> T
 
 def _joined(column: IdColumn, kind: IdColumn) -> IdColumn:
     """``type::id`` of every row."""
-    width = len(column.values)
-    pairs, codes = np.unique(
-        kind.codes.astype(np.int64) * width + column.codes, return_inverse=True
-    )
-    names, kinds = column.texts(), kind.texts()
-    labels = [label_of(kinds[p // width], names[p % width]) for p in pairs.tolist()]
-    return unified(codes.reshape(-1).astype(np.int32), pa.array(labels, pa.string()))
+    encoded = pa.array(_pairs(kind, column)).dictionary_encode()
+    of_kind, name = np.divmod(np.asarray(encoded.dictionary), len(column.values))
+    labels = labels_for(kind.values.take(pa.array(of_kind)), column.values.take(pa.array(name)))
+    return unified(np.asarray(encoded.indices, np.int32), labels)
+
+
+def _pairs(first: IdColumn, second: IdColumn) -> Int64:
+    """One number for the two values of each row."""
+    pairs: Int64 = first.codes.astype(np.int64) * len(second.values) + second.codes
+    return pairs
 
 
 def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: Rows) -> IdColumn:
@@ -208,12 +212,14 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: Rows) -> IdColum
 
 def _gather_names(names: dict[str, str], column: IdColumn, name: IdColumn, rows: Rows) -> None:
     """Add the names of nodes. Two names for one (type, id) are refused with their line."""
-    width = len(name.values)
-    pairs, first = np.unique(column.codes.astype(np.int64) * width + name.codes, return_index=True)
-    labels, texts = column.texts(), name.texts()
-    for pair, row in zip(pairs.tolist(), first.tolist(), strict=True):
-        label, text = labels[pair // width], texts[pair % width]
+    of_row = _pairs(column, name)
+    pairs = distinct(of_row)
+    code, of_name = np.divmod(pairs, len(name.values))
+    labels = column.values.take(pa.array(code)).to_pylist()
+    texts = name.values.take(pa.array(of_name)).to_pylist()
+    for pair, label, text in zip(pairs.tolist(), labels, texts, strict=True):
         if text and names.setdefault(label, text) != text:
+            row = int(np.argmax(of_row == pair))
             kind, _, node = label.partition(TYPE_MARK)
             problem = f"duplicate ({kind}, {node}): named {text!r} here and {names[label]!r} before"
             remedy = "the pair (type, id) must name one node"

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from hasten.data.readers.partitions import is_pattern
 from hasten.data.samples.base import SampleSet
 from hasten.data.samples.files import SAMPLES
 from hasten.errors import DataError, did_you_mean
@@ -107,9 +108,11 @@ def find(name: str) -> Entry:
 
 
 def registered(path: str | None) -> Entry | None:
-    """The entry that a path names; None where there is a file or folder of that name, or no path.
+    """The entry that a path names; None for a file, a folder, a pattern, or no path.
 
     Raises:
         DataError: there is neither; with the nearest name.
     """
-    return None if path is None or Path(path).exists() else find(path)
+    if path is None or Path(path).exists() or is_pattern(Path(path)):
+        return None
+    return find(path)

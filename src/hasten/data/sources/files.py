@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,18 @@ from typing import Any
 from hasten.config import DataOptions, InteractionOptions
 from hasten.data.columns.text import require_file
 from hasten.data.readers import recognize
+from hasten.data.readers.partitions import base_of, is_pattern
+from hasten.data.sources.file_names import ENDINGS, ending, plain_name, stem, words
+from hasten.data.sources.several_files import (
+    are_numbered,
+    joined_note,
+    matching_files,
+    numbered_with_rows,
+    partitioned_files,
+)
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID
 from hasten.errors import DataError, UsageError
 
-ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".data", ".tab", ".inter", ".parquet", ".pq")
 _PART_WORDS = {
     "train": TRAIN, "trn": TRAIN, "training": TRAIN,
     "valid": VALID, "val": VALID, "validation": VALID, "dev": VALID,
@@ -45,11 +53,16 @@ class Files:
     relation_names: Path | None = None
     archives: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def joined(self) -> bool:
+        """Whether several files are one table, or one part."""
+        return len({part for _, part in self.parts}) < len(self.parts)
+
 
 def set_name(path: Path) -> str:
     """The name of the data at a path, usable in the name of a run folder."""
     name = path.resolve().name
-    plain = _PLAIN_NAME.sub("-", name if path.is_dir() else _plain(name)).strip("-._")[:64]
+    plain = _PLAIN_NAME.sub("-", name if path.is_dir() else plain_name(name)).strip("-._")[:64]
     return plain or "data"
 
 
@@ -78,6 +91,8 @@ def located_parts(
 
     in_folder: finds the files in a folder. Raises as :func:`locate` does.
     """
+    if path is not None and is_pattern(path) and options.train is None:
+        return _matching(path)
     if path is not None and not path.exists():
         raise DataError(f"{path}: no such file or folder")
     if options.train is not None:
@@ -89,6 +104,21 @@ def located_parts(
     if path.is_dir():
         return in_folder(path)
     return Files(set_name(path), str(path), ((path, None),))
+
+
+def _matching(pattern: Path) -> Files:
+    """The files that match a pattern: a given split if all have names of parts, else one table."""
+    files, base = matching_files(pattern), base_of(pattern)
+    parts = part_files(base, files)
+    if len(parts) == len(files):
+        return Files(set_name(base), str(pattern), parts)
+    return joined_files(Files(set_name(base), str(pattern), ()), files)
+
+
+def joined_files(files: Files, paths: Sequence[Path]) -> Files:
+    """The files with these as one table."""
+    notes = (*files.notes, joined_note(paths)) if len(paths) > 1 else files.notes
+    return replace(files, parts=tuple((path, None) for path in paths), notes=notes)
 
 
 def refuse_options(what: str, options: DataOptions, keys: tuple[str, ...]) -> None:
@@ -123,9 +153,11 @@ def named_files(options: DataOptions, folder: Path | None) -> Files:
 
 
 def _folder(folder: Path, options: InteractionOptions) -> Files:
-    named = [p for p in data_files(folder) if "names" not in _words(p)]
+    named = [p for p in data_files(folder) if "names" not in words(p)]
     candidates = [p for p in named if not is_graph(p)] or named
     base = Files(set_name(folder), str(folder), ())
+    if found := numbered_with_rows(candidates) or ([] if named else partitioned_files(folder)):
+        return joined_files(base, found)
     if parts := part_files(folder, candidates):
         return replace(base, parts=parts, notes=unused_note(named, parts))
     if atomic := [p for p in candidates if p.suffix == ".inter"]:
@@ -143,7 +175,7 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
     if len(readable) == 1:
         note = f"read {readable[0].name}, the only file of {folder.name} that holds events"
         return replace(base, parts=((readable[0], None),), notes=(note,))
-    kept_back = [p for p in readable if {_PART_WORDS.get(w) for w in _words(p)} & {VALID, TEST}]
+    kept_back = [p for p in readable if {_PART_WORDS.get(w) for w in words(p)} & {VALID, TEST}]
     if len(kept_back) == 1:
         name = kept_back[0].name
         raise DataError(
@@ -157,28 +189,6 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
     raise DataError(
         f"{folder}: {what}: {listed}. Name one file, or data.train, data.valid and data.test"
     )
-
-
-def ending(path: Path) -> str:
-    """The file extension, without that of the compression."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
-
-
-def stem(path: Path) -> str:
-    """The name of a file without its extension and that of the compression."""
-    return Path(path.name.removesuffix(".gz")).stem
-
-
-def _plain(name: str) -> str:
-    """The name of a data file without the extensions of data files."""
-    name = name.removesuffix(".gz")
-    for known in ENDINGS:
-        name = name.removesuffix(known)
-    return name
-
-
-def _words(path: Path) -> list[str]:
-    return re.split(r"[^a-z0-9]+", _plain(path.name.lower()))
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -198,7 +208,7 @@ def is_features(path: Path) -> bool:
 
 def is_graph(path: Path) -> bool:
     """Whether a file has the name of a knowledge graph, or of its links: ``facts.csv``."""
-    return bool(_GRAPH_WORDS & set(_words(path)))
+    return bool(_GRAPH_WORDS & set(words(path)))
 
 
 def unused_note(
@@ -212,38 +222,39 @@ def unused_note(
 def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
     """The files of a given split: one train file, with a valid or a test file.
 
-    Of several files for a part, ``train``, ``valid`` or ``test`` without further words is taken.
+    Of several files for a part, ``train``, ``valid`` or ``test`` without further words is taken,
+    or all if they are numbered: ``train-00000-of-00002.parquet``.
     """
     found: dict[int, list[Path]] = {TRAIN: [], VALID: [], TEST: []}
     for path in files:
-        parts = {_PART_WORDS[word] for word in _words(path) if word in _PART_WORDS}
+        parts = {_PART_WORDS[word] for word in words(path) if word in _PART_WORDS}
         if len(parts) == 1:
             found[parts.pop()].append(path)
     if not found[TRAIN] or not (found[VALID] or found[TEST]):
         return ()
     found = {
-        part: [p for p in paths if len(_words(p)) == 1] or paths for part, paths in found.items()
+        part: [p for p in paths if len(words(p)) == 1] or paths for part, paths in found.items()
     }
     for paths in found.values():
-        if len(paths) > 1:
+        if len(paths) > 1 and not are_numbered(paths):
             both = ", ".join(path.name for path in paths)
             raise DataError(
                 f"{folder}: more than one file for one part: {both}. "
                 "Name data.train, data.valid and data.test"
             )
-    return tuple((paths[0], part) for part, paths in found.items() if paths)
+    return tuple((path, part) for part, paths in found.items() for path in paths)
 
 
 def _with_times(files: list[Path]) -> tuple[Path, Path] | None:
     """A file of sequences and its times: two names that differ only in the word item or time."""
     if len(files) != 2:
         return None
-    timed = [p for p in files if _TIME_WORDS & set(_words(p))]
+    timed = [p for p in files if _TIME_WORDS & set(words(p))]
     if len(timed) != 1:
         return None
     items = files[1 - files.index(timed[0])]
-    rest = [w for w in _words(items) if w not in _ITEM_WORDS]
-    same = rest == [w for w in _words(timed[0]) if w not in _TIME_WORDS]
+    rest = [w for w in words(items) if w not in _ITEM_WORDS]
+    same = rest == [w for w in words(timed[0]) if w not in _TIME_WORDS]
     return (items, timed[0]) if same else None
 
 

@@ -18,6 +18,7 @@ that the loss needs, so that their gradient is added in place and not as a table
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -77,7 +78,7 @@ def mix(
         F.leaky_relu(_linear(_input(kind, own, neighbors), weight, bias), slope)
         for kind, (weight, bias) in zip(_INPUTS[aggregator], matrices, strict=True)
     ]
-    return dropout(torch.stack(parts).sum(0), probability, training=True)
+    return dropout(reduce(torch.add, parts), probability, training=True)
 
 
 def _input(kind: str, own: Tensor, neighbors: Tensor) -> Tensor:
@@ -149,8 +150,8 @@ class _Aggregate(torch.autograd.Function):
         parts, rest = rest[: len(kinds)], rest[len(kinds) :]
         masks, matrices = rest[: ctx.masks], rest[ctx.masks :]
         low_matrices = [matrix.to(ctx.dtype) for matrix in matrices]
-        grads = [sums.new_zeros(m.shape, dtype=accumulation_dtype(sums)) for m in matrices]
-        grad_own = torch.empty_like(sums)
+        of_chunks: list[list[Tensor]] = []
+        grad_own, full = torch.empty_like(sums), accumulation_dtype(sums)
         # the last row is zero, for nodes whose layer is not needed
         below = 0 if rows is None else 1
         grad_sums = sums.new_empty(len(sums) + below, sums.shape[1])
@@ -160,13 +161,15 @@ class _Aggregate(torch.autograd.Function):
             neighbors, grad = sums[part], grad_out[part].to(ctx.dtype)
             if masks:
                 grad = grad * mask_of(masks[chunk], grad.shape, ctx.probability, ctx.dtype)
+            mine: list[Tensor] = []
+            of_chunks.append(mine)
             to_own, to_sums = grad_own[part], grad_sums[: len(sums)][part]
             for number, kind in enumerate(kinds):
                 # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
                 g = padded_rows(g)
-                grads[2 * number] += g.T @ padded_rows(_input(kind, own, neighbors))
-                grads[2 * number + 1] += g.sum(0, dtype=accumulation_dtype(g))
+                product_of = g.T @ padded_rows(_input(kind, own, neighbors))
+                mine += [product_of.to(full), g.sum(0, dtype=full)]
                 if kind == "sum":
                     if len(g) == len(own):
                         torch.mm(g, low_matrices[2 * number], out=to_own)
@@ -191,10 +194,11 @@ class _Aggregate(torch.autograd.Function):
         else:
             grad_x.index_add_(0, rows, grad_own.to(ctx.kind))
         grad_x.index_add_(0, picked, grad_picked.to(ctx.kind))
+        grads = (reduce(torch.add, parts) for parts in zip(*of_chunks, strict=True))
         found = (g.to(m.dtype) for g, m in zip(grads, matrices, strict=True))
         return None, None, None, None, None, None, grad_x, None, None, *found
 
 
 def _chunks(x: Tensor) -> list[slice]:
     step = _ROWS_CPU if x.device.type == "cpu" else max(1, len(x))
-    return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+    return [slice(start, min(start + step, len(x))) for start in range(0, max(1, len(x)), step)]

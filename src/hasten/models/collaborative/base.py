@@ -14,6 +14,7 @@ from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.data_size import STOPPING, DataSize, stopping
 from hasten.models.interface import Model
+from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase
 from hasten.ops.ranking.scorer import Scorer
@@ -37,6 +38,13 @@ class CollaborativeModel(InnerProductPairs, Model):
     sample = "library"
     defaults = {**PAIR_DEFAULTS, "lr": 1e-3, "batch_size": 2048}
     defaults_from_data: ClassVar[tuple[str, ...]] = (*STOPPING, "model.sampling")
+    search: ClassVar[SearchSpace] = {
+        "training.lr": Range(5e-4, 2e-2, log=True),
+        "training.batch_size": Choice(1024, 2048, 4096),
+        "model.width": Choice(32, 64, 128),
+        "model.l2": Range(1e-6, 1e-2, log=True),
+        "model.sampling": Choice("users", "interactions"),
+    }
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
@@ -88,16 +96,12 @@ class NodeVectorModel(CollaborativeModel):
         """The node of the first user; the items are the first nodes."""
         return self.sizes.items
 
-    def pair_nodes(self, pairs: Pairs) -> Tensor:
-        """int64 [3B]: the nodes of the users, of the positives and of the negatives."""
-        return torch.cat([pairs.user + self.first_user, pairs.positive, pairs.negative])
-
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         return self.take(encoded[0], encoded[-1], pairs)
 
     def take(self, table: Tensor, nodes: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """[B, D] of users, positives and negatives, from the rows [S, D] of nodes [S]."""
-        index = torch.searchsorted(nodes, self.pair_nodes(pairs).to(nodes.device))
+        index = torch.searchsorted(nodes, self.pair_nodes(pairs))
         user, positive, negative = table.index_select(0, index).chunk(3)
         return user, positive, negative
 

@@ -5,6 +5,7 @@ The score is ``u · i``. KGAT can start from its embeddings.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from hasten.config import ModelOptions
 from hasten.models.collaborative.base import CollaborativeModel
 from hasten.models.interface import Sizes
+from hasten.models.rows import Rows
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs, Sampling
@@ -48,10 +50,13 @@ class BPRMF(CollaborativeModel):
         self.users: Table = EmbeddingTable(sizes.users, options.width)
         self.items: Table = EmbeddingTable(sizes.items, options.width)
 
+    def rows_of(self) -> Mapping[str, Rows]:
+        return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}
+
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        items = torch.cat([pairs.positive, pairs.negative]).to(self.device, non_blocking=True)
+        items = self.pair_nodes(pairs)[len(pairs.user) :]
         positive, negative = self.items.rows(items).chunk(2)
-        return self.users.rows(pairs.user.to(self.device, non_blocking=True)), positive, negative
+        return self.users.rows(pairs.user), positive, negative
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """``u · i`` for all items."""

@@ -20,6 +20,7 @@ these and their neighbors, with the same result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, cast
 
@@ -37,17 +38,21 @@ from hasten.models.collaborative.relation_attention import RelationEdges, relati
 from hasten.models.collaborative.segment_softmax import segment_softmax
 from hasten.models.collaborative.translation_loss import translation_loss
 from hasten.models.interface import Sizes
+from hasten.models.rows import Rows
+from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
+from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
-from hasten.ops.graph.spmm_rows import spmm_rows, with_neighbors
+from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows, with_neighbors
 from hasten.ops.random import seed_device
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.transfer import to_device
 
 #: share of the nodes above which all nodes are computed: selecting them costs more than it saves
 _MOST = 0.8
@@ -100,6 +105,14 @@ class Layer(nn.Module):
         return [(linear.weight, linear.bias) for linear in self._linears]
 
 
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Nodes whose vectors are wanted. needed: int64, those that the last layer reads; None: all."""
+
+    nodes: RowPositions
+    needed: Tensor | None
+
+
 class KGAT(NodeVectorModel):
     """The model. :meth:`phases` builds the graph from the data."""
 
@@ -109,6 +122,12 @@ class KGAT(NodeVectorModel):
     Options = KGATOptions
     defaults = {**NodeVectorModel.defaults, "lr": 2e-3}
     supports = Supports(recompute=True)
+    search = {
+        **NodeVectorModel.search,
+        "model.layers": Choice("64", "64,32"),
+        "model.dropout": Range(0.0, 0.4),
+        "model.kg_l2": Range(1e-6, 1e-2, log=True),
+    }
 
     options: KGATOptions
 
@@ -125,6 +144,11 @@ class KGAT(NodeVectorModel):
             Layer(width, out, options.aggregator) for width, out in pairwise(widths)
         )
         self.graph: SparseGraph | None = None
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        kinds = Rows.of(2, "relations", "relations")
+        nodes = Rows.of("entities", "users")
+        return {"nodes.weight": nodes, "relations.weight": kinds, "projections": kinds}
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """Pairs, then translation. Builds the graph."""
@@ -195,34 +219,43 @@ class KGAT(NodeVectorModel):
     def translation(
         self, rows: Tensor, index: Tensor, batch: TranslationBatch
     ) -> tuple[Tensor, Tensor]:
-        relation = self.relations.rows(batch.relation.to(rows.device))
+        relation = self.relations.rows(batch.relation)
         return translation_loss(rows, index, relation, self.projections, batch.sizes)
 
     @property
     def first_user(self) -> int:
         return self.sizes.entities
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+    def pair_inputs(self, pairs: Pairs) -> Wanted:
+        return self._wanted(torch.unique(self.pair_nodes(pairs)))
+
+    def encode_pairs(self, inputs: Wanted, seed: int) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
-        wanted = torch.unique(self.pair_nodes(pairs))
         seed_device(self.device, seed)
-        vectors = self.propagate(wanted)
-        return vectors, wanted.to(vectors.device)
+        return self._propagate(inputs), inputs.nodes.rows
 
     def propagate(self, wanted: Tensor) -> Tensor:
         """[S, D + D1 + ...] vectors of the wanted nodes (int64 [S] on the host, distinct)."""
+        return self._propagate(to_device(self._wanted(wanted), self.device))
+
+    def _propagate(self, wanted: Wanted) -> Tensor:
         x = self.nodes.block(0, len(self.nodes))
         found: list[Tensor] = []
-        needed = self._needed(wanted)
         for left in reversed(range(len(self.layers))):
             layer = cast(Layer, self.layers[~left])
             # the layer before the last computes the nodes that the last one reads
-            rows = needed if left <= 1 else None
+            rows = wanted.needed if left <= 1 else None
             function = self._last if left == 0 else self._layer
-            own, x = self.checkpointed(function, layer, x, wanted, rows)
+            own, x = self.checkpointed(function, layer, x, wanted.nodes, rows)
             found.append(own)
         first, *rest = (upcast(rows) for rows in (*found, x))
-        return torch.cat([first, *map(F.normalize, rest)], dim=1)
+        unit = F.normalize if first.device.type == "cpu" else lambda x: normalized_rows([x])
+        return torch.cat([first, *map(unit, rest)], dim=1)
+
+    def _wanted(self, nodes: Tensor) -> Wanted:
+        """What :meth:`propagate` needs of these nodes, on the host."""
+        assert self.graph is not None
+        return Wanted(RowPositions.of(self.graph, nodes), self._needed(nodes))
 
     def _needed(self, wanted: Tensor) -> Tensor | None:
         """The nodes that the last layer reads; None: all, or nearly all."""
@@ -233,23 +266,20 @@ class KGAT(NodeVectorModel):
         return None if len(found) > _MOST * len(self.nodes) else found
 
     def _layer(
-        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+        self, layer: Layer, x: Tensor, wanted: RowPositions, needed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The wanted rows of x, and a layer for the needed nodes; None: all."""
         assert self.graph is not None
-        picked = wanted.to(x.device)
-        rows = None if needed is None else needed.to(x.device)
         return aggregate(
-            self.graph, self.weights, x, picked, layer.matrices, *self._mixing, rows=rows
+            self.graph, self.weights, x, wanted.rows, layer.matrices, *self._mixing, rows=needed
         )
 
     def _last(
-        self, layer: Layer, x: Tensor, wanted: Tensor, needed: Tensor | None
+        self, layer: Layer, x: Tensor, wanted: RowPositions, needed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The wanted rows of x, and a layer for these nodes. x: the rows of the needed nodes."""
         assert self.graph is not None
-        among = None if needed is None else needed.to(x.device)
-        own, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=among)
+        own, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=needed)
         return own, mix(own, neighbors, layer.matrices, *self._mixing)
 
     @property

@@ -9,23 +9,30 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from hasten.config import ModelOptions, TrainingOptions
+from hasten.config import ModelOptions, RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.collaborative.base import NodeVectorModel
+from hasten.models.data_size import DataSize
 from hasten.models.interface import Sizes
+from hasten.models.rows import Rows
+from hasten.models.search_space import Choice
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.spmm_rows import spmm_rows
+from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.transfer import to_device
+
+#: steps of an epoch, above which the default batch is doubled
+MOST_STEPS = 1000
 
 
 class LightGCNOptions(ModelOptions):
@@ -47,13 +54,29 @@ class LightGCN(NodeVectorModel):
     summary = "graph convolution: the mean of propagated embeddings (He et al. 2020)"
     Options = LightGCNOptions
     defaults = {**NodeVectorModel.defaults, "lr": 5e-3}
+    defaults_from_data = (*NodeVectorModel.defaults_from_data, "training.batch_size")
+    search = {**NodeVectorModel.search, "model.layers": Choice(1, 2, 3, 4)}
 
     options: LightGCNOptions
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """Larger batches of a large graph, since each step propagates through all of it."""
+        batch_size = config.training.batch_size
+        if not config.gives("training.batch_size"):
+            while batch_size * MOST_STEPS < size.interactions:
+                batch_size *= 2
+        training = config.training.model_copy(update={"batch_size": batch_size})
+        found = super().defaults_for(size, config.model_copy(update={"training": training}))
+        return {**found, "training.batch_size": batch_size}
 
     def __init__(self, options: LightGCNOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.nodes = EmbeddingTable(sizes.items + sizes.users, options.width)
         self.graph: Weighted | None = None
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        return {"nodes.weight": Rows.of("items", "users")}
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         pairs = CSR.of(dataset.histories(TRAIN)).distinct()
@@ -61,28 +84,36 @@ class LightGCN(NodeVectorModel):
         self.graph = whole.to(self.nodes.weight)
         return super().phases(dataset, training)
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+    def pair_inputs(self, pairs: Pairs) -> RowPositions:
+        """The distinct nodes of a batch."""
+        return self._positions(torch.unique(self.pair_nodes(pairs)))
+
+    def encode_pairs(self, inputs: RowPositions, seed: int) -> Encoded:
         """For the distinct nodes of a batch: vectors and layer 0 [S, D], nodes [S], ascending."""
-        wanted = torch.unique(self.pair_nodes(pairs))
-        own, mean = self._propagate(wanted)
-        return mean, own, wanted.to(own.device)
+        own, mean = self._propagate(inputs)
+        return mean, own, inputs.rows
 
     def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """Layer 0 of the users, positives and negatives, [B, D] each."""
         _, layer_0, nodes = encoded
         return self.take(layer_0, nodes, pairs)
 
-    def _propagate(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """[S, D] layer 0 and the mean of all layers of these nodes (int64 [S] on the host)."""
+    def _positions(self, wanted: Tensor) -> RowPositions:
         assert self.graph is not None
-        x, rows = self.nodes.block(0, len(self.nodes)), wanted.to(self.nodes.weight.device)
+        return RowPositions.of(self.graph.graph, wanted)
+
+    def _propagate(self, wanted: RowPositions) -> tuple[Tensor, Tensor]:
+        """[S, D] layer 0 and the mean of all layers of these nodes."""
+        assert self.graph is not None
+        x = self.nodes.block(0, len(self.nodes))
         layers: list[Tensor] = []
         for _ in range(self.options.layers - 1):
-            layers.append(x.index_select(0, rows))
+            layers.append(x.index_select(0, wanted.rows))
             x = self.graph @ x
         # the rows of the last two layers: the last one is computed only for these nodes
         layers += spmm_rows(self.graph.graph, self.graph.weights, x, wanted)
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 
     def all_vectors(self) -> Tensor:
-        return self._propagate(torch.arange(len(self.nodes)))[1]
+        wanted = self._positions(torch.arange(len(self.nodes)))
+        return self._propagate(to_device(wanted, self.device))[1]

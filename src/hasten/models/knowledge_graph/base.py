@@ -22,7 +22,7 @@ s / N (Szegedy et al. 2016): the loss grows by s times the score of the answer a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -34,6 +34,7 @@ from torch.nn.functional import softplus
 from hasten.config import ModelOptions, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
+from hasten.models.rows import Rows
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.objectives.completion import (
@@ -45,9 +46,11 @@ from hasten.objectives.completion import (
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
-from hasten.ops.losses.one_to_many_loss import one_to_many_loss
+from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
+from hasten.ops.losses.one_to_many_loss import one_to_many_of_pairs
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, Table
+from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, PairScorer, TripleQueries
 
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
@@ -116,6 +119,10 @@ class TripleModel(Model):
         self.entities: Table = EmbeddingTable(sizes.entities, options.width)
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
 
+    def rows_of(self) -> Mapping[str, Rows]:
+        both = Rows.of("relations", "relations")
+        return {"entities.weight": Rows.of("entities"), "relations.weight": both}
+
     @abstractmethod
     def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
         """[B, K] float32 scores of int64 [B, K] answers to the queries (entity, relation, ?).
@@ -133,7 +140,7 @@ class TripleModel(Model):
         options = self.options
         examples: KvsAllExamples | TripleExamples
         if options.loss in ("1-n", "1-n-softmax"):
-            examples = KvsAllExamples(dataset)
+            examples = KvsAllExamples(dataset, softmax=options.loss == "1-n-softmax")
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = TripleExamples(dataset, sampled)
@@ -170,8 +177,8 @@ class TripleModel(Model):
         return PairScorer(self.scores, *self._ids(queries))
 
     def _ids(self, queries: TripleQueries) -> tuple[Tensor, Tensor]:
-        entity, relation = torch.from_numpy(queries.entity), torch.from_numpy(queries.relation)
-        return entity.to(self.device), relation.to(self.device)
+        ids = torch.from_numpy(queries.entity), torch.from_numpy(queries.relation)
+        return to_device(ids, self.device)
 
 
 class FactorizedTripleModel(TripleModel):
@@ -183,6 +190,9 @@ class FactorizedTripleModel(TripleModel):
     def __init__(self, options: FactorizedTripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.bias = nn.Parameter(torch.zeros(sizes.entities))
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        return {**super().rows_of(), "bias": Rows.of("entities")}
 
     @property
     def loss_of_scores(self) -> bool:
@@ -216,23 +226,17 @@ class FactorizedTripleModel(TripleModel):
         if self.options.loss == "1-n":
             assert batch.answer_query is not None
             assert batch.answer is not None
-            return one_to_many_loss(
-                q_BD,
-                [table],
-                batch.answer_query,
-                batch.answer,
-                self.bias,
-                smoothing=smoothing,
-                scale=batch.scale,
-            )
+            pairs = batch.answers
+            if not isinstance(pairs, LabelPairs):
+                pairs = LabelPairs.build(batch.answer_query, batch.answer)
+            return one_to_many_of_pairs(q_BD, [table], pairs, self.bias, smoothing, batch.scale)
         query, answer = batch.answer_query, batch.target if batch.answer is None else batch.answer
         assert answer is not None
-        answer = answer.to(q_BD.device)
-        loss = catalogue_cross_entropy(q_BD, [table], answer, self.bias, query_of_target=query)
+        targets = batch.answers if isinstance(batch.answers, CatalogueTargets) else answer
+        loss = catalogue_cross_entropy(q_BD, [table], targets, self.bias, query_of_target=query)
         if smoothing:
             above_mean = self.entities.rows(answer) - table.mean(0)
-            of = None if query is None else query.to(q_BD.device)
-            products = above_mean * (q_BD if of is None else q_BD.index_select(0, of))
+            products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
             biases = self.bias[answer] - self.bias.mean()
             loss = loss + smoothing * (products.sum() + biases.sum())
         return loss
@@ -249,7 +253,7 @@ class FactorizedTripleModel(TripleModel):
         labels = torch.zeros_like(scores)
         assert batch.answer_query is not None
         assert batch.answer is not None
-        labels[batch.answer_query.to(scores.device), batch.answer.to(scores.device)] = 1
+        labels[batch.answer_query, batch.answer] = 1
         if self.options.loss == "1-n-softmax":
             spread = smoothing * labels.sum(1, keepdim=True) / len(self.entities)
             return -(((1 - smoothing) * labels + spread) * F.log_softmax(scores, 1)).sum(1)

@@ -32,6 +32,7 @@ from hasten.models.knowledge_graph.base import (
     Loss,
     Rate,
 )
+from hasten.models.search_space import Choice, Range
 from hasten.objectives.completion import CompletionMicroBatch
 from hasten.ops.dense.dropout import dropout
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
@@ -54,6 +55,14 @@ class BilinearModel(FactorizedTripleModel):
     """``q(h, r) = compose(e_h, e_r)``, then dropout. A subclass defines :meth:`compose`."""
 
     defaults = {"lr": 1e-3, "batch_size": 512, "schedule": "cosine", "evaluation.metrics": METRICS}
+    search = {
+        "training.lr": Range(5e-4, 2e-2, log=True),
+        "training.batch_size": Choice(128, 256, 512, 1024),
+        "model.width": Choice(100, 200, 400),
+        "model.loss": Choice("1-n", "1-n-softmax", "1vsall"),
+        "model.dropout": Range(0.0, 0.7),
+        "model.n3": Range(1e-6, 1e-1, log=True),
+    }
     defaults_from_data = (
         *LENGTH,
         "training.lr",
@@ -145,6 +154,5 @@ class BilinearModel(FactorizedTripleModel):
         each = self.options.relation_weight * F.cross_entropy(scores, relation, reduction="none")
         each = each + self.options.n3 * torch.stack([self.cubes(row) for row in rows]).sum(0)
         if batch.answer_query is not None:
-            query = batch.answer_query.to(each.device)
-            each = torch.zeros_like(losses).index_add(0, query, each)
+            each = torch.zeros_like(losses).index_add(0, batch.answer_query, each)
         return losses + each

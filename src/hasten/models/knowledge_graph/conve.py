@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import count
-from typing import Any, Literal
+from itertools import groupby
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
@@ -34,10 +34,9 @@ from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
     METRICS,
     FactorizedTripleModel,
-    FactorizedTripleOptions,
-    Rate,
 )
 from hasten.models.knowledge_graph.batch_norm_groups import check_groups, group_sizes
+from hasten.models.knowledge_graph.conve_options import ConvEOptions, image_shape
 from hasten.models.knowledge_graph.linear_of_relu import ImageGroup, linear_of_relu
 from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
@@ -45,61 +44,14 @@ from hasten.models.knowledge_graph.patch_convolution import (
     patches_of,
     tap_moments,
 )
+from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.dense.dropout import dropout
-from hasten.ops.dense.group_moments import GroupMoments, normalize
+from hasten.ops.dense.group_moments import GroupMoments, batch_norm, normalize
 from hasten.ops.dtypes import autocast_dtype, upcast
 
 EPS = 1e-5
-#: the search for H and W would take too long above this width, which no memory holds anyway
-MAX_WIDTH = 2**40
-
-
-class ConvEOptions(FactorizedTripleOptions):
-    """Options of ConvE. The defaults are the paper's."""
-
-    name: Literal["conve"] = "conve"
-    width: int = Field(200, ge=1, description="embedding dimension D")
-    channels: int = Field(32, ge=1, description="number C of convolution filters")
-    kernel: int = Field(3, ge=1, description="filters are k by k")
-    input_dropout: Rate = Field(0.2, description="dropout rate of the image")
-    feature_dropout: Rate = Field(0.2, description="dropout rate of whole channels")
-    hidden_dropout: Rate = Field(0.3, description="dropout rate of the hidden vector")
-    group: int = Field(
-        128, ge=2, description="queries that share BatchNorm statistics (ghost batch norm)"
-    )
-
-    @model_validator(mode="after")
-    def _has_a_shape(self) -> ConvEOptions:
-        image_shape(self.width, self.kernel)
-        return self
-
-
-def image_shape(width: int, kernel: int = 3) -> tuple[int, int]:
-    """H and W with H·W = width and H ≥ W ≥ kernel, as square as possible: 200 is 20×10.
-
-    Raises:
-        ValueError: there are none (names the nearest widths that have one), or it is too large.
-    """
-    if width > MAX_WIDTH:
-        raise ValueError(f"width {width}: one embedding needs {4 * width / 1e9:,.0f} GB of memory")
-
-    def find(number: int) -> tuple[int, int] | None:
-        columns = range(math.isqrt(number), kernel - 1, -1)
-        return next(((number // c, c) for c in columns if number % c == 0), None)
-
-    found = find(width)
-    if found is not None:
-        return found
-    least = kernel**2
-    below = next((n for n in range(width - 1, least - 1, -1) if find(n)), None)
-    above = next(n for n in count(max(width + 1, least)) if find(n))
-    near = f"{above}" if below is None else f"{below} or {above}"
-    raise ValueError(
-        f"width {width} is no product H W with both at least {kernel} (the kernel); the nearest "
-        f"widths that are: {near}"
-    )
 
 
 class ConvE(FactorizedTripleModel):
@@ -109,6 +61,14 @@ class ConvE(FactorizedTripleModel):
     summary = "2-D convolutions over knowledge graphs (Dettmers et al. 2018)"
     Options = ConvEOptions
     supports = Supports(recompute=True, compile=True)
+    search = {
+        "training.lr": Range(5e-4, 1e-2, log=True),
+        "training.batch_size": Choice(64, 128, 256, 512),
+        "model.width": Choice(100, 200, 400),
+        "model.input_dropout": Range(0.0, 0.5),
+        "model.feature_dropout": Range(0.0, 0.5),
+        "model.hidden_dropout": Range(0.0, 0.5),
+    }
     defaults = {
         "lr": 3e-3,
         "batch_size": 128,
@@ -144,7 +104,7 @@ class ConvE(FactorizedTripleModel):
     def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.group = options.group
-        self.height, self.columns = image_shape(options.width, options.kernel)
+        self.height, self.columns = image_shape(options.width, options.kernel, options.height)
         kernel, channels = options.kernel, options.channels
         self.places = (2 * self.height - kernel + 1) * (self.columns - kernel + 1)
         self.filters = nn.Parameter(torch.empty(channels, kernel**2))
@@ -157,8 +117,11 @@ class ConvE(FactorizedTripleModel):
         self.image_moments = GroupMoments(1)
         self.feature_moments = GroupMoments(channels)
         self.hidden_moments = GroupMoments(options.width)
-        #: _encode, or its compiled form
+        #: _encode and _encode_together, or their compiled forms
         self.encode: Callable[[Tensor, Tensor, list[int]], tuple[Tensor, ...]] = self._encode
+        self.encode_together: Callable[[Tensor, Tensor, int], tuple[Tensor, ...]] = (
+            self._encode_together
+        )
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """One phase, see :meth:`TripleModel.phases`.
@@ -175,27 +138,87 @@ class ConvE(FactorizedTripleModel):
         if not self.training:
             return self._infer(entity_BD, relation)
         sizes = group_sizes(len(relation), self.group)
+        if entity_BD.device.type != "cpu":
+            return self._vectors_of_equal_groups(entity_BD, relation, sizes)
         vectors, *stats = self.encode(entity_BD, relation, sizes)
         stats_of_groups = zip(sizes, *(each.detach() for each in stats), strict=True)
         for size, image_stats, feature_stats, hidden_stats in stats_of_groups:
             self._add_moments(size, image_stats, feature_stats, hidden_stats)
         return vectors
 
-    def _add_moments(
-        self, count: int, image_stats: Tensor, feature_stats: Tensor, hidden_stats: Tensor
-    ) -> None:
+    def _add_moments(self, count: int, *stats: Tensor) -> None:
         """Add the moments of a group: mean and variance, stacked [2, channels]."""
-        cells = count * 2 * self.height * self.columns
-        for moments, stats, value_count in (
-            (self.image_moments, image_stats, cells),
-            (self.feature_moments, feature_stats, count * self.places),
-            (self.hidden_moments, hidden_stats, count),
+        for (moments, value_count), (mean, variance) in zip(
+            self._counted_moments(count), stats, strict=True
         ):
-            moments.add(stats[0], stats[1], value_count)
+            moments.add(mean, variance, value_count)
+
+    def _counted_moments(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
+        """The three batch norms, and the values per channel that each has for a group."""
+        cells = count * 2 * self.height * self.columns
+        return (
+            (self.image_moments, cells),
+            (self.feature_moments, count * self.places),
+            (self.hidden_moments, count),
+        )
+
+    def _vectors_of_equal_groups(
+        self, entity_BD: Tensor, relation: Tensor, sizes: list[int]
+    ) -> Tensor:
+        """The vectors in training on a GPU: groups of the same size are encoded together."""
+        runs = [(size, len(list(equal))) for size, equal in groupby(sizes)]
+        rows = [size * groups for size, groups in runs]
+        parts = zip(runs, torch.split(entity_BD, rows), torch.split(relation, rows), strict=True)
+        found = []
+        for (size, groups), entities, relations in parts:
+            vectors, *stats = self.encode_together(entities, relations, groups)
+            found.append(vectors)
+            for (moments, count), each in zip(self._counted_moments(size), stats, strict=True):
+                moments.add_equal_groups(each, count)
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _encode_together(
+        self, entity_BD: Tensor, relation: Tensor, groups: int
+    ) -> tuple[Tensor, ...]:
+        """The vectors of equal groups, and their moments [2, G·channels], by PyTorch's layers.
+
+        A GPU takes longer to launch the many small operations of :meth:`_encode` than to compute
+        the features, which are kept here. Queries are in the order [b, G]: the channels of batch
+        norm are those of all groups.
+        """
+        options, size = self.options, len(relation) // groups
+        shape = (groups, size, self.height, self.columns)
+        above_below = (entity_BD, self.relations.rows(relation))
+        image = torch.cat([part.view(shape).transpose(0, 1) for part in above_below], dim=2)
+        image, image_stats = batch_norm(image, EPS)
+        image = dropout(image, options.input_dropout, True).flatten(0, 1)[:, None]
+        keep = None
+        if options.feature_dropout:
+            keep = image.new_ones(len(image), options.channels, 1, 1)
+            keep = dropout(keep, options.feature_dropout, True)
+        features, feature_stats = self.checkpointed(self._convolved, image, keep, groups)
+        hidden = upcast(F.linear(features, self.hidden.weight))
+        hidden = dropout(hidden, options.hidden_dropout, True).view(size, -1)
+        gain, shift = (_repeated(each, groups) for each in (self.hidden_gain, self.hidden_shift))
+        hidden, hidden_stats = batch_norm(hidden, EPS, gain, shift)
+        vectors = torch.relu(hidden).view(size, groups, -1).transpose(0, 1)
+        return vectors.reshape(len(relation), -1), image_stats, feature_stats, hidden_stats
+
+    def _convolved(self, image: Tensor, keep: Tensor | None, groups: int) -> tuple[Tensor, Tensor]:
+        """[B, C·P] features of images [B, 1, 2H, W] in the order [b, G]; moments of batch norm."""
+        kernel = self.options.kernel
+        features = F.conv2d(image, self.filters.view(-1, 1, kernel, kernel))
+        gain, shift = (_repeated(each, groups) for each in (self.feature_gain, self.feature_shift))
+        of_groups = features.view(len(image) // groups, -1, *features.shape[2:])
+        normal, stats = batch_norm(of_groups, EPS, gain, shift)
+        features = torch.relu(normal).view_as(features)
+        if keep is not None:
+            features = features * keep.to(features.dtype)
+        return features.flatten(1), stats
 
     def image(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, 2H, W] the head above the relation."""
-        shape = (len(relation), self.height, self.columns)
+        shape = (-1, self.height, self.columns)
         below = self.relations.rows(relation)
         return torch.cat([entity_BD.view(shape), below.view(shape)], dim=1)
 
@@ -255,5 +278,10 @@ class ConvE(FactorizedTripleModel):
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile the encoder of a batch."""
-        self.encode = wrap(self._encode)
+        self.encode, self.encode_together = wrap(self._encode), wrap(self._encode_together)
         return True
+
+
+def _repeated(values: Tensor, groups: int) -> Tensor:
+    """[G·C]: the values [C] of the channels of one group, for each group."""
+    return values.expand(groups, -1).reshape(-1)

@@ -11,6 +11,7 @@ Shapes: B queries, K candidates, D = 2 C numbers of an entity.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -21,6 +22,8 @@ from torch.nn.functional import softplus
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import METRICS, TripleModel, TripleOptions
 from hasten.models.knowledge_graph.complex import even_width
+from hasten.models.rows import Rows
+from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
@@ -51,6 +54,14 @@ class RotatE(TripleModel):
     summary = "rotations in the complex plane (Sun et al. 2019)"
     Options = RotatEOptions
     supports = Supports(precision=False)
+    search = {
+        "training.lr": Range(5e-4, 1e-2, log=True),
+        "training.batch_size": Choice(128, 256, 512),
+        "model.width": Choice(100, 200, 400),
+        "model.negatives": Choice(64, 128, 256),
+        "model.margin": Range(3.0, 12.0),
+        "model.temperature": Range(0.5, 2.0),
+    }
     defaults = {"lr": 3e-3, "batch_size": 256, "evaluation.metrics": METRICS}
     options: RotatEOptions
 
@@ -61,6 +72,9 @@ class RotatE(TripleModel):
         nn.init.uniform_(self.entities.block(0, sizes.entities), -bound, bound)
         self.relations = EmbeddingTable(sizes.relations, options.width // 2)
         nn.init.uniform_(self.relations.weight, -math.pi, math.pi)
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        return {**super().rows_of(), "relations.weight": Rows.of("relations")}
 
     def rotated(self, entity: Tensor, relation: Tensor) -> Tensor:
         """[B, D] the entities rotated by relations, or back by reciprocals."""

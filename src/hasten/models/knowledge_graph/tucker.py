@@ -28,6 +28,7 @@ from hasten.models.knowledge_graph.base import (
     Rate,
 )
 from hasten.models.knowledge_graph.batch_norm_groups import check_groups, group_sizes
+from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.ops.dense.dropout import dropout
@@ -58,6 +59,14 @@ class TuckER(FactorizedTripleModel):
     summary = "Tucker decomposition with a shared core tensor (Balazevic et al. 2019)"
     Options = TuckEROptions
     supports = Supports()
+    search = {
+        "training.lr": Range(3e-4, 5e-3, log=True),
+        "training.batch_size": Choice(64, 128, 256),
+        "model.width": Choice(100, 200),
+        "model.input_dropout": Range(0.1, 0.5),
+        "model.relation_dropout": Range(0.1, 0.6),
+        "model.hidden_dropout": Range(0.1, 0.6),
+    }
     defaults = {"lr": 1e-3, "batch_size": 128, "evaluation.metrics": METRICS}
     options: TuckEROptions
 

@@ -1,4 +1,4 @@
-"""Base classes of models with weights from item to item, which score a user by the history."""
+"""Base classes of models with item-to-item weights, which score items by a user's history."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from hasten.memory import memory_bytes
 from hasten.models.interface import Sizes
 from hasten.models.linear.base import LinearModel, training_pairs
 from hasten.models.linear.cooccurrence import cooccurrence_blocks
+from hasten.models.search_space import Range
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import product
 from hasten.ops.ranking.scorer import Scorer
@@ -49,6 +50,7 @@ class EASE(LinearModel):
     name = "ease"
     summary = "linear autoencoder of items, in closed form"
     Options = EASEOptions
+    search = {"model.l2": Range(5.0, 5000.0, log=True)}
 
     #: [N, N] from items of a history (rows) to candidates
     weights: Tensor

@@ -20,6 +20,7 @@ from hasten.data.tables import Dataset
 from hasten.models.interface import Sizes
 from hasten.models.linear.base import LinearModel, training_pairs
 from hasten.models.linear.eigenvectors import leading_eigenvectors
+from hasten.models.search_space import Choice, Range
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.ranking.scorer import Scorer
@@ -45,6 +46,7 @@ class GFCF(LinearModel):
     name = "gfcf"
     summary = "graph filters of the interactions"
     Options = GFCFOptions
+    search = {"model.vectors": Choice(32, 64, 128, 256), "model.alpha": Range(0.0, 1.0)}
 
     #: the training items of each user: int64 [U + 1] and int32 [E]
     offsets: Tensor

@@ -22,6 +22,7 @@ from hasten.config import ModelOptions
 from hasten.data.tables import Dataset
 from hasten.models.linear.base import SparseItemModel, training_pairs
 from hasten.models.linear.cooccurrence import cooccurrence_blocks
+from hasten.models.search_space import Choice, Range
 from hasten.ops.graph.csr import CSR
 
 
@@ -48,6 +49,11 @@ class ItemKNN(SparseItemModel):
     name = "itemknn"
     summary = "most similar items by cosine"
     Options = ItemKNNOptions
+    search = {
+        "model.neighbors": Choice(20, 50, 100, 200, 400),
+        "model.shrinkage": Range(0.1, 1000.0, log=True),
+        "model.weighting": Choice("none", "idf", "length"),
+    }
 
     def fit(self, dataset: Dataset) -> None:
         """Compare all items, a block at a time; among equal similarities the lower index wins."""

@@ -22,6 +22,7 @@ from hasten.data.tables import Dataset
 from hasten.models.linear.base import SparseItemModel, training_pairs
 from hasten.models.linear.cooccurrence import cooccurrence_blocks, ranges
 from hasten.models.linear.elastic_net import nonnegative_elastic_nets
+from hasten.models.search_space import Range
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import product
 
@@ -50,6 +51,10 @@ class SLIM(SparseItemModel):
     name = "slim"
     summary = "sparse linear weights between items"
     Options = SLIMOptions
+    search = {
+        "model.l1": Range(0.05, 20.0, log=True),
+        "model.l2": Range(5.0, 2000.0, log=True),
+    }
 
     def fit(self, dataset: Dataset) -> None:
         """Solve the problems of all items."""

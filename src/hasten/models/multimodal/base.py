@@ -13,6 +13,7 @@ from hasten.data.tables import TRAIN, Dataset, Modality
 from hasten.models.collaborative.base import PAIR_DEFAULTS, NodeVectorModel
 from hasten.models.data_size import STOPPING, DataSize, stopping
 from hasten.models.multimodal.modal_data import Constants, features_of
+from hasten.models.rows import Rows
 from hasten.objectives.base import Phase
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.objectives.pairwise import Pairs
@@ -21,6 +22,13 @@ from hasten.objectives.pairwise import Pairs
 FEATURE_DEFAULTS: Mapping[str, Any] = {
     **PAIR_DEFAULTS,
     "batch_size": 2048,
+}
+#: what the rows of weights stand for, by the last word of their names
+_ROWS: Mapping[str, Rows] = {
+    "items": Rows.of("items"),
+    "users": Rows.of("users"),
+    "shares": Rows.of("users"),
+    "ids": Rows.of("items", "users"),
 }
 
 
@@ -39,6 +47,10 @@ class FeatureModel(NodeVectorModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """Early stopping."""
         return stopping(config, size, size.interactions)
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        last = {name: name.rpartition(".")[2] for name in self.state_dict()}
+        return {name: _ROWS[word] for name, word in last.items() if word in _ROWS}
 
     def read_features(self, dataset: Dataset, training: TrainingOptions) -> None:
         """Take the data of the phases, and drop what was built of an earlier dataset."""

@@ -30,6 +30,7 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, FeatureModel
 from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs
+from hasten.models.search_space import Choice, Range
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.multimodal import FeaturePhase
 from hasten.objectives.pairwise import Pairs
@@ -60,6 +61,13 @@ class BM3(FeatureModel):
     summary = "bootstrapped multimodal vectors without negatives (Zhou et al. 2023)"
     Options = BM3Options
     defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
+    search = {
+        "training.lr": Range(2e-4, 1e-2, log=True),
+        "model.layers": Choice(0, 1, 2),
+        "model.dropout": Range(0.1, 0.7),
+        "model.modal_weight": Range(0.1, 4.0, log=True),
+        "model.l2": Range(1e-3, 1.0, log=True),
+    }
 
     options: BM3Options
 
@@ -95,11 +103,14 @@ class BM3(FeatureModel):
             )
         ]
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
-        """Of the batch's nodes and of its items' features: values and targets; norms; the nodes."""
+    def pair_inputs(self, pairs: Pairs) -> tuple[Tensor, int]:
+        """The nodes of the batch, and how many of them are items."""
         nodes = torch.unique(self.pair_nodes(pairs))
-        items_among = int(np.searchsorted(nodes.numpy(), self.sizes.items))
-        nodes = nodes.to(self.items.device)
+        return nodes, int(np.searchsorted(nodes.numpy(), self.sizes.items))
+
+    def encode_pairs(self, inputs: tuple[Tensor, int], seed: int) -> Encoded:
+        """Of the batch's nodes and of its items' features: values and targets; norms; the nodes."""
+        nodes, items_among = inputs
         whole = self._propagate()
         items, users = torch.split(whole, [self.sizes.items, self.sizes.users])
         norm = torch.linalg.vector_norm
@@ -124,10 +135,7 @@ class BM3(FeatureModel):
         """[B] the loss of the pairs, and that of the features of their items."""
         *found, _, nodes = encoded
         values, targets = found[: len(found) // 2], found[len(found) // 2 :]
-        user, item = (
-            torch.searchsorted(nodes, ids.to(nodes.device))
-            for ids in (pairs.user + self.first_user, pairs.positive)
-        )
+        user, item, _ = torch.searchsorted(nodes, self.pair_nodes(pairs)).chunk(3)
 
         def distance(x: Tensor, rows: Tensor, target: Tensor) -> Tensor:
             online = upcast(self.predictor(x.index_select(0, rows)))
@@ -169,7 +177,7 @@ class BM3Phase(FeaturePhase):
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         model, count = cast(BM3, self.model), batch.denominators["examples"]
-        loss, modal = model.pair_losses(encoded, self.pairs(batch, ids))
+        loss, modal = model.pair_losses(encoded, self.on_device(batch, ids))
         terms = [Term("loss", loss.sum(), count)]
         if weight := model.options.modal_weight:
             terms.append(Term("modal", modal.sum(), count, weight))

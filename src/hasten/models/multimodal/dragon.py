@@ -27,6 +27,7 @@ from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, MultimodalModel
 from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs, xavier
 from hasten.models.multimodal.modal_graphs import item_graph, modality_weights, user_graph
+from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
@@ -34,7 +35,7 @@ from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
-from hasten.ops.graph.spmm_rows import spmm_rows
+from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 
 _SLOPE = 0.01
 #: the published loss uses the logarithm to base 2
@@ -79,6 +80,13 @@ class DRAGON(MultimodalModel):
     Options = DRAGONOptions
     defaults = {**FEATURE_DEFAULTS, "lr": 1e-4}
     supports = Supports(recompute=True)
+    search = {
+        "training.lr": Range(5e-5, 5e-3, log=True),
+        "model.layers": Choice(1, 2, 3),
+        "model.neighbours": Choice(5, 10, 20),
+        "model.first_weight": Range(0.0, 1.0),
+        "model.l2": Range(1e-5, 1e-1, log=True),
+    }
     loss_scale = _PER_NAT
 
     options: DRAGONOptions
@@ -97,25 +105,29 @@ class DRAGON(MultimodalModel):
     def reset_graphs(self) -> None:
         self._graphs: tuple[Weighted, Weighted | None, Weighted | None] | None = None
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
-        """Vectors of the users and of the items of a batch, and their ids, ascending."""
+    def pair_inputs(self, pairs: Pairs) -> tuple[Rows, Rows]:
+        """The distinct users and items of a batch."""
+        self._graphs = self._graphs or self._build()
+        _, alike, companions = self._graphs
         users = torch.unique(pairs.user)
         items = torch.unique(torch.cat([pairs.positive, pairs.negative]))
-        device = self.shares.device
-        return (*self.propagate(users, items), users.to(device), items.to(device))
+        return _rows(companions, users), _rows(alike, items)
+
+    def encode_pairs(self, inputs: tuple[Rows, Rows], seed: int) -> Encoded:
+        """Vectors of the users and of the items of a batch, and their ids, ascending."""
+        return (*self.propagate(*inputs), *map(_ids, inputs))
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         of_users, of_items, users, items = encoded
-        user = of_users.index_select(0, torch.searchsorted(users, pairs.user.to(users.device)))
-        both = torch.cat([pairs.positive, pairs.negative]).to(items.device)
+        user = of_users.index_select(0, torch.searchsorted(users, pairs.user))
+        both = self.pair_nodes(pairs)[len(user) :]
         positive, negative = of_items.index_select(0, torch.searchsorted(items, both)).chunk(2)
         return user, positive, negative
 
     def pair_penalty(self, pairs: Pairs) -> Tensor:
         """The mean squares of the users of each modality, summed over the batch."""
-        user = pairs.user.to(self.shares.device)
         found = [
-            channel.users.index_select(0, user).square().sum() / self.options.width
+            channel.users.index_select(0, pairs.user).square().sum() / self.options.width
             for channel in cast(Sequence[Channel], self.channels)
         ]
         return torch.stack(found).sum()
@@ -128,12 +140,12 @@ class DRAGON(MultimodalModel):
         users, items = self.propagate(None, None)
         return torch.cat([items, users])
 
-    def propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
-        """[S, M D] of the wanted users and items (int64 on the host, distinct); None: all."""
+    def propagate(self, users: Rows | None, items: Rows | None) -> tuple[Tensor, Tensor]:
+        """[S, M D] of the wanted users and items; None: all."""
         self._graphs = self._graphs or self._build()
         return cast(tuple[Tensor, Tensor], self.checkpointed(self._propagate, users, items))
 
-    def _propagate(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _propagate(self, users: Rows | None, items: Rows | None) -> tuple[Tensor, Tensor]:
         assert self._graphs is not None
         options, (pairs, alike, companions) = self.options, self._graphs
         total = x = self._modalities()
@@ -177,10 +189,22 @@ class DRAGON(MultimodalModel):
             )
 
 
-def _joined(graph: Weighted | None, x: Tensor, wanted: Tensor | None) -> Tensor:
+#: int64 [S] distinct rows, with the positions of their entries if there is a graph
+Rows = Tensor | RowPositions
+
+
+def _rows(graph: Weighted | None, rows: Tensor) -> Rows:
+    return rows if graph is None else RowPositions.of(graph.graph, rows)
+
+
+def _ids(rows: Rows) -> Tensor:
+    return rows if isinstance(rows, Tensor) else rows.rows
+
+
+def _joined(graph: Weighted | None, x: Tensor, wanted: Rows | None) -> Tensor:
     """``x + graph x``, only the wanted rows."""
     if graph is None:
-        return x if wanted is None else x.index_select(0, wanted.to(x.device))
+        return x if wanted is None else x.index_select(0, _ids(wanted))
     if wanted is None:
         return x + graph @ x
     own, summed = spmm_rows(graph.graph, graph.weights, x, wanted)

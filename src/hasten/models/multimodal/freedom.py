@@ -19,6 +19,7 @@ with the features F_m as they are, where the published code also trains them. A 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
@@ -34,6 +35,7 @@ from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, FeatureModel
 from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs
 from hasten.models.multimodal.modal_graphs import item_graph, modality_weights
+from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.multimodal import FeaturePhase, bpr_loss
@@ -43,7 +45,8 @@ from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.spmm_rows import spmm_rows
+from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
+from hasten.ops.transfer import to_device
 
 
 class FREEDOMOptions(ModelOptions):
@@ -71,6 +74,18 @@ class FREEDOMOptions(ModelOptions):
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Nodes whose vectors are wanted, and the items among them.
+
+    alike: the items in the graph of similar items; None: it is not used.
+    """
+
+    nodes: RowPositions
+    items: Tensor
+    alike: RowPositions | None
+
+
 class FREEDOM(FeatureModel):
     """The model."""
 
@@ -79,6 +94,14 @@ class FREEDOM(FeatureModel):
     Options = FREEDOMOptions
     defaults = {**FEATURE_DEFAULTS, "lr": 5e-3, "average": 2.0}
     supports = Supports()
+    search = {
+        "training.lr": Range(5e-4, 2e-2, log=True),
+        "model.layers": Choice(1, 2, 3),
+        "model.neighbours": Choice(5, 10, 20),
+        "model.pruned": Range(0.0, 0.9),
+        "model.modal_weight": Range(1e-5, 1e-1, log=True),
+        "model.first_weight": Range(0.0, 1.0),
+    }
 
     options: FREEDOMOptions
 
@@ -118,50 +141,61 @@ class FREEDOM(FeatureModel):
         """Use the pairs that are sampled for this epoch."""
         self._epoch = (seed, epoch)
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+    def pair_inputs(self, pairs: Pairs) -> Wanted:
+        return self._wanted(self._training_graph(), torch.unique(self.pair_nodes(pairs)))
+
+    def encode_pairs(self, inputs: Wanted, seed: int) -> Encoded:
         """Vectors of the batch's nodes [S, D], projected features of its items, and the nodes."""
-        wanted = torch.unique(self.pair_nodes(pairs))
-        graph = self._whole_graph()
-        if self.options.pruned:
-            graph = self._pruned.get(self._epoch, lambda: self._sampled(*self._epoch))
-        own = wanted[wanted < self.sizes.items].to(self.items.device)
         modal = []
         if self.options.modal_weight:
             for name, projection in self.projections.items():
-                modal.append(projection(self.features(name, self.items).index_select(0, own)))
-        return self._propagate(graph, wanted), *map(upcast, modal), wanted.to(own.device)
+                features = self.features(name, self.items)
+                modal.append(projection(features.index_select(0, inputs.items)))
+        vectors = self._propagate(self._training_graph(), inputs)
+        return vectors, *map(upcast, modal), inputs.nodes.rows
+
+    def _training_graph(self) -> Weighted:
+        """Of the training pairs, or of those that are sampled for the epoch."""
+        if not self.options.pruned:
+            return self._whole_graph()
+        return self._pruned.get(self._epoch, lambda: self._sampled(*self._epoch))
+
+    def _wanted(self, graph: Weighted, nodes: Tensor) -> Wanted:
+        """Of these nodes (int64 [S] on the host, ascending), the items first."""
+        own = nodes[nodes < self.sizes.items]
+        alike = RowPositions.of(self._item_graph().graph, own) if self.options.mm_layers else None
+        return Wanted(RowPositions.of(graph.graph, nodes), own, alike)
 
     def modal_losses(self, encoded: Encoded, pairs: Pairs) -> list[Tensor]:
         """[B] for each modality: BPR of the users and the projected features of the items."""
         vectors, *modal, nodes = encoded
         user, _, _ = self.take(vectors, nodes, pairs)
-        both = torch.cat([pairs.positive, pairs.negative]).to(nodes.device)
-        index = torch.searchsorted(nodes, both)
+        index = torch.searchsorted(nodes, self.pair_nodes(pairs)[len(user) :])
         return [bpr_loss(user, *found.index_select(0, index).chunk(2)) for found in modal]
 
     def all_vectors(self) -> Tensor:
         nodes = torch.arange(self.sizes.items + self.sizes.users)
-        return self._propagate(self._whole_graph(), nodes)
+        graph = self._whole_graph()
+        return self._propagate(graph, to_device(self._wanted(graph, nodes), self.device))
 
-    def _propagate(self, graph: Weighted, wanted: Tensor) -> Tensor:
-        """[S, D] of these nodes (int64 [S] on the host, ascending), the items first."""
+    def _propagate(self, graph: Weighted, wanted: Wanted) -> Tensor:
+        """[S, D] of these nodes."""
         x = torch.cat([self.items, self.users])
-        rows = wanted.to(x.device)
         layers: list[Tensor] = []
         for _ in range(self.options.layers - 1):
-            layers.append(x.index_select(0, rows))
+            layers.append(x.index_select(0, wanted.nodes.rows))
             x = graph @ x
-        layers += spmm_rows(graph.graph, graph.weights, x, wanted)
+        layers += spmm_rows(graph.graph, graph.weights, x, wanted.nodes)
         mean = upcast(sum(layers[1:], layers[0]) / len(layers))
-        if not self.options.mm_layers:
+        if wanted.alike is None:
             return mean
         alike: Weighted = self._item_graph()
         of_items: Tensor = self.items
         for _ in range(self.options.mm_layers - 1):
             of_items = alike @ of_items
-        own = wanted[wanted < self.sizes.items]
-        _, similar = spmm_rows(alike.graph, alike.weights, of_items, own)
-        return torch.cat([mean[: len(own)] + upcast(similar), mean[len(own) :]])
+        _, similar = spmm_rows(alike.graph, alike.weights, of_items, wanted.alike)
+        count = len(wanted.items)
+        return torch.cat([mean[:count] + upcast(similar), mean[count:]])
 
     def _whole_graph(self) -> Weighted:
         if self._whole is None:
@@ -201,12 +235,17 @@ class FREEDOM(FeatureModel):
 class FREEDOMPhase(FeaturePhase):
     """BPR of the pairs, and of the users with the features of the items alone."""
 
+    def encode_inputs(self, batch: Batch) -> Wanted:
+        model = cast(FREEDOM, self.model)
+        model.begin_step(batch.seed, batch.epoch)
+        return model.pair_inputs(self.pairs(batch, batch.ids))
+
     def encode(self, batch: Batch) -> Encoded:
         cast(FREEDOM, self.model).begin_step(batch.seed, batch.epoch)
         return super().encode(batch)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        model, pairs = cast(FREEDOM, self.model), self.pairs(batch, ids)
+        model, pairs = cast(FREEDOM, self.model), self.on_device(batch, ids)
         count = batch.denominators["examples"]
         terms = [Term("loss", bpr_loss(*model.pair_vectors(encoded, pairs)).sum(), count)]
         if weight := model.options.modal_weight:

@@ -35,6 +35,7 @@ from hasten.models.multimodal.modal_data import (
     training_pairs,
     xavier,
 )
+from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs
@@ -42,7 +43,7 @@ from hasten.ops.dense.linear import LinearMap, linear
 from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
-from hasten.ops.graph.spmm_rows import RowEntries, row_sums
+from hasten.ops.graph.spmm_rows import RowEntries, RowPositions, row_sums
 
 _SLOPE = 0.01
 Order = Literal["aggregate first", "multiply first"]
@@ -107,6 +108,9 @@ def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
     h = F.leaky_relu_(summed, _SLOPE)
     own = F.leaky_relu_(own, _SLOPE)
     own = own + ids.to(own.dtype)
+    if own.device.type != "cpu":
+        return F.leaky_relu_(layer.mix(torch.cat([h, own], 1)), _SLOPE)
+    # no copy of both
     width = h.shape[1]
     weight = layer.mix.weight
     mixed = linear(h, weight[:, :width]) + linear(own, weight[:, width:], layer.mix.bias)
@@ -140,6 +144,13 @@ class MMGCN(MultimodalModel):
     Options = MMGCNOptions
     defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
     supports = Supports(recompute=True, compile=True)
+    search = {
+        "training.lr": Range(1e-4, 5e-3, log=True),
+        "training.batch_size": Choice(512, 1024, 2048),
+        "model.width": Choice(32, 64, 128),
+        "model.layers": Choice(1, 2, 3),
+        "model.l2": Range(1e-6, 1e-1, log=True),
+    }
 
     options: MMGCNOptions
 
@@ -176,14 +187,16 @@ class MMGCN(MultimodalModel):
         self._mix = wrap(mix_layer)
         return True
 
-    def encode_pairs(self, pairs: Pairs, seed: int) -> Encoded:
+    def pair_inputs(self, pairs: Pairs) -> RowPositions:
+        return RowPositions.of(self.graph.whole.graph, torch.unique(self.pair_nodes(pairs)))
+
+    def encode_pairs(self, inputs: RowPositions, seed: int) -> Encoded:
         """Vectors of the nodes of a batch [S, D], and these nodes, ascending."""
-        wanted = torch.unique(self.pair_nodes(pairs))
-        return self.propagate(wanted), wanted.to(self.ids.device)
+        return self.propagate(inputs), inputs.rows
 
     def pair_penalty(self, pairs: Pairs) -> Tensor:
         """The mean of E²[u] + E²[i] over the 2B pairs (user, positive) and (user, negative)."""
-        rows = self.ids.index_select(0, self.pair_nodes(pairs).to(self.ids.device))
+        rows = self.ids.index_select(0, self.pair_nodes(pairs))
         user, positive, negative = rows.square().sum(1).chunk(3)
         return (2 * user + positive + negative).sum() / (2 * self.ids.shape[1])
 
@@ -203,8 +216,8 @@ class MMGCN(MultimodalModel):
                 self._graph = Bipartite.build(pairs, self.sizes.items, "mean").to(self.ids)
         return self._graph
 
-    def propagate(self, wanted: Tensor | None) -> Tensor:
-        """[S, D] vectors of the wanted nodes (int64 [S] on the host, distinct); None: all."""
+    def propagate(self, wanted: RowPositions | None) -> Tensor:
+        """[S, D] vectors of the wanted nodes; None: all."""
         whole = self.graph.whole
         last = None if wanted is None else RowEntries.of(whole.graph, whole.weights, wanted)
         found = (self.checkpointed(self._channel, channel, last) for channel in self.channels)
@@ -232,12 +245,13 @@ class MMGCN(MultimodalModel):
         users, frozen = self._users(channel), not channel.users.requires_grad
         for_items = self._sums(graph.to_items, users, layer, frozen, f"{name} to items")
         for_users, items = self._of_items(channel, layer)
-        return torch.cat(
-            [
-                self._mixed(for_items, items, self.ids[:count], layer),
-                self._mixed(for_users, layer.own(users), self.ids[count:], layer),
-            ]
-        )
+        sums, own = (for_items, for_users), (items, layer.own(users))
+        if users.device.type != "cpu":
+            return self._mixed(torch.cat(sums), torch.cat(own), self.ids, layer)
+        # no copy of all rows
+        ids = self.ids[:count], self.ids[count:]
+        parts = zip(sums, own, ids, strict=True)
+        return torch.cat([self._mixed(*part, layer) for part in parts])
 
     def _mixed(self, summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
         # compiled in training only: an evaluation has one pass, which would compile again

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hasten.config import RunConfig
 from hasten.models.data_size import AVERAGED, DataSize, averaged_length, run_length
+from hasten.models.search_space import Choice, Range
 from hasten.models.sequential.attention_options import AttentionOptions, residuals_of
 from hasten.models.sequential.base import SequentialModel
 from hasten.models.sequential.ligr_block import LiGRBlock
@@ -18,6 +19,9 @@ from hasten.models.supports import Supports
 from hasten.objectives.next_item import SequenceBatch
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.layer_norm import LayerNorm
+
+#: with more items than this, the default loss samples
+MANY_ITEMS = 100_000
 
 
 class AttentionModel(SequentialModel):
@@ -28,18 +32,31 @@ class AttentionModel(SequentialModel):
     """
 
     defaults = {"lr": 2e-3, "schedule": "cosine", "betas": (0.9, 0.98), "clip_norm": 5.0}
-    defaults_from_data = (*AVERAGED, "model.max_length", "model.dropout")
+    defaults_from_data = (*AVERAGED, "model.max_length", "model.dropout", "model.loss")
     supports = Supports(recompute=True, compile=True)
+    search = {
+        "training.lr": Range(5e-4, 5e-3, log=True),
+        "training.batch_size": Choice(64, 128, 256, 512),
+        "model.width": Choice(32, 64, 128),
+        "model.blocks": Choice(1, 2, 3),
+        "model.dropout": Range(0.1, 0.6),
+        "model.loss": Choice("ce", "sampled-softmax"),
+        "model.negatives": Choice(256, 512, 1024, 2048),
+    }
     options: AttentionOptions
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> Mapping[str, Any]:
-        """About 4,200 steps; longer sequences and less dropout for long histories."""
+        """About 4,200 steps; longer sequences and less dropout for long histories.
+
+        A step of ``ce`` takes time in proportion to the items: sampled ones where there are many.
+        """
         short = size.mean_length < 30
         return {
             **averaged_length(2, run_length(config, size.users, 4200, (20, 100))),
             "model.max_length": 50 if size.long_length <= 60 else 200,
             "model.dropout": 0.5 if short else 0.2,
+            "model.loss": "ce" if size.items <= MANY_ITEMS else "sampled-softmax",
         }
 
     def build_blocks(self) -> None:
@@ -50,7 +67,7 @@ class AttentionModel(SequentialModel):
         self.blocks = nn.ModuleList(
             kind(options, self.residuals, number) for number in range(options.blocks)
         )
-        self.final_norm = LayerNorm(options.width)
+        self.final_norm = LayerNorm(options.width, options.norm_eps)
         self._compiled: Callable[..., Tensor] = self.hidden
 
     @abstractmethod

@@ -24,7 +24,12 @@ class AttentionOptions(SequentialOptions):
         "plain", description="plain: the paper's; ligr: gated residuals and SwiGLU, as in eSASRec"
     )
     feedforward: int = Field(1, ge=1, description="inner width of the FFN, in multiples of D")
-    norm: Literal["pre", "post"] = Field("pre", description="position of the layer norm")
+    norm: Literal["pre", "post", "query"] = Field(
+        "pre",
+        description="position of the layer norm; query: as in the first published code, which "
+        "normalizes queries only and adds to the normalized input",
+    )
+    norm_eps: float = Field(1e-5, gt=0, description="constant ε of the layer norms")
     residual: Literal["plain", "mhc"] = Field(
         "plain", description="residual connections; mhc: manifold-constrained hyper-connections"
     )
@@ -44,7 +49,7 @@ class AttentionOptions(SequentialOptions):
 
     @model_validator(mode="after")
     def _ligr_is_pre_norm(self) -> AttentionOptions:
-        if self.block == "ligr" and self.norm == "post":
+        if self.block == "ligr" and self.norm != "pre":
             raise ValueError("block=ligr needs norm=pre: the residual it adds to is not normalized")
         return self
 
@@ -56,7 +61,7 @@ class AttentionOptions(SequentialOptions):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} belongs to residual=mhc, and residual is plain")
             return self
-        if self.norm == "post":
+        if self.norm != "pre":
             raise ValueError("residual=mhc needs norm=pre: streams are not normalized on their way")
         if self.blocks == 1 and self.projection not in (None, "identity"):
             raise ValueError(

@@ -9,7 +9,7 @@ Shapes: B sequences, D width, T tokens of all sequences together, N items, Q que
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from hasten.config import ModelOptions, OnlyWith, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
+from hasten.models.rows import Rows
 from hasten.objectives.base import Phase, Term
 from hasten.objectives.next_item import (
     NextItemMicroBatch,
@@ -36,6 +37,7 @@ from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss
 from hasten.ops.losses.sampled_softmax import sampled_softmax
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, FixedTable
+from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 #: most sampled rows for which inputs, targets and negatives are gathered together
@@ -113,6 +115,9 @@ class SequentialModel(Model):
     @abstractmethod
     def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
         """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        return {"items.weight": Rows.of("items")}
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences."""
@@ -192,12 +197,13 @@ class SequentialModel(Model):
         order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
         if len(order):
             lengths = lengths[order]
-            batch, _ = sequence_batch(queries.history, order, lengths, self.device)
-            last = torch.from_numpy(np.cumsum(lengths) - 1).to(self.device)
+            made, _ = sequence_batch(queries.history, order, lengths, self.device)
+            ends = torch.from_numpy(np.cumsum(lengths) - 1)
+            batch, last, rows = to_device((made, ends, torch.from_numpy(order)), self.device)
             last = last if batch.real is None else batch.real[last]
             states = self.encode(self.items.rows(batch.tokens), batch)[last]
             vectors = vectors.to(accumulation_dtype(states))
-            vectors[torch.from_numpy(order).to(self.device)] = states.to(vectors.dtype)
+            vectors[rows] = states.to(vectors.dtype)
         return vectors
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:

@@ -86,7 +86,7 @@ def stream_products(streams: Streams, weight: Tensor) -> Tensor:
     with torch.autocast(weight.device.type, enabled=False):
         if not mix.shape[1]:  # the streams are copies: use one
             mix, weight = mix[:1], weight.sum(0, keepdim=True)
-        mix = mix.expand(-1, -1, len(parts[0]))
+        mix = mix.expand(-1, -1, parts[0].shape[0])  # len() would be fixed in an export
         if weight.device.type != "cpu" or torch.compiler.is_compiling():
             return stream_products_reference(Streams(mix, parts), weight)
         out: Tensor = _StreamProducts.apply(mix, weight, *parts)  # type: ignore[no-untyped-call]

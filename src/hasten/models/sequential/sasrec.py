@@ -1,10 +1,13 @@
 """SASRec: self-attentive sequential recommendation (Kang & McAuley 2018).
 
-Tokens ``x = √D · item + position``, dropout, blocks of causal self-attention and a point-wise
-feed-forward network with residuals, a final layer norm, and the score ``x · item``. Equations 2-6
-of the paper. Differences from the paper: positions are counted from the end of the sequence, so the
-most recent item always has position 0; padding never contributes. :mod:`.self_attention` lists
-the differences within a block. Losses: cross-entropy over all items, BCE (the paper's) and gBCE.
+The embedded tokens ``x = √D · item + position`` pass dropout, blocks of causal self-attention and a
+point-wise feed-forward network with residuals, and a final layer norm; the score of an item is
+``x · item`` (equations 2-6 of the paper). Differences from the paper: positions are counted from
+the end of the sequence, so the most recent item always has position 0; padding does not contribute
+unless ``padding=keys``. :mod:`.self_attention` lists the differences within a block. Losses:
+cross-entropy over all items or over sampled items, BCE (the paper's) and gBCE. A model without
+attention derives from :class:`.base.SequentialModel` and defines ``encode``: see GRU4Rec in
+docs/extending.md.
 
 Shapes: B sequences, L length, D width, H heads, T tokens of all sequences together, N items.
 """
@@ -15,21 +18,37 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from hasten.models.interface import Sizes
 from hasten.models.sequential.attention_model import AttentionModel
 from hasten.models.sequential.attention_options import AttentionOptions
 from hasten.ops.attention.causal_attention import causal_attention
+from hasten.ops.attention.padding_keys import attention_with_padding_keys
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import dropout
 from hasten.ops.table import EmbeddingTable
 
 
 class SASRecOptions(AttentionOptions):
-    """Options of SASRec: those of :class:`AttentionOptions`."""
+    """Options of SASRec: those of :class:`AttentionOptions`, and how short histories are padded."""
 
     name: Literal["sasrec"] = "sasrec"
+    padding: Literal["masked", "keys"] = Field(
+        "masked",
+        description="positions before a short history: not attended to; keys: as code that pads to "
+        "max_length with zeros and does not mask them as keys",
+    )
+
+    @model_validator(mode="after")
+    def _keys_of_zeros(self) -> SASRecOptions:
+        if self.padding == "keys" and self.norm == "pre":
+            raise ValueError(
+                "padding=keys needs norm=query or post: with norm=pre, padding is normalized and "
+                "its keys are not zero"
+            )
+        return self
 
 
 class SASRec(AttentionModel):
@@ -38,6 +57,8 @@ class SASRec(AttentionModel):
     name = "sasrec"
     summary = "self-attention over a user's sequence (Kang & McAuley 2018)"
     Options = SASRecOptions
+
+    options: SASRecOptions
 
     def __init__(self, options: SASRecOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
@@ -57,6 +78,11 @@ class SASRec(AttentionModel):
         x_TD = dropout(x_TD, options.dropout, self.training)
 
         def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            if options.padding == "keys":
+                drop = options.dropout if self.training else 0.0
+                return attention_with_padding_keys(
+                    query, key, value, positions_T, buckets, options.heads, options.max_length, drop
+                )
             return causal_attention(
                 query, key, value, buckets, options.heads, options.dropout, self.training
             )

@@ -2,8 +2,10 @@
 
 Equations 2-6 of Kang & McAuley (2018), with the attention function that the model passes. With
 pre-LN, queries, keys and values are computed from the normalized input (in the paper, only
-queries). Keys have no bias, because its gradient would be zero; values have none, because the
-output projection's bias replaces it.
+queries). With ``norm=query``, as in the first published code, only queries are computed from the
+normalized input y, keys and values from x, and the residuals add to normalized inputs:
+``z = LN(y + attention)``, then ``z + feed-forward(z)``. Keys have no bias, because its gradient
+would be zero; values have none, because the output projection's bias replaces it.
 
 Shapes: D width, T tokens of all sequences together.
 """
@@ -33,12 +35,12 @@ class Block(nn.Module):
     def __init__(self, options: AttentionOptions, residuals: Residuals, number: int) -> None:
         super().__init__()
         width, inner = options.width, options.width * options.feedforward
-        self.drop, self.pre = options.dropout, options.norm == "pre"
-        self.attention_norm = LayerNorm(width)
+        self.drop, self.norm, eps = options.dropout, options.norm, options.norm_eps
+        self.attention_norm = LayerNorm(width, eps)
         self.query_key_value = nn.Parameter(torch.empty(3 * width, width))
         self.query_bias = nn.Parameter(torch.zeros(width))
         self.output = nn.Linear(width, width)
-        self.feedforward_norm = LayerNorm(width)
+        self.feedforward_norm = LayerNorm(width, eps)
         self.inner = nn.Linear(width, inner)
         self.outer = nn.Linear(inner, width)
         for weight in self.query_key_value.view(3, width, width):
@@ -53,15 +55,27 @@ class Block(nn.Module):
         def attend(x_TD: Tensor) -> Tensor:
             return self.attend(x_TD, attention)
 
-        attended = connect(self.around_attention, state, attend, self.attention_norm, pre=self.pre)
+        if self.norm == "query":
+            y_TD = self.attention_norm(state)
+            z_TD = self.feedforward_norm(y_TD + self.attend(state, attention, y_TD))
+            return z_TD + self.transform(z_TD)
+        pre = self.norm == "pre"
+        attended = connect(self.around_attention, state, attend, self.attention_norm, pre=pre)
         return connect(
-            self.around_feedforward, attended, self.transform, self.feedforward_norm, pre=self.pre
+            self.around_feedforward, attended, self.transform, self.feedforward_norm, pre=pre
         )
 
-    def attend(self, x_TD: Tensor, attention: Attention) -> Tensor:
-        """The attention sublayer, without residual and norm."""
-        bias = F.pad(self.query_bias, (0, 2 * len(self.query_bias)))
-        query, key, value = F.linear(x_TD, self.query_key_value, bias).chunk(3, dim=1)
+    def attend(
+        self, x_TD: Tensor, attention: Attention, of_queries: Tensor | None = None
+    ) -> Tensor:
+        """The attention sublayer, without residual and norm. of_queries: None: x."""
+        width = len(self.query_bias)
+        if of_queries is None:
+            bias = F.pad(self.query_bias, (0, 2 * width))
+            query, key, value = F.linear(x_TD, self.query_key_value, bias).chunk(3, dim=1)
+        else:
+            query = F.linear(of_queries, self.query_key_value[:width], self.query_bias)
+            key, value = F.linear(x_TD, self.query_key_value[width:]).chunk(2, dim=1)
         out: Tensor = self.output(attention(query, key, value))
         return out
 

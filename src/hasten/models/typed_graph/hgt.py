@@ -15,7 +15,7 @@ diagnostics of a run show this collapse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, cast
@@ -33,9 +33,13 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.models.data_size import LENGTH, DataSize, run_length
 from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
+from hasten.models.rows import Rows
 from hasten.models.supports import Supports
 from hasten.models.typed_graph.hgt_layer import HGTLayer
-from hasten.models.typed_graph.hgt_options import HGTOptions
+from hasten.models.typed_graph.hgt_options import SEARCH, HGTOptions
+from hasten.models.typed_graph.hgt_rows import hgt_rows
+from hasten.models.typed_graph.input_rows import input_rows
+from hasten.models.typed_graph.layer_norm import Norms, norms_of_layers, typed_layer_norm
 from hasten.models.typed_graph.similar_nodes import similar_nodes
 from hasten.objectives.base import Phase
 from hasten.objectives.contrastive import Similar
@@ -44,11 +48,13 @@ from hasten.objectives.links import LinkPhase
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.product import padded_rows
 from hasten.ops.dtypes import autocast_dtype, upcast
-from hasten.ops.graph.message_graph import MessageGraph
+from hasten.ops.graph.edge_pairs import EdgePairs
+from hasten.ops.graph.message_graph import Hop, MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.random import seed_device
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
+from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, TripleQueries
 
 #: nodes per block in inference
@@ -64,7 +70,7 @@ class HGT(Model):
     reads = "typed_graph"
     Options = HGTOptions
     defaults = {"batch_size": 5000, "lr": 3e-3, "schedule": "cosine", "evaluation.metrics": METRICS}
-    defaults_from_data = LENGTH
+    defaults_from_data, search = LENGTH, SEARCH
     sample = "medicine"
     supports = Supports(recompute=True)
 
@@ -95,13 +101,15 @@ class HGT(Model):
         self.gains = nn.Parameter(torch.ones(shape)) if options.norm else None
         self.shifts = nn.Parameter(torch.zeros(shape)) if options.norm else None
         self.result = LinearMap(options.hidden, options.width)
-        distmult = options.decoder == "distmult"
-        self.relations = (
-            nn.Parameter(torch.ones(sizes.relations, options.width)) if distmult else None
-        )
+        self.relations: nn.Parameter | None = None
+        if options.decoder == "distmult":
+            self.relations = nn.Parameter(torch.ones(sizes.relations, options.width))
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
         self._graph: MessageGraph | None = None
         self._encoded: Tensor | None = None
+
+    def rows_of(self) -> Mapping[str, Rows]:
+        return hgt_rows(self.state_dict(), self.options.inputs, bool(self.given))
 
     @property
     def graph(self) -> MessageGraph:
@@ -127,23 +135,15 @@ class HGT(Model):
         if options.mode == "neighbors" and fan_out is None:
             fan_out = _FAN_OUT
         sampling = LinkSampling(
-            options.mode,
-            training.batch_size,
-            options.scored_share,
-            options.steps_per_epoch,
-            options.negatives,
-            fan_out,
-            options.loss,
-        )
+            options.mode, training.batch_size, options.scored_share, options.steps_per_epoch,
+            options.negatives, fan_out, options.loss,
+        )  # fmt: skip
         contrast = None
         if options.contrastive_weight:
             first, rows = similar_nodes(
-                dataset,
-                self.graph,
-                options.contrastive_type,
-                options.contrastive_relations,
+                dataset, self.graph, options.contrastive_type, options.contrastive_relations,
                 options.similarity_threshold,
-            )
+            )  # fmt: skip
             contrast = Similar(
                 first, rows, options.contrastive_weight, options.temperature,
                 options.contrastive_batch, options.contrastive_batch,
@@ -151,53 +151,48 @@ class HGT(Model):
         return [LinkPhase(self, self.graph, sampling, contrast)]
 
     @cached_property
-    def _edges(self) -> TypedEdges:
+    def _edges(self) -> TypedEdges | EdgePairs:
         return self.graph.whole().to(self.device)
 
-    def _inputs(self, nodes: Int64 | None) -> Tensor:
-        """[S, hidden] the inputs of some nodes (ascending), or of all."""
-        if self.options.inputs == "embeddings":
-            if nodes is None:
-                return self.inputs
-            return self.inputs.index_select(0, torch.from_numpy(nodes).to(self.device))
-        types = self.graph.types
-        if self.given:
-            nodes = np.arange(self.graph.nodes) if nodes is None else nodes
-            return self._of_features(nodes)
-        sizes = types.sizes if nodes is None else np.array(self.graph.sizes(nodes))
-        kind = torch.from_numpy(np.repeat(np.arange(len(types)), sizes))
-        return self.inputs.index_select(0, kind.to(self.device))
+    @cached_property
+    def _all_rows(self) -> Sequence[Tensor]:
+        return to_device(self._rows(np.arange(self.graph.nodes)), self.device)
 
-    def _of_features(self, nodes: Int64) -> Tensor:
-        """[S, hidden]: mapped features, or own vectors in types without features."""
-        bounds = np.searchsorted(nodes, self.graph.types.offsets)
-        found, own = [], 0
-        for t, (width, offset) in enumerate(
-            zip(self.given, self.graph.types.offsets, strict=False)
-        ):
-            index = torch.from_numpy(nodes[bounds[t] : bounds[t + 1]] - offset).to(self.device)
-            if width:
-                rows = self.get_buffer(f"features_{t}").index_select(0, index)
-                found.append(self.feature_maps[str(t)](rows))
-            else:
-                found.append(self.inputs.index_select(0, index + own))
-                own += self.sizes.node_types[t]
+    def _rows(self, nodes: Int64) -> list[Tensor]:
+        table = self.options.inputs == "embeddings"
+        return input_rows(self.graph.types, nodes, self.given, embeddings=table)
+
+    def _inputs(self, rows: Sequence[Tensor] | None) -> Tensor:
+        """[S, hidden] the inputs of nodes from :func:`input_rows`; None: of all."""
+        if rows is None:
+            if self.options.inputs == "embeddings":
+                return self.inputs
+            rows = self._all_rows
+        if not self.given:
+            return self.inputs.index_select(0, rows[0])
+        found = []
+        for t, (width, index) in enumerate(zip(self.given, rows, strict=True)):
+            table = self.get_buffer(f"features_{t}") if width else self.inputs
+            part = table.index_select(0, index)
+            found.append(self.feature_maps[str(t)](part) if width else part)
         return torch.cat([part.to(self.inputs.dtype) for part in found])
 
-    def _after(self, number: int, x: Tensor, sizes: Sequence[int]) -> Tensor:
+    def _layers(self) -> Sequence[tuple[HGTLayer, Norms]]:
+        """Every layer, and its layer norm."""
+        layers = [cast(HGTLayer, each) for each in self.layers]
+        return list(zip(layers, norms_of_layers(len(layers), self.gains, self.shifts), strict=True))
+
+    def _after(self, norms: Norms, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """Layer norm, activation and dropout after a layer of attention."""
-        if self.gains is not None and self.shifts is not None:
-            gain, shift = (p[number].to(x.dtype) for p in (self.gains, self.shifts))
-            parts = zip(torch.split(x, list(sizes)), gain, shift, strict=True)
-            x = torch.cat([F.layer_norm(part, part.shape[1:], g, s) for part, g, s in parts])
+        x = typed_layer_norm(norms, x, sizes)
         if self.options.activation == "relu":
             x = torch.relu(x)
         return F.dropout(x, self.options.dropout, self.training)
 
     def _layer(
         self,
-        number: int,
-        edges: TypedEdges,
+        layer: tuple[HGTLayer, Norms],
+        edges: TypedEdges | EdgePairs,
         x: Tensor,
         sizes: Sequence[int],
         own: Tensor | None,
@@ -207,44 +202,51 @@ class HGT(Model):
         """One layer of attention, then layer norm, activation and dropout."""
 
         def compute(x: Tensor, own: Tensor | None) -> Tensor:
-            layer = cast(HGTLayer, self.layers[number])
-            found = layer(edges, x, sizes, own, own_sizes, keep)
-            return self._after(number, found, sizes if own_sizes is None else own_sizes)
+            found = layer[0](edges, x, sizes, own, own_sizes, keep)
+            return self._after(layer[1], found, sizes if own_sizes is None else own_sizes)
 
         result: Tensor = self.checkpointed(compute, x, own)
         return result
 
-    def encode_all(self, wanted: Int64, scored: NDArray[np.bool_], seed: int) -> Tensor:
+    def whole_inputs(self, wanted: Int64, scored: NDArray[np.bool_]) -> tuple[Tensor, Hop]:
+        """Bool [E], the messages that pass, and the hop of the last layer."""
+        keep = torch.from_numpy(~scored[self.graph.link])
+        return keep, self.graph.hop(wanted, scored, everything=True).arranged(self.device)
+
+    def encode_all(self, inputs: tuple[Tensor, Hop], seed: int) -> Tensor:
         """[S, width] with all nodes in all layers but the last, which only has the wanted nodes."""
         seed_device(self.device, seed)
-        sizes = self.graph.sizes(np.arange(self.graph.nodes))
-        keep = torch.from_numpy(~scored[self.graph.link]).to(self.device)
+        keep, hop = inputs
         x = self._inputs(None)
-        last = len(self.layers) - 1
-        for number in range(last):
-            x = self._layer(number, self._edges, x, sizes, None, None, keep)
-        hop = self.graph.hop(wanted, scored, everything=True)
-        own = x.index_select(0, torch.from_numpy(wanted).to(x.device))
-        x = self._layer(last, hop.edges.to(x.device), x, sizes, own, hop.own_sizes, None)
+        *layers, last = self._layers()
+        for layer in layers:
+            x = self._layer(layer, self._edges, x, hop.sizes, None, None, keep)
+        return self._finish(self._hop(last, hop, x))
+
+    def some_inputs(
+        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, seed: int
+    ) -> tuple[list[Tensor], list[Hop]]:
+        """The rows of the first sources, and the hops of all layers."""
+        hops = self.graph.hops(wanted, len(self.layers), scored, fan_out, seed)
+        return self._rows(hops[0].sources), [each.arranged(self.device) for each in hops]
+
+    def encode_some(self, inputs: tuple[list[Tensor], list[Hop]]) -> Tensor:
+        """[S, width] from the neighborhoods of the wanted nodes."""
+        rows, hops = inputs
+        x = self._inputs(rows)
+        for layer, hop in zip(self._layers(), hops, strict=True):
+            x = self._hop(layer, hop, x)
         return self._finish(x)
 
-    def encode_some(
-        self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, seed: int
-    ) -> Tensor:
-        """[S, width] from the neighborhoods of the wanted nodes."""
-        hops = self.graph.hops(wanted, len(self.layers), scored, fan_out, seed)
-        x = self._inputs(hops[0].sources)
-        for number, hop in enumerate(hops):
-            own = x.index_select(0, torch.from_numpy(hop.own).to(x.device))
-            edges = hop.edges.to(x.device)
-            x = self._layer(number, edges, x, hop.sizes, own, hop.own_sizes, None)
-        return self._finish(x)
+    def _hop(self, layer: tuple[HGTLayer, Norms], hop: Hop, x: Tensor) -> Tensor:
+        """A layer for the targets of a hop, from its sources."""
+        own = x.index_select(0, hop.own)
+        return self._layer(layer, hop.edges, x, hop.sizes, own, hop.own_sizes, None)
 
     def _finish(self, x: Tensor) -> Tensor:
-        found: Tensor = self.result(padded_rows(x.to(autocast_dtype(x))))
-        return upcast(found[: len(x), :])
+        return upcast(self.result(padded_rows(x.to(autocast_dtype(x))))[: len(x), :])
 
-    def queries(self, vectors: Tensor, relation: int) -> tuple[Tensor, Tensor]:
+    def queries(self, vectors: Tensor, relation: int | Tensor) -> tuple[Tensor, Tensor]:
         if self.relations is not None:
             vectors = vectors * self.relations[relation].to(vectors.dtype)
         return vectors * self._scale, self.bias[relation]
@@ -259,19 +261,17 @@ class HGT(Model):
         graph, x = self.graph, self._inputs(None)
         nodes = np.arange(graph.nodes)
         sizes = graph.sizes(nodes)
-        for number, each in enumerate(self.layers):
-            layer = cast(HGTLayer, each)
-            keys, values = layer.key(x, sizes), layer.value(x, sizes)
+        for layer, norms in self._layers():
+            keys_values = layer.keys_values(x, sizes)
             found = []
             for start in range(0, graph.nodes, block):
                 targets = nodes[start : start + block]
-                hop = graph.hop(targets, everything=True)
+                made = graph.hop(targets, everything=True).arranged(self.device)
+                hop = to_device(made, self.device)
                 own = x[start : start + block]
                 queries = layer.query(own, hop.own_sizes)
-                part = layer.attend(
-                    hop.edges.to(x.device), own, hop.own_sizes, queries, keys, values
-                )
-                found.append(self._after(number, part, hop.own_sizes))
+                part = layer.attend(hop.edges, own, hop.own_sizes, queries, keys_values)
+                found.append(self._after(norms, part, hop.own_sizes))
             x = torch.cat(found)
         return torch.cat([self._finish(x[s : s + block]) for s in range(0, graph.nodes, block)])
 
@@ -289,9 +289,9 @@ class HGT(Model):
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         """Scores of all nodes; a query for heads has the score of the query for tails."""
-        vectors = self.embed() if self._encoded is None else self._encoded
-        entity = torch.from_numpy(queries.entity).to(vectors.device)
-        relation = torch.from_numpy(queries.relation % self.sizes.relations).to(vectors.device)
+        vectors, _ = self.diagnosed_embeddings()
+        ids = queries.entity, queries.relation % self.sizes.relations
+        entity, relation = to_device(tuple(map(torch.from_numpy, ids)), vectors.device)
         query = vectors.index_select(0, entity) * self._scale
         if self.relations is not None:
             query = query * self.relations.index_select(0, relation)

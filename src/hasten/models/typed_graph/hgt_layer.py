@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.errors import ConfigurationError
-from hasten.ops.attention.edge_attention import Path, edge_attention
+from hasten.ops.attention.edge_attention import edge_attention
 from hasten.ops.dense.grouped_linear import grouped_linear
 from hasten.ops.dtypes import autocast_dtype
+from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.typed_edges import TypedEdges
 
 
@@ -36,12 +37,11 @@ class TypedLinear(nn.Module):
         return grouped_linear(x, self.weight, self.bias, sizes)
 
 
-def joined(maps: Sequence[TypedLinear], x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-    """The results of several maps of the same rows, by one product for each type."""
+def joined(maps: Sequence[TypedLinear], x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The results of several maps of the same rows side by side, by one product for each type."""
     weight = torch.cat([each.weight for each in maps], dim=2)
     bias = torch.cat([each.bias for each in maps], dim=1)
-    widths = [each.weight.shape[2] for each in maps]
-    return torch.split(grouped_linear(x, weight, bias, sizes), widths, dim=1)
+    return grouped_linear(x, weight, bias, sizes)
 
 
 class HGTLayer(nn.Module):
@@ -66,12 +66,10 @@ class HGTLayer(nn.Module):
             nn.init.uniform_(maps, -bound, bound)
         self.prior = nn.Parameter(torch.ones(relations, heads))
         self.skip = nn.Parameter(torch.ones(types)) if width == out else None
-        #: implementation of the attention; None: the fastest on the device
-        self.path: Path | None = None
 
     def forward(
         self,
-        edges: TypedEdges,
+        edges: TypedEdges | EdgePairs,
         x: Tensor,
         sizes: Sequence[int],
         own: Tensor | None = None,
@@ -87,21 +85,25 @@ class HGTLayer(nn.Module):
         x = x.to(autocast_dtype(x))
         if own is None or own_sizes is None:
             own, own_sizes = x, sizes
-            queries, keys, values = joined((self.query, self.key, self.value), x, sizes)
+            found = joined((self.query, self.key, self.value), x, sizes)
+            queries, keys_values = torch.split(found, [self.out, 2 * self.out], dim=1)
         else:
             own = own.to(x.dtype)
             queries = self.query(own, own_sizes)
-            keys, values = joined((self.key, self.value), x, sizes)
-        return self.attend(edges, own, own_sizes, queries, keys, values, keep)
+            keys_values = self.keys_values(x, sizes)
+        return self.attend(edges, own, own_sizes, queries, keys_values, keep)
+
+    def keys_values(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """[N, 2·out] the keys and values of the sources."""
+        return joined((self.key, self.value), x, sizes)
 
     def attend(
         self,
-        edges: TypedEdges,
+        edges: TypedEdges | EdgePairs,
         own: Tensor,
         sizes: Sequence[int],
         queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys_values: Tensor,
         keep: Tensor | None = None,
     ) -> Tensor:
         """The same from the queries of the destinations and keys and values of the sources."""
@@ -109,20 +111,24 @@ class HGTLayer(nn.Module):
         found = edge_attention(
             edges,
             queries,
-            keys,
-            values,
+            keys_values,
             self.attention * scale[:, :, None, None],
             self.message,
             keep,
-            self.path,
         )
         mapped: Tensor = self.result(F.gelu(found), sizes)
         if self.skip is None:
             return mapped
-        counts = torch.tensor(list(sizes), device=own.device)
-        skip = torch.sigmoid(self.skip)
-        share = torch.repeat_interleave(skip, counts, output_size=len(own))[:, None]
+        share = _of_rows(torch.sigmoid(self.skip), sizes)[:, None]
         return torch.lerp(own, mapped.to(own.dtype), share.to(own.dtype).expand_as(own))
+
+
+def _of_rows(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """[N] the value of each row's type. values: [T]; sizes: rows of each type."""
+    if values.device.type == "cpu":
+        return torch.repeat_interleave(values, torch.tensor(sizes), output_size=sum(sizes))
+    # without a copy of the sizes to the device
+    return torch.cat([each.expand(size) for each, size in zip(values, sizes, strict=True)])
 
 
 def require_divisible(width: int, heads: int) -> None:

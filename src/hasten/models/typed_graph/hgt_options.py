@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hasten.config import ModelOptions
+from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.objectives.link_sampling import LinkLoss, Mode
 
 
@@ -67,3 +68,14 @@ class HGTOptions(ModelOptions):
         if self.contrastive_weight == 0 and (self.contrastive_type or self.contrastive_relations):
             raise ValueError("contrastive_type and _relations have no effect with weight 0")
         return self
+
+
+#: what ``hasten tune`` searches
+SEARCH: SearchSpace = {
+    "training.lr": Range(5e-4, 1e-2, log=True),
+    "model.hidden": Choice(32, 64, 128),
+    "model.layers": Choice(1, 2, 3),
+    "model.dropout": Range(0.0, 0.5),
+    "model.negatives": Choice(64, 256, 1024),
+    "model.contrastive_weight": Range(0.0, 1.0),
+}

@@ -50,8 +50,9 @@ def causal_attention(
     parts = []
     # split instead of slices: its backward pass is one concatenation
     sizes = [bucket.rows * bucket.length for bucket in buckets]
-    pieces = zip(*(torch.split(tensor, sizes) for tensor in (query, key, value)), strict=True)
-    for bucket, piece in zip(buckets, pieces, strict=True):
+    whole = (query, key, value)
+    pieces = zip(*(torch.split(tensor, sizes) for tensor in whole), strict=True)
+    for bucket, piece in zip(buckets, [whole] if len(buckets) == 1 else pieces, strict=True):
         shape = (bucket.rows, bucket.length, heads, width // heads)
         q, k, v = (tensor.view(shape).transpose(1, 2) for tensor in piece)
         attended = F.scaled_dot_product_attention(

@@ -19,42 +19,46 @@ Shapes: E edges, M destinations, N sources, R relations, H heads, d width of a h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.ops.attention.pair_attention import pair_attention
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
+from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.typed_edges import Relation, TypedEdges
 
-Path = Literal["bag", "gather"]
 #: elements of gathered rows held at once
 _GATHERED = 1 << 19
 
 
 def edge_attention(
-    edges: TypedEdges,
+    edges: TypedEdges | EdgePairs,
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key_value: Tensor,
     attention: Tensor,
     message: Tensor,
     keep: Tensor | None = None,
-    path: Path | None = None,
 ) -> Tensor:
     """[M, H·d] attention of every destination over its edges; zeros for destinations without edges.
 
-    query: [M, H·d]; key, value: [N, H·d]; attention, message: [R, H, d, d], the maps; keep: bool
-    [E] in the order of ``edges``, the edges to use; path: ``bag`` (one fused sum of weighted rows)
-    or ``gather`` (for MPS); None: the faster one on the device. The result and what is kept for the
-    backward pass follow autocast, and so do matrix products, except on a CPU: oneDNN would compile
-    bf16 code for the rows of every relation. Sums, softmax and its gradient are at least float32.
+    query: [M, H·d]; key_value: [N, 2·H·d], keys beside values; attention, message: [R, H, d, d],
+    the maps; keep: bool [E] in the order of ``edges``, the edges to use. The form of the edges
+    follows from their device (:meth:`TypedEdges.to`): on a CPU relations are processed one after
+    the other, elsewhere all at once (:mod:`.pair_attention`).
+
+    The result and what is kept for the backward pass follow autocast, but on a CPU matrix products
+    do not: oneDNN would compile bf16 code for the rows of every relation. Sums, softmax and its
+    gradient are at least float32.
     """
+    if isinstance(edges, EdgePairs):
+        return pair_attention(edges, query, key_value, attention, message, keep)
     kind = autocast_dtype(query)
-    path = path or ("gather" if query.device.type == "mps" else "bag")
+    key, value = key_value.chunk(2, 1)
     out: Tensor = _EdgeAttention.apply(  # type: ignore[no-untyped-call]
-        edges, keep, path, kind, query, key, value, attention, message
+        edges, keep, kind, query, key, value, attention, message
     )
     return out
 
@@ -65,7 +69,6 @@ class _EdgeAttention(torch.autograd.Function):
         ctx: Any,
         edges: TypedEdges,
         keep: Tensor | None,
-        path: Path,
         kind: torch.dtype,
         query: Tensor,
         key: Tensor,
@@ -86,20 +89,20 @@ class _EdgeAttention(torch.autograd.Function):
             weights = alpha[:, each.first : each.last]
             table = v.index_select(0, each.sources)
             if each.by_source:
-                rows = _sums(each, weights, _mapped(table, m[each.number]), path)
+                rows = _sums(each, weights, _mapped(table, m[each.number]))
             else:
-                rows = _mapped(_sums(each, weights, table, path), m[each.number])
+                rows = _mapped(_sums(each, weights, table), m[each.number])
             out.index_add_(0, each.targets, rows.to(out.dtype))
         out = out.to(kind)
         ctx.save_for_backward(q, k, v, a, m, alpha, out)
-        ctx.edges, ctx.path = edges, path
+        ctx.edges = edges
         ctx.kinds = [t.dtype for t in (query, key, value, attention, message)]
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, a, m, alpha, out = ctx.saved_tensors
-        edges, path = ctx.edges, ctx.path
+        edges = ctx.edges
         heads, width = a.shape[1:3]
         full = accumulation_dtype(q)
         grad = grad.contiguous()
@@ -116,33 +119,33 @@ class _EdgeAttention(torch.autograd.Function):
             if each.by_source:
                 mapped = _mapped(values, m[r])
                 _dots(each, grads, mapped, slope)
-                back = _sums_t(each, weights, grads, path)
+                back = _sums_t(each, weights, grads)
                 dv.index_add_(0, each.sources, _mapped(back, m[r].mT).to(full))
                 dm[r] = _outer(values, back, heads)
             else:
                 mapped = _mapped(grads, m[r].mT)
                 _dots(each, mapped, values, slope)
-                dv.index_add_(0, each.sources, _sums_t(each, weights, mapped, path).to(full))
-                dm[r] = _outer(_sums(each, weights, values, path), grads, heads)
+                dv.index_add_(0, each.sources, _sums_t(each, weights, mapped).to(full))
+                dm[r] = _outer(_sums(each, weights, values), grads, heads)
             slope -= inner.index_select(1, edges.target[span])
             slope *= weights
             keys, queries = k.index_select(0, each.sources), q.index_select(0, each.targets)
             if each.by_source:
                 mapped = _mapped(keys, a[r])
-                dq.index_add_(0, each.targets, _sums(each, slope, mapped, path).to(full))
-                back = _sums_t(each, slope, queries, path)
+                dq.index_add_(0, each.targets, _sums(each, slope, mapped).to(full))
+                back = _sums_t(each, slope, queries)
                 dk.index_add_(0, each.sources, _mapped(back, a[r].mT).to(full))
                 da[r] = _outer(keys, back, heads)
             else:
                 mapped = _mapped(queries, a[r].mT)
-                dk.index_add_(0, each.sources, _sums_t(each, slope, mapped, path).to(full))
-                back = _sums(each, slope, keys, path)
+                dk.index_add_(0, each.sources, _sums_t(each, slope, mapped).to(full))
+                back = _sums(each, slope, keys)
                 dq.index_add_(0, each.targets, _mapped(back, a[r]).to(full))
                 da[r] = _outer(back, queries, heads)
         totals = [dm, da, dv, dk, dq]
         del dq, dk, dv, da, dm
         found = (totals.pop().to(kind) for kind in ctx.kinds)  # one after the other
-        return None, None, None, None, *found
+        return None, None, None, *found
 
 
 def _sides(each: Relation, q: Tensor, k: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,7 +171,7 @@ def _outer(left: Tensor, right: Tensor, heads: int) -> Tensor:
 
 def _bmm(left: Tensor, right: Tensor) -> Tensor:
     full = accumulation_dtype(left)
-    if left.device.type != "cpu" or left.dtype == full:
+    if left.dtype == full:
         return torch.bmm(left, right)
     with torch.autocast("cpu", enabled=False):
         return torch.bmm(left.to(full), right.to(full))
@@ -190,31 +193,21 @@ def _dots(each: Relation, targets: Tensor, sources: Tensor, out: Tensor) -> None
         out[:, part] = sums.T
 
 
-def _sums(each: Relation, weights: Tensor, sources: Tensor, path: Path) -> Tensor:
+def _sums(each: Relation, weights: Tensor, sources: Tensor) -> Tensor:
     """[targets, H·d]: for every destination the weighted sum of its source rows."""
-    return _weighted(each.offsets, each.column, weights, sources, path)
+    return _weighted(each.offsets, each.column, weights, sources)
 
 
-def _sums_t(each: Relation, weights: Tensor, targets: Tensor, path: Path) -> Tensor:
+def _sums_t(each: Relation, weights: Tensor, targets: Tensor) -> Tensor:
     """[sources, H·d]: for every source the weighted sum of its destination rows."""
     row = each.row.index_select(0, each.order)
-    return _weighted(each.offsets_t, row, weights.index_select(1, each.order), targets, path)
+    return _weighted(each.offsets_t, row, weights.index_select(1, each.order), targets)
 
 
-def _weighted(offsets: Tensor, place: Tensor, weights: Tensor, rows: Tensor, path: Path) -> Tensor:
+def _weighted(offsets: Tensor, place: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
     """[segments, H·d] the weighted sum of each segment's rows, with weights per head [H, E]."""
     heads, count = weights.shape
     segments, width = len(offsets) - 1, rows.shape[1] // heads
-    if path == "gather":
-        owner = torch.repeat_interleave(
-            torch.arange(segments, device=rows.device), offsets.diff(), output_size=count
-        )
-        out = rows.new_zeros(segments, rows.shape[1])
-        for part in _chunks(count, rows.shape[1]):
-            picked = rows.index_select(0, place[part]).view(-1, heads, width)
-            picked *= weights[:, part].T.to(rows.dtype)[..., None]
-            out.index_add_(0, owner[part], picked.view(-1, heads * width))
-        return out
     head = torch.arange(heads, device=rows.device)[:, None]
     bags = F.embedding_bag(
         (place * heads + head).view(-1),

@@ -7,7 +7,7 @@ probability, last to first: 1 takes ``word | so far``, 0 takes ``word & so far``
 every byte to eight mask values. ``torch.manual_seed`` and activation checkpointing work as usual.
 The probability is rounded to the nearest 1/256 (0.5 is exact and costs one bit per element, 0.2
 becomes 0.19922 and costs eight) and the scale uses the rounded value, so the expectation is exact.
-Other devices use ``torch.nn.functional.dropout`` unchanged.
+Other devices use torch's fused dropout unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 #: float32 [256, 8] the bits of every byte, lowest first
 _BITS = ((torch.arange(256, device="cpu")[:, None] >> torch.arange(8, device="cpu")) & 1).float()
@@ -35,7 +34,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     if not training or probability == 0.0:
         return x
     if x.device.type != "cpu":
-        return F.dropout(x, probability)
+        return torch.native_dropout(x, probability, True)[0]
     # the compiler decides what to keep
     if x.dtype == torch.float32 or torch.compiler.is_compiling():
         return x * keep_mask(x.shape, probability).to(x.dtype)
@@ -76,7 +75,7 @@ def keep_bytes(count: int, probability: float, device: torch.device = _CPU) -> T
     On a CPU uint8 [count / 8, rounded up], one bit per element; elsewhere bool [count].
     """
     if device.type != "cpu":
-        return F.dropout(torch.ones(count, device=device), probability) > 0
+        return torch.native_dropout(torch.ones(count, device=device), probability, True)[1]
     if torch.compiler.is_compiling():
         # torch.compile can trace neither these random bits nor the view, and merges two calls with
         # the same arguments: so each call gets its own seed, which is drawn inside the graph
@@ -119,7 +118,7 @@ def mask_of(
     if kept.dtype == dtype:
         return kept[first:stop].view(shape)
     if kept.dtype == torch.bool:
-        return kept[first:stop].view(shape).to(dtype) / (1 - probability)
+        return (kept[first:stop].view(shape) * (1 / (1 - probability))).to(dtype)
     table = (_BITS * kept_scale(probability)).to(dtype)
     expanded = table.index_select(0, kept[first // 8 : (stop + 7) // 8].to(torch.int32)).view(-1)
     return expanded[first % 8 : first % 8 + shape.numel()].view(shape)

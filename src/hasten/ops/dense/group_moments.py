@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hasten.ops.dtypes import accumulation_dtype
 
 
 class GroupMoments(nn.Module):
@@ -41,13 +44,32 @@ class GroupMoments(nn.Module):
         self.gathered += count * torch.cat([mean, unbiased, one]).to(self.gathered.dtype)
 
     @torch.no_grad()
+    def add_equal_groups(self, moments: Tensor, count: int) -> None:
+        """Add groups of ``count`` values per channel; moments: of :func:`batch_norm`, [2, G·C]."""
+        of_groups = moments.view(2, -1, len(self.mean))
+        self.gathered[:-1].add_(of_groups.sum(1).view(-1), alpha=count)
+        self.gathered[-1].add_(of_groups.shape[1] * count)
+
+    @torch.no_grad()
     def update_running(self, finite: Tensor) -> None:
         """Update the running moments, unless the step was skipped or a moment is not finite."""
-        total = self.gathered[-1]
-        mean, variance = (self.gathered[:-1] / total.clamp(min=1)).chunk(2)
-        good = finite & (total > 0) & self.gathered.isfinite().all()
-        for running, moment in ((self.mean, mean), (self.variance, variance)):
-            running.copy_(torch.where(good, running.lerp(moment, self.momentum), running))
+        moments = self.gathered[:-1] / self.gathered[-1]  # NaN if no group was added
+        good = finite & ((moments * 0).sum() == 0)
+        for running, moment in zip((self.mean, self.variance), moments.chunk(2), strict=True):
+            running.lerp_(torch.where(good, moment, running), self.momentum)
+
+
+def batch_norm(
+    x: Tensor, eps: float, gain: Tensor | None = None, shift: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Batch norm of x [B, C, ...] as one kernel, and the moments [2, C] that it used.
+
+    The moments are means and unbiased variances, float32 or wider, without gradient.
+    """
+    moments = torch.zeros(2, x.shape[1], dtype=accumulation_dtype(x), device=x.device)
+    # with a momentum of 1 the running moments are those of x
+    out = F.batch_norm(x, moments[0], moments[1], gain, shift, True, 1.0, eps)
+    return out, moments
 
 
 def normalize(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:

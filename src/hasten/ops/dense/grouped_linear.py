@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from hasten.ops.dense.product import padded_rows, product_into, product_plus
 from hasten.ops.dtypes import autocast_dtype
@@ -20,19 +19,17 @@ _BLOCK = 2048
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]) -> Tensor:
     """[N, K] of x [N, D], sorted by group; weight: [G, D, K]; bias: [G, K]; sizes: rows of each."""
-    if x.device.type != "cpu":
-        maps = zip(torch.split(x, list(sizes)), weight, bias, strict=True)
-        return torch.cat([F.linear(part, each.T, shift) for part, each, shift in maps])
     operands = (each.to(autocast_dtype(x)) for each in (x, weight, bias))
     out: Tensor = _GroupedLinear.apply(*operands, sizes)  # type: ignore[no-untyped-call]
     return out
 
 
-def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, slice, bool]]:
-    """The group and the rows of every block, and whether it is whole."""
+def _blocks(x: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, slice, bool]]:
+    """The group and the rows of every block, and whether it is whole; on a GPU all of a group."""
+    step = _BLOCK if x.device.type == "cpu" else len(x) + 1
     for group, (stop, size) in enumerate(zip(accumulate(sizes), sizes, strict=True)):
-        for start in range(stop - size, stop, _BLOCK):
-            yield group, slice(start, min(start + _BLOCK, stop)), start + _BLOCK <= stop
+        for start in range(stop - size, stop, step):
+            yield group, slice(start, min(start + step, stop)), start + step <= stop
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -41,7 +38,7 @@ class _GroupedLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.sizes = sizes
         out = x.new_empty(len(x), weight.shape[2])
-        for group, rows, whole in _blocks(sizes):
+        for group, rows, whole in _blocks(x, sizes):
             part = padded_rows(x[rows])
             if whole or len(part) > rows.stop - rows.start:
                 found = product_plus(part, weight[group], bias[group])
@@ -58,7 +55,7 @@ class _GroupedLinear(torch.autograd.Function):
         of_x = None
         if ctx.needs_input_grad[0]:
             of_x = torch.empty_like(x)
-            for group, rows, whole in _blocks(ctx.sizes):
+            for group, rows, whole in _blocks(x, ctx.sizes):
                 upper = padded_rows(grad[rows])
                 if len(upper) > rows.stop - rows.start:
                     of_x[rows] = torch.mm(upper, weight[group].T)[: rows.stop - rows.start]
@@ -67,10 +64,11 @@ class _GroupedLinear(torch.autograd.Function):
                     multiply(of_x[rows], upper, weight[group].T)
         sizes = list(ctx.sizes)
         parts = list(zip(torch.split(x, sizes), torch.split(grad, sizes), strict=True))
-        of_weight = torch.empty_like(weight)
-        for into, (part, upper) in zip(of_weight, parts, strict=True):
-            torch.mm(padded_rows(part).T, padded_rows(upper), out=into)
-        return of_x, of_weight, torch.stack([upper.sum(0) for _, upper in parts]), None
+        of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight), grad.shape[1])
+        for group, (part, upper) in enumerate(parts):
+            torch.mm(padded_rows(part).T, padded_rows(upper), out=of_weight[group])
+            torch.sum(upper, 0, out=of_bias[group])
+        return of_x, of_weight, of_bias, None
 
 
 def _mm_into(out: Tensor, a: Tensor, b: Tensor) -> None:

@@ -8,16 +8,18 @@ by r + R. Links that are scored in a step pass no messages in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hasten.arrays import Int64, ragged_offsets, ragged_positions
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN, KnowledgeGraph
+from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.random import bits, key
 
@@ -32,11 +34,16 @@ class Hop:
     sources and of targets of each type.
     """
 
-    edges: TypedEdges
+    edges: TypedEdges | EdgePairs
     sources: Int64
-    own: Int64
+    own: Tensor
     sizes: tuple[int, ...]
     own_sizes: tuple[int, ...]
+
+    def arranged(self, device: torch.device) -> Hop:
+        """The hop with its edges in the form for operations on a device, still on the host."""
+        assert isinstance(self.edges, TypedEdges)
+        return replace(self, edges=self.edges.arranged(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +136,7 @@ class MessageGraph:
             (len(targets), len(sources)),
             in_order=True,
         )
-        own = np.searchsorted(sources, targets)
+        own = torch.from_numpy(np.searchsorted(sources, targets))
         return Hop(edges, sources, own, self.sizes(sources), self.sizes(targets))
 
     def _into(

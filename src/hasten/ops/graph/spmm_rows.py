@@ -21,22 +21,26 @@ from hasten.data.interactions.clean import stable_order
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.row_products import rows_of
 from hasten.ops.graph.spmm import EdgeWeights, Path, SparseGraph, product
+from hasten.ops.transfer import to_device
 
 
 def spmm_rows(
     graph: SparseGraph,
     weights: EdgeWeights,
     x: Tensor,
-    rows: Tensor,
+    rows: Tensor | RowPositions,
     path: Path | None = None,
     among: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """[S, D] the given rows of ``x``, and the same rows of :func:`spmm`.
 
     x: [M, D] with one row per column of the graph, or [R, D] with the rows of ``among``; rows:
-    int64 [S] on the host, distinct; among: int64 [R] ascending, the rows and all their neighbors.
-    One function returns both, because their gradients are added in one table.
+    int64 [S] on the host, distinct, or their positions on the device; among: int64 [R] ascending,
+    the rows and all their neighbors. One function returns both, because their gradients are added
+    in one table.
     """
+    if isinstance(rows, Tensor):
+        rows = to_device(RowPositions.of(graph, rows), x.device)
     return row_sums(RowEntries.of(graph, weights, rows, among), x, path)
 
 
@@ -96,12 +100,31 @@ def places(rows: Tensor, count: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class RowPositions:
+    """Rows of a graph and where their entries are: all that comes from the host.
+
+    rows: int64 [S], distinct; position: int64 [E'], indices into the graph's columns; offsets:
+    int32 [S + 1].
+    """
+
+    rows: Tensor
+    position: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, graph: SparseGraph, rows: Tensor) -> RowPositions:
+        """Of these rows (on the host)."""
+        positions, offsets = ragged_positions(graph.bounds, rows.numpy())
+        return cls(rows, torch.from_numpy(positions), torch.from_numpy(offsets.astype(np.int32)))
+
+
+@dataclass(frozen=True, eq=False)
 class RowEntries:
     """The entries of some rows of a graph, for the product and for its transpose (backward).
 
-    rows: int64 [S] on the host, distinct; own: the same on the device; offsets: int32 [S + 1],
-    columns: [E'] and values: [E'], their entries as in :class:`SparseGraph`. With ``among``, int64
-    [R] ascending, own and columns are indices into it.
+    rows: int64 [S], distinct; own: the same; offsets: int32 [S + 1], columns: [E'] and values:
+    [E'], their entries as in :class:`SparseGraph`. With ``among``, int64 [R] ascending, own and
+    columns are indices into it.
     """
 
     graph: SparseGraph
@@ -115,19 +138,21 @@ class RowEntries:
 
     @classmethod
     def of(
-        cls, graph: SparseGraph, weights: EdgeWeights, rows: Tensor, among: Tensor | None = None
+        cls,
+        graph: SparseGraph,
+        weights: EdgeWeights,
+        chosen: RowPositions,
+        among: Tensor | None = None,
     ) -> RowEntries:
-        """Select the entries of these rows; with ``among`` None, ``x`` has all N rows."""
-        positions, offsets = ragged_positions(graph.bounds, rows.numpy())
-        position = torch.from_numpy(positions).to(graph.columns.device)
-        chosen = torch.from_numpy(offsets.astype(np.int32)).to(position.device)
-        columns, own = pick(graph.columns, position), rows.to(position.device)
+        """The entries of these rows; with ``among`` None, ``x`` has all N rows."""
+        position, own = chosen.position, chosen.rows
+        columns = pick(graph.columns, position)
         if among is not None:
             place = places(among, graph.shape[1])
             own = place.gather(0, own).long()
             columns = place.gather(0, columns.long())
         values = pick(weights.values, position)
-        return cls(graph, weights, among, rows, own, chosen, columns, values)
+        return cls(graph, weights, among, chosen.rows, own, chosen.offsets, columns, values)
 
     @property
     def count(self) -> int:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from hasten.arrays import Int64, ragged_offsets
+from hasten.ops.graph.edge_pairs import EdgePairs
+from hasten.ops.transfer import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,18 +86,18 @@ class TypedEdges:
     def __len__(self) -> int:
         return len(self.target)
 
-    def to(self, device: torch.device) -> TypedEdges:
-        """The same edges on a device: one copy for all relations."""
-        if device.type == "cpu":
-            return self
-        held = [t for r in self.relations for t in vars(r).values() if isinstance(t, Tensor)]
-        held += [self.target, self.order]
-        moved = iter(torch.split(torch.cat(held).to(device), [len(each) for each in held]))
-        relations = tuple(
-            Relation(each.number, each.first, each.last, *(next(moved) for _ in range(7)))
-            for each in self.relations
-        )
-        return TypedEdges(relations, next(moved), next(moved), self.shape)
+    def to(self, device: torch.device) -> TypedEdges | EdgePairs:
+        """The same edges in the form for operations on a device, there."""
+        return to_device(self.arranged(device), device)
+
+    def arranged(self, device: torch.device) -> TypedEdges | EdgePairs:
+        """The same edges in the form for operations on a device, still on the host."""
+        return self if device.type == "cpu" else self.pairs()
+
+    def pairs(self) -> EdgePairs:
+        """The same edges in the form for all relations at once."""
+        relations = [(each.number, each.sources, each.column) for each in self.relations]
+        return EdgePairs.of(relations, self.target, self.shape)
 
 
 def _relation(

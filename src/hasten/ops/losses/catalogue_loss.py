@@ -1,15 +1,19 @@
 """Full-catalogue cross-entropy without the T×N matrix of logits.
 
 ``sum_t [ logsumexp_j(x_t · e_j + b_j) - (x_t · e_target + b_target) ]`` over all N catalogue rows.
-A row of x may have several targets; their terms share its scores.
+x has one row for each query. If a query has several targets, the sum has a term for each, and the
+logits of the query are computed only once.
+
 Forward and backward are computed together, a chunk of rows at a time while the chunk is in cache:
 logits, softmax and both gradients, so the work is three matrix products and nothing is computed
 twice. The backward pass only scales the stored gradients.
 
-Memory: one chunk of logits (``chunk_bytes`` in float32) and the gradients. If even a few rows of
-logits do not fit, columns are chunked instead, with a running logsumexp and a second pass (four
-products). Sums and softmax are float32. Under bf16 or fp16, logits and matrix products have that
-type, as under autocast; products of fp16 residuals are summed in float32 (:mod:`.half_residuals`).
+Memory: the gradients and one chunk of logits, which takes ``chunk_bytes`` in float32. If even a few
+rows of logits do not fit, columns are chunked instead, with a running logsumexp and a second pass
+(four products). Sums and softmax are float32. Under bf16 or fp16, logits and matrix products have
+that type, as under autocast. The residuals are the gradients of the loss with respect to the
+logits, softmax minus targets; products of fp16 residuals are summed in float32
+(:mod:`.half_residuals`).
 """
 
 from __future__ import annotations
@@ -31,41 +35,45 @@ from hasten.ops.triton.choice import uses_triton
 #: bytes of logits held at once: near the second-level cache on CPUs, a large GEMM on GPUs
 CHUNK_BYTES_CPU = 16 << 20
 CHUNK_BYTES_DEVICE = 512 << 20
+#: if a chunk would have fewer rows of logits than this, chunk the columns instead
 _FEWEST_ROWS = 64
-#: elements of a table that are converted to a lower precision, and multiplied, at once
-_CONVERTED = 1 << 20
+#: elements of the catalogue that are converted to a lower precision, and multiplied, at a time
+_ELEMENTS_PER_CONVERSION = 1 << 20
 
 
 def catalogue_cross_entropy(
     x: Tensor,
     blocks: Sequence[Tensor],
-    targets: Tensor,
+    targets: Tensor | CatalogueTargets,
     bias: Tensor | None = None,
     chunk_bytes: int | None = None,
     query_of_target: Tensor | None = None,
 ) -> Tensor:
     """Sum of cross-entropies of ``x`` [T, D] against the stacked blocks [N_i, D]: a scalar.
 
-    targets: int64 [T] rows of the stacked catalogue, one for each row of x. Or several for a row:
-    int64 [P], with query_of_target: int64 [P] ascending, the index into x of each target; a pair of
-    query and target occurs at most once. On the host, query_of_target saves synchronizations.
-    bias: [N] or None. chunk_bytes: of the logits held at once; None: by device, and where Triton's
-    kernels can run, they hold none. One block is the whole table; several are its shards.
+    targets: int64 [T], for each row of x the index of its target in the stacked catalogue. If rows
+    have several targets: int64 [P], with query_of_target, int64 [P] ascending, the row of x that
+    each target belongs to; a target occurs at most once in a row. :class:`CatalogueTargets` in the
+    place of both saves synchronizations. bias: [N] or None. chunk_bytes: size of the logits that
+    are held at once; None: by the device, or no logits at all where a Triton kernel can run.
+    blocks: the whole table as one block, or its shards.
     """
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
+    if isinstance(targets, Tensor):
+        targets = CatalogueTargets.build(targets, query_of_target, len(x))
     if chunk_bytes is None:
         if uses_triton("cross-entropy", x, x.shape[1], dtype):
             from hasten.ops.triton.cross_entropy import cross_entropy  # noqa: PLC0415
 
             scale = residual_scale(dtype)
-            query = None if query_of_target is None else query_of_target.to(x.device)
-            return cross_entropy(x, blocks, targets, bias, query, dtype, scale)
+            query = None if targets.query_on_host is None else targets.query
+            return cross_entropy(x, blocks, targets.item, bias, query, dtype, scale)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         x,
-        CatalogueTargets.build(targets, query_of_target, len(x), dtype),
+        targets,
         bias,
         chunk_bytes,
         dtype,
@@ -114,16 +122,14 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, grad_bias, *grad_blocks = ctx.saved_tensors
-        scaled = [g * grad_loss.to(g.dtype) for g in (grad_x, grad_bias, *grad_blocks)]
-        return (
-            scaled[0].to(ctx.dtype),
-            None,
-            scaled[1] if ctx.has_bias else None,
-            None,
-            None,
-            *scaled[2:],
-        )
+        grad_x, *grads = (g * grad_loss.to(g.dtype) for g in ctx.saved_tensors)
+        grad_bias = grads.pop(0) if ctx.has_bias else None
+        return grad_x.to(ctx.dtype), None, grad_bias, None, None, *grads
+
+
+def _zeros_like(bias: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
+    """The gradient of the bias, if there is one."""
+    return [] if bias is None else [torch.zeros_like(bias, dtype=dtype, requires_grad=False)]
 
 
 def _offsets(blocks: Sequence[Tensor]) -> list[int]:
@@ -150,20 +156,22 @@ def _by_rows(
 ) -> tuple[Tensor, list[Tensor]]:
     """A chunk of rows against the whole catalogue at a time: three products."""
     starts = _offsets(blocks)
-    low, scale = x.to(dtype), residual_scale(dtype, targets.most)
+    x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
     # the gradient of an fp16 x stays in the type of sums until the backward pass has scaled it
     sum_dtype = accumulation_dtype(x)
     grad_x = torch.zeros_like(x, dtype=sum_dtype if x.dtype == torch.float16 else x.dtype)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    grad_bias, loss = x.new_zeros(starts[-1], dtype=sum_dtype), x.new_zeros((), dtype=sum_dtype)
-    # oneDNN compiles code for every new number of rows: the last chunk is padded to one of few
+    loss, grad_bias = x.new_zeros((), dtype=sum_dtype), _zeros_like(bias, sum_dtype)
+    # oneDNN compiles code for every new number of rows: pad the last chunk, so that few occur
     pads_last = x.device.type == "cpu" and (dtype != sum_dtype or uses_onednn(x, blocks[0].T))
     multiple = 64 if dtype != sum_dtype else 8
     rows = max(1, min(rows, rounded_rows(len(x), multiple) if pads_last else len(x)))
     if pads_last:
         last = len(x) % rows
-        low = F.pad(low, (0, 0, 0, min(rows, rounded_rows(last, multiple)) - last))
-    step = starts[-1] if dtype == sum_dtype else max(1, _CONVERTED // max(1, x.shape[1]))
+        x_cast = F.pad(x_cast, (0, 0, 0, min(rows, rounded_rows(last, multiple)) - last))
+    step = (
+        starts[-1] if dtype == sum_dtype else max(1, _ELEMENTS_PER_CONVERSION // max(1, x.shape[1]))
+    )
     parts = _parts(blocks, step)
 
     def table_of(index: int, span: slice) -> Tensor:
@@ -172,11 +180,12 @@ def _by_rows(
     # with several chunks of rows, convert the parts once and keep them
     tables = [table_of(*part[:2]) for part in parts] if rows < len(x) else None
     logits = x.new_empty(rows, starts[-1], dtype=dtype)
-    # low-precision logits become residuals a few rows at a time, in a buffer of the type of sums
-    piece = rows if dtype == sum_dtype else -(-rows // 8)
+    # low-precision logits become residuals a few rows at a time, in a buffer of the type of sums;
+    # on a GPU all at once, because the launches would take longer
+    piece = rows if dtype == sum_dtype or x.device.type != "cpu" else -(-rows // 8)
     buffer = logits if dtype == sum_dtype else logits.new_empty(piece, starts[-1], dtype=sum_dtype)
     for start in range(0, len(x), rows):
-        chunk = low[start : start + rows]
+        chunk = x_cast[start : start + rows]
         scores = logits[: len(chunk)]
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
@@ -187,17 +196,18 @@ def _by_rows(
             score_rows, first = scores[begin : min(begin + piece, unpadded)], start + begin
             # in place: logits, log-probabilities, softmax times number of targets, residuals
             work = score_rows if dtype == sum_dtype else buffer[: len(score_rows)].copy_(score_rows)
-            some = targets.within(first, first + len(work))
-            place = (targets.query[some] - first) * starts[-1] + targets.item[some]
+            in_piece = targets.within(first, first + len(work))
+            # flat index in work of the logit of each target
+            at_target = (targets.query[in_piece] - first) * starts[-1] + targets.item[in_piece]
             if bias is not None:
                 work += bias
             torch.log_softmax(work, dim=1, out=work)
             flat = work.view(-1)
-            loss -= flat[place].sum()
+            loss -= flat[at_target].sum()
             targets.multiply_by_counts_(work.exp_(), first)
-            flat[place] -= 1.0
+            flat[at_target] -= 1.0
             if bias is not None:
-                grad_bias += work.sum(0)
+                grad_bias[0] += work.sum(0)
             if scale != 1:
                 work *= scale
             if dtype != sum_dtype:
@@ -210,7 +220,7 @@ def _by_rows(
                 grad_x[start : start + rows] = product(residual, table)[:unpadded]
             else:
                 grad_x[start : start + rows] += residual_product(residual, table, scale)[:unpadded]
-    return loss, [grad_x, grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
+    return loss, [grad_x, *grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
 
 
 def _by_columns(
@@ -223,17 +233,17 @@ def _by_columns(
 ) -> tuple[Tensor, list[Tensor]]:
     """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
     chunks = _parts(blocks, max(1, chunk_bytes // (4 * max(1, len(x)))))
-    low, scale = x.to(dtype), residual_scale(dtype, targets.most)
+    x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
     sum_dtype = accumulation_dtype(x)
     lse = torch.full((len(x),), -torch.inf, dtype=sum_dtype, device=x.device)
     picked = torch.zeros(len(x), dtype=sum_dtype, device=x.device)
 
     def scores_of(index: int, span: slice, columns: slice) -> Tensor:
-        scores = (low @ blocks[index][span].to(dtype).T).to(sum_dtype)
+        scores = (x_cast @ blocks[index][span].to(dtype).T).to(sum_dtype)
         return scores if bias is None else scores + bias[columns]
 
     def placed(columns: slice) -> tuple[Tensor, Tensor]:
-        """Which targets are in a chunk, and their index in its flat scores (any, if not in it)."""
+        """Which targets are in a chunk, and their flat index in its scores (others: any index)."""
         local, width = targets.item - columns.start, columns.stop - columns.start
         inside = (local >= 0) & (local < width)
         return inside, targets.query * width + local.clamp(0, width - 1)
@@ -245,7 +255,7 @@ def _by_columns(
         picked.index_add_(0, targets.query, torch.where(inside, scores.view(-1)[place], 0.0))
     grad_x = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    grad_bias = torch.zeros(_offsets(blocks)[-1], dtype=sum_dtype, device=x.device)
+    grad_bias = _zeros_like(bias, sum_dtype)
     for index, span, columns in chunks:
         residual = targets.multiply_by_counts_(
             (scores_of(index, span, columns) - lse[:, None]).exp_(), 0
@@ -253,13 +263,13 @@ def _by_columns(
         inside, place = placed(columns)
         residual.view(-1).index_add_(0, place, -inside.to(sum_dtype))
         if bias is not None:
-            grad_bias[columns] = residual.sum(0)
+            grad_bias[0][columns] = residual.sum(0)
         part = (residual if scale == 1 else residual.mul_(scale)).to(dtype)
-        grads[index][span] = residual_product(part.T, low, scale)
+        grads[index][span] = residual_product(part.T, x_cast, scale)
         grad_x += residual_product(part, blocks[index][span].to(dtype), scale)
     loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
-    return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), grad_bias, *shaped]
+    return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), *grad_bias, *shaped]
 
 
 def _accumulate(total: Tensor, left: Tensor, right: Tensor, scale: float) -> None:

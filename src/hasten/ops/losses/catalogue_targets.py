@@ -1,48 +1,70 @@
-"""The targets of a loss over a catalogue, of which a row may have several."""
+"""Targets of a loss over a catalogue; a query may have several targets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from hasten.arrays import Int64
 
 
 @dataclass(frozen=True, eq=False)
 class CatalogueTargets:
-    """The targets of rows of a catalogue's scores.
+    """P targets of T queries.
 
-    item, query: int64 [P]. counts: [T] targets of each row; None if each has one, in order.
-
-    given: the query as it was given, on the host or not; most: the largest count.
+    item: int64 [P] catalogue rows. query: int64 [P] the query of each target, ascending. counts:
+    [T] targets of each query; None if each has exactly one, in order. query_on_host: ``query``, so
+    that searching it needs no synchronization; None as counts. largest_count: of ``counts``.
     """
 
     item: Tensor
     query: Tensor
     counts: Tensor | None
-    given: Tensor
-    most: float = 1.0
+    query_on_host: Int64 | None
+    largest_count: float = 1.0
 
     @classmethod
-    def build(
-        cls, targets: Tensor, query: Tensor | None, rows: int, dtype: torch.dtype
-    ) -> CatalogueTargets:
+    def build(cls, targets: Tensor, query: Tensor | None, rows: int) -> CatalogueTargets:
+        """Of int64 [P] targets and queries, ascending, or of one target of each row.
+
+        Tensors of the host stay there: :func:`~hasten.ops.transfer.to_device` moves them.
+        """
         if query is None:
-            query = torch.arange(rows, device=targets.device)
-            return cls(targets, query, None, query)
-        counts, device = torch.bincount(query, minlength=rows), targets.device
-        most = float(counts.max()) if dtype == torch.float16 and rows else 1.0
-        return cls(targets, query.to(device), counts.to(device), query, most)
+            return cls(targets, torch.arange(rows, device=targets.device), None, None)
+        counts = torch.bincount(query, minlength=rows)
+        largest_count = float(counts.max()) if rows else 1.0
+        return cls(targets, query, counts, query.cpu().numpy(), largest_count)
 
     def within(self, start: int, stop: int) -> slice:
         """The slice of the targets of rows ``start`` to ``stop``."""
-        if self.counts is None:
+        if self.query_on_host is None:
             return slice(start, stop)
-        edges = torch.tensor([start, stop], device=self.given.device)
-        return slice(*torch.searchsorted(self.given, edges).tolist())
+        return slice(*np.searchsorted(self.query_on_host, [start, stop]).tolist())
 
     def multiply_by_counts_(self, values: Tensor, start: int) -> Tensor:
         """Multiply each row, in place, by its number of targets. start: the first row's index."""
         if self.counts is not None:
             values *= self.counts[start : start + len(values), None]
         return values
+
+
+@dataclass(frozen=True, eq=False)
+class LabelPairs:
+    """The pairs of a query and a true row of a catalogue, in the order of the rows.
+
+    row: int64 [P], the queries; item: int64 [P] ascending; items_on_host: the items again.
+    """
+
+    row: Tensor
+    item: Tensor
+    items_on_host: Int64
+
+    @classmethod
+    def build(cls, row: Tensor, item: Tensor) -> LabelPairs:
+        """Of pairs in any order; tensors of the host stay there."""
+        order = torch.argsort(item, stable=True)
+        row, item = row[order], item[order]
+        return cls(row, item, item.cpu().numpy())

@@ -1,9 +1,10 @@
 """Residuals of a softmax or sigmoid as fp16 operands of a product.
 
-fp16 rounds numbers below 6e-5 coarsely and loses those below 6e-8, as the probabilities of most
-rows of a large catalogue are. The loss scale comes too late: it multiplies the product. So the
-residuals are multiplied by a scale before they become fp16, and their products, which could
-overflow in fp16, are summed and divided by it in float32.
+fp16 rounds numbers below 6e-5 coarsely and turns those below 6e-8 to zero. Most probabilities in a
+softmax over a large catalogue are that small. The loss scale does not help, because it is applied
+only to the products of these numbers. So the residuals (gradients with respect to the logits) are
+multiplied by a scale of their own before they are converted to fp16. Their products, which could
+overflow in fp16, are summed in float32 and divided by the scale.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ def residual_scale(dtype: torch.dtype, largest: float = 1.0) -> float:
 
 
 def residual_product(left: Tensor, right: Tensor, scale: float) -> Tensor:
-    """``left @ right / scale``, one of them scaled; in float32 if they are fp16."""
+    """``left @ right / scale``: residuals that were scaled by ``scale``, times another matrix.
+
+    In float32 if both are fp16; for other types the scale is 1.
+    """
     if left.dtype != torch.float16:
         return left @ right
     if left.device.type == "cuda":

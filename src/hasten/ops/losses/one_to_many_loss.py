@@ -20,12 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.losses.catalogue_targets import LabelPairs
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 from hasten.ops.triton.choice import uses_triton
 
@@ -47,13 +49,26 @@ def one_to_many_loss(
     scale: float = 1.0,
     chunk_bytes: int | None = None,
 ) -> Tensor:
+    """:func:`one_to_many_of_pairs` of int64 [P], pairs of a query and a true row in any order."""
+    pairs = LabelPairs.build(row, item)
+    return one_to_many_of_pairs(x, blocks, pairs, bias, smoothing, scale, chunk_bytes)
+
+
+def one_to_many_of_pairs(
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    pairs: LabelPairs,
+    bias: Tensor | None = None,
+    smoothing: float = 0.0,
+    scale: float = 1.0,
+    chunk_bytes: int | None = None,
+) -> Tensor:
     """The sum over all queries and catalogue rows of the binary cross-entropy.
 
-    x: [B, D]; blocks: [N_i, D], the table's shards; row, item: int64 [P], the distinct pairs of a
-    query and a true row of the stacked catalogue (on the host they save synchronizations); bias:
-    [N] or None; smoothing: ε. scale: the gradient that the loss will receive. The result does not
-    depend on it; if it is right, the
-    backward pass saves a pass over the gradients.
+    x: [B, D]; blocks: [N_i, D], the table's shards; pairs: the distinct pairs of a query and a true
+    row of the stacked catalogue; bias: [N] or None; smoothing: ε. scale: the gradient that the loss
+    will receive. The result does not depend on it; if it is right, the backward pass saves a pass
+    over the gradients.
     """
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
@@ -62,11 +77,10 @@ def one_to_many_loss(
         if uses_triton("1-n", x, x.shape[1], dtype):
             from hasten.ops.triton.one_to_many import one_to_many  # noqa: PLC0415
 
-            largest, (row, item) = residual_scale(dtype), (row.to(x.device), item.to(x.device))
-            return one_to_many(x, blocks, row, item, bias, smoothing, dtype, largest)
+            largest = residual_scale(dtype)
+            return one_to_many(x, blocks, pairs.row, pairs.item, bias, smoothing, dtype, largest)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
-    order = torch.argsort(item, stable=True)
-    pass_ = _Pass(x, blocks, row[order], item[order], bias, smoothing, scale, chunk_bytes, dtype)
+    pass_ = _Pass(x, blocks, pairs, bias, smoothing, scale, chunk_bytes, dtype)
     result: Tensor = _OneToMany.apply(pass_, x, bias, *blocks)  # type: ignore[no-untyped-call]
     return result
 
@@ -105,8 +119,7 @@ class _Pass:
         self,
         x: Tensor,
         blocks: Sequence[Tensor],
-        row: Tensor,
-        item: Tensor,
+        pairs: LabelPairs,
         bias: Tensor | None,
         smoothing: float,
         scale: float,
@@ -115,8 +128,7 @@ class _Pass:
     ) -> None:
         x = x.detach()
         self.x, self.blocks, self.bias, self.scale = x, blocks, bias, scale
-        self.row, self.item = row.to(x.device), item.to(x.device)
-        self.given, self.smoothing, self.dtype = item, smoothing, dtype
+        self.pairs, self.smoothing, self.dtype = pairs, smoothing, dtype
         self.kind, self.width = accumulation_dtype(x), max(1, len(x))
         self.count = sum(len(block) for block in blocks)
         self.low, self.scaled = x.to(dtype), (x * scale).to(dtype)
@@ -158,8 +170,8 @@ class _Pass:
     def residuals_(self, scores: Tensor, first: int, exact: bool) -> Tensor:
         """Turn scores [rows, B] from catalogue row ``first`` on into residuals; return the loss."""
         starts = range(first, first + len(scores), self.piece)
-        edges = torch.tensor([*starts, first + len(scores)], device=self.given.device)
-        bounds = torch.searchsorted(self.given, edges).tolist()
+        edges = [*starts, first + len(scores)]
+        bounds = np.searchsorted(self.pairs.items_on_host, edges).tolist()
         loss = torch.zeros((), dtype=self.kind, device=scores.device)
         share = self.smoothing / self.count
         for number, start in enumerate(starts):
@@ -171,7 +183,7 @@ class _Pass:
             if self.bias is not None:
                 piece += self.bias[start:stop, None]
             true = slice(bounds[number], bounds[number + 1])
-            place = (self.item[true] - start) * self.width + self.row[true]
+            place = (self.pairs.item[true] - start) * self.width + self.pairs.row[true]
             flat = piece.view(-1)
             loss -= (1 - self.smoothing) * flat[place].sum()
             if self.smoothing:

@@ -101,6 +101,12 @@ class Positions:
         """The scores at the positions of one block, in the order of the blocks."""
         return scores.view(-1)[self._flat(scores, number)]
 
+    def are(self, values: Tensor, scores: Tensor, number: int) -> bool:
+        """Whether the scores at the positions of one block are these values [n] of all of them."""
+        part = slice(self.starts[number], self.starts[number + 1])
+        order = torch.from_numpy(self.order[part]).to(values.device)
+        return torch.equal(values[order], self.take(scores, number))
+
     def in_order(self, found: Sequence[Tensor]) -> Tensor:
         """[n] what ``take`` found in all blocks, in the caller's order."""
         values = torch.cat(list(found))

@@ -1,14 +1,16 @@
 """Exact ranks of targets among the whole catalogue, by counting, in little memory.
 
 A target's rank follows from two counts: how many admissible candidates score higher, and how many
-score the same. Both come from comparisons of float32 scores. The target's own score is read from
-the same block as those of its competitors, so equal scores compare as equal.
+score the same. Both come from comparisons of float32 scores. The target's own score is that of its
+block, as those of its competitors are, so equal scores compare as equal.
 
 Cost for Q queries, N candidates, width D: if Q·N is at most ``column_blocks.WHOLE``, scores are
 computed once, 2·Q·N·D operations. Above that, blocks of ``column_blocks.COLUMNS`` columns are
-computed once for the counts, and blocks that hold a target once more before, for the targets'
-scores: 2·Q·N·D·(1 + f), where f is the share of blocks with a target (256 targets spread evenly
-over 10^6 candidates: 0.41).
+computed. The targets' own scores are needed before: those of a product with the targets' rows
+alone, of the same shape as a block, are tried first, and compared bit by bit with those of their
+blocks. If one differs, or the scorer has no such product (``ListScorer``), blocks that
+hold a target are computed once more before the counts: 2·Q·N·D·(1 + f), where f is the share of
+blocks with a target (256 targets spread evenly over 10^6 candidates: 0.41).
 
 NaN counts against the model: a target that scores NaN ranks behind every candidate, and a candidate
 that scores NaN counts as higher than any other target.
@@ -25,7 +27,7 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking.column_blocks import WHOLE, ColumnBlocks, Positions
-from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.ranking.scorer import ListScorer, Scorer
 
 #: scores compared at a time on the CPU, so that both comparisons find them in the cache (1 MiB)
 _CHUNK = 2**18
@@ -78,9 +80,53 @@ def rank_all(
     assert len(targets) == queries
     assert excluded is None or len(excluded) == queries
     blocks = ColumnBlocks.choose(queries, count, columns)
-    pair_row = targets.rows
-    whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
-    own = Positions.build(pair_row, targets.items, blocks).scores(scorer, whole)
+    at = Positions.build(targets.rows, targets.items, blocks)
+    if len(blocks) == 1:
+        whole = blocks.scores(scorer, 0)
+        ranks = _ranks(scorer, blocks, targets, excluded, at.scores(scorer, whole), whole=whole)
+    else:
+        ranks, tried = None, _listed(scorer, targets, at)
+        if tried is not None:
+            ranks = _ranks(scorer, blocks, targets, excluded, tried, check=at)
+        if ranks is None:
+            ranks = _ranks(scorer, blocks, targets, excluded, at.scores(scorer, None))
+    assert ranks is not None
+    return ranks
+
+
+def _listed(scorer: Scorer, targets: CSR, at: Positions) -> Tensor | None:
+    """[S] the scores of the targets by products with their rows alone, if that is less work."""
+    width, count = at.blocks.columns, len(targets.items)
+    products = -(-count // width)
+    if not isinstance(scorer, ListScorer) or 2 * products > np.count_nonzero(np.diff(at.starts)):
+        return None
+    found = []
+    for start in range(0, count, width):
+        items = targets.items[start : start + width]
+        row = torch.from_numpy(targets.rows[start : start + width])
+        # padded to the shape of a block: libraries choose their order of summation by it
+        ids = torch.from_numpy(np.resize(items, width))
+        scores = scorer.listed(ids.to(scorer.device)).to(torch.float32)
+        found.append(scores[row.to(scores.device), torch.arange(len(items), device=scores.device)])
+    return torch.cat(found)
+
+
+def _ranks(
+    scorer: Scorer,
+    blocks: ColumnBlocks,
+    targets: CSR,
+    excluded: CSR | None,
+    own: Tensor,
+    *,
+    whole: Tensor | None = None,
+    check: Positions | None = None,
+) -> RankCounts | None:
+    """The counts, given the targets' own scores [S].
+
+    whole: the scores of the only block. check: the positions of the targets, whose scores in the
+    blocks must be ``own``; None if they are not.
+    """
+    count, pair_row = blocks.count, targets.rows
     one_each = bool((targets.lengths == 1).all())
     row = None if one_each else torch.from_numpy(pair_row).to(own.device)
     at_most = torch.zeros(len(pair_row), dtype=torch.int64, device=own.device)
@@ -91,6 +137,8 @@ def rank_all(
         apart = Positions.build(excluded.rows, excluded.items, blocks)
     for number in range(len(blocks)):
         scores = blocks.scores(scorer, number) if whole is None else whole
+        if check is not None and not check.are(own, scores, number):
+            return None
         if apart is not None:
             found.append(apart.take(scores, number))
         _count(scores, row, own, at_most, below)
@@ -110,13 +158,18 @@ def rank_among(
     """Rank each query's first candidate among its others.
 
     candidates: int64 [Q, 1 + C]; an item listed twice competes twice. NaN as in :func:`rank_all`.
+    The candidates alone are scored if the catalogue does not fit into one block and the scorer can.
     """
     queries, width = candidates.shape
     blocks = ColumnBlocks.choose(queries, count, columns)
-    row = np.repeat(np.arange(queries, dtype=np.int64), width)
-    whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
-    scores = Positions.build(row, candidates.reshape(-1), blocks).scores(scorer, whole)
-    scores = scores.view(queries, width)
+    if len(blocks) > 1 and isinstance(scorer, ListScorer):
+        ids = torch.from_numpy(candidates.astype(np.int64, copy=False)).to(scorer.device)
+        scores = scorer.pairs(ids).to(torch.float32)
+    else:
+        row = np.repeat(np.arange(queries, dtype=np.int64), width)
+        whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
+        scores = Positions.build(row, candidates.reshape(-1), blocks).scores(scorer, whole)
+        scores = scores.view(queries, width)
     own, others = scores[:, :1], scores[:, 1:]
     at_most, below = (others <= own).sum(1), (others < own).sum(1)
     return RankCounts.of((width - 1) - at_most, at_most - below)

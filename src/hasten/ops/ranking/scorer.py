@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 
@@ -15,4 +16,25 @@ class Scorer(Protocol):
 
         The caller may overwrite the returned tensor.
         """
+        ...
+
+
+@runtime_checkable
+class ListScorer(Scorer, Protocol):
+    """A scorer that also scores listed candidates, without the rest of the catalogue."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where scores are computed."""
+        ...
+
+    def listed(self, ids: Tensor) -> Tensor:
+        """[Q, n] scores of the candidates ids [n], as :meth:`block` would compute them there.
+
+        They may differ from those of another block in the last bits.
+        """
+        ...
+
+    def pairs(self, ids: Tensor) -> Tensor:
+        """[Q, C] scores of each query's own candidates ids [Q, C]; equal rows score the same."""
         ...

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hasten.ops.triton.catalogue_gradients import Residuals, gradients
-from hasten.ops.triton.tiles import Scores, is_target, load_rows
+from hasten.ops.triton.tiles import Scores, load_rows, scores_of_tile
 
 
 @triton.jit
@@ -36,14 +36,10 @@ def _log_sum_exp(
     of_targets = tl.zeros([BLOCK], dtype=tl.float32)
     across = tl.cdiv(items, BLOCK)
     for each in range(split * per_split, tl.minimum((split + 1) * per_split, across)):
-        j = each * BLOCK + tl.arange(0, BLOCK)
-        theirs = load_rows(table, j, items, WIDTH, PADDED)
-        scores = tl.dot(mine, tl.trans(theirs))
-        if bias is not None:
-            scores += tl.load(bias + j, mask=j < items, other=0.0).to(tl.float32)[None, :]
-        true = is_target(
-            i[:, None], j[None, :], tile * across + each, queries, target_item, target_query, starts
-        )
+        j, scores, true = scores_of_tile(
+            mine, i, tile * across + each, each, table, bias, target_item, target_query, starts,
+            queries, items, WIDTH, PADDED, BLOCK,
+        )  # fmt: skip
         of_targets += tl.sum(tl.where(true > 0, scores, 0.0), 1)
         scores = tl.where((j < items)[None, :], scores, -float("inf"))
         new = tl.maximum(largest, tl.max(scores, 1))

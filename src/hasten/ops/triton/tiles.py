@@ -192,3 +192,22 @@ def is_target(query, item, tile, queries, target_item, target_query, starts):
             same = (query == tl.load(target_query + pair)) & (item == tl.load(target_item + pair))
             found += same.to(tl.float32)
     return found
+
+
+@triton.jit
+def scores_of_tile(
+    mine, i, number, across, table, bias, target_item, target_query, starts, queries, items,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The items of a tile, the scores of these queries, and 1.0 where a pair is true.
+
+    mine, i: the rows and the numbers of the queries. number: the tile's; across: its place among
+    the tiles of items.
+    """
+    j = across * BLOCK + tl.arange(0, BLOCK)
+    theirs = load_rows(table, j, items, WIDTH, PADDED)
+    scores = tl.dot(mine, tl.trans(theirs))
+    if bias is not None:
+        scores += tl.load(bias + j, mask=j < items, other=0.0).to(tl.float32)[None, :]
+    true = is_target(i[:, None], j[None, :], number, queries, target_item, target_query, starts)
+    return j, scores, true

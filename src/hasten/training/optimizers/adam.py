@@ -56,7 +56,7 @@ class PhaseAdam(torch.optim.Adam):
         """Apply all deferred updates."""
 
     @property
-    def progress(self) -> int:
+    def change_counter(self) -> int:
         """A number that :meth:`step` changes before it changes any weight or moment."""
         step = self.state[self.parameters[0]].get("step")
         return 0 if step is None else int(step._version)

@@ -6,6 +6,7 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Phase
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.optimizers.row_adam import RowAdam
+from hasten.training.optimizers.skipping_adam import SkippingAdam, respects_found_inf
 
 
 def make_optimizer(phase: Phase, options: TrainingOptions, *, scaled: bool) -> PhaseAdam:
@@ -16,4 +17,6 @@ def make_optimizer(phase: Phase, options: TrainingOptions, *, scaled: bool) -> P
     parameters = list(phase.parameters())
     if phase.table is not None and not scaled and RowAdam.suits(phase.table, options):
         return RowAdam(parameters, options, phase.table)
-    return PhaseAdam(parameters, options)
+    device = parameters[0].device
+    kind = PhaseAdam if device.type != "mps" or respects_found_inf(device) else SkippingAdam
+    return kind(parameters, options)

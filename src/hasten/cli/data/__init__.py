@@ -1,0 +1,1 @@
+"""Data: inspect, check and fetch (inspect.py); make features and data (make.py)."""

@@ -1,0 +1,1 @@
+"""Commands that examine the machine, the installation and a run: doctor, verify."""

@@ -1,0 +1,53 @@
+"""Choose the defaults that follow from the size of the data, for options that were left out.
+
+A run stores what was chosen in its ``config.yaml``: it repeats and resumes without this rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hasten.config import RunConfig
+from hasten.data.tables import AnyDataset
+from hasten.models.data_size import DataSize
+from hasten.registry import load_model
+
+#: with more users than this, so many are sampled for the validations while training
+MANY_USERS, VALIDATED_USERS = 100_000, 10_000
+
+
+def data_defaults(config: RunConfig, dataset: AnyDataset, processes: int = 1) -> dict[str, Any]:
+    """The defaults of the model for these data, for the keys that the configuration leaves out."""
+    per_process = config.training.batch_size_per_device
+    if per_process is not None:
+        size = {"batch_size": per_process * processes}
+        training = config.training.model_copy(update=size)
+        config = config.model_copy(update={"training": training})
+    size_of = DataSize.of(dataset)
+    found = dict(load_model(config.model.name).defaults_for(size_of, config))
+    if size_of.users > MANY_USERS:
+        found["evaluation.users"] = VALIDATED_USERS
+    return {key: value for key, value in found.items() if not config.gives(key)}
+
+
+def with_data_defaults(
+    config: RunConfig, dataset: AnyDataset, processes: int = 1
+) -> tuple[RunConfig, tuple[str, ...]]:
+    """The complete configuration of a new run, and notes for its log.
+
+    processes: among which ``training.batch_size_per_device`` is multiplied.
+    """
+    chosen = data_defaults(config, dataset, processes)
+    values = config.model_dump()
+    for key, value in chosen.items():
+        section, _, name = key.partition(".")
+        values[section][name] = value
+    model = type(config.model).model_validate(values["model"])
+    completed = type(config)(**{**values, "model": model, "data": config.data})
+    return completed, (describe_defaults(chosen, dataset),) if chosen else ()
+
+
+def describe_defaults(chosen: dict[str, Any], dataset: AnyDataset) -> str:
+    """One line for people."""
+    shown = ", ".join(f"{key} {value}" for key, value in chosen.items())
+    return f"{shown}: chosen by the size of the data ({DataSize.of(dataset)})"

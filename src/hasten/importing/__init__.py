@@ -1,0 +1,1 @@
+"""Import weights and configurations of other libraries and training scripts."""

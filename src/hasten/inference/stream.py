@@ -1,0 +1,84 @@
+"""Recommendations for all users, some at a time: for a file of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from hasten.data.tables import Dataset
+from hasten.inference.export import write_tables
+from hasten.inference.recommend import Recommendations, recommend
+
+if TYPE_CHECKING:
+    from hasten.loaded_run import LoadedRun
+
+USERS_AT_A_TIME = 1 << 16
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a person is told of recommendations: numbers of users and rows, how they were made."""
+
+    users: int
+    rows: int
+    without_history: int
+    short: int
+    topk: int
+    known: str
+    ignored: Mapping[str, int]
+
+    @classmethod
+    def of(cls, found: Recommendations) -> Counts:
+        """Of recommendations."""
+        return cls(
+            len(found.users),
+            len(found),
+            found.without_history,
+            found.short,
+            found.topk,
+            found.known,
+            found.ignored,
+        )
+
+    def plus(self, more: Counts) -> Counts:
+        """With those of further users, made with the same options."""
+        return replace(
+            self,
+            users=self.users + more.users,
+            rows=self.rows + more.rows,
+            without_history=self.without_history + more.without_history,
+            short=self.short + more.short,
+        )
+
+
+def write_recommendations(
+    loaded: LoadedRun, path: Path, format: str | None, topk: int, **options: Any
+) -> Counts:
+    """Write the recommendations for all users as they are computed; the file appears at the end.
+
+    options: those of :func:`recommend`.
+    """
+    told: list[Counts] = []
+
+    def tables() -> Iterator[pa.Table]:
+        for part in _parts(loaded, topk, options):
+            counts = Counts.of(part)
+            told.append(told.pop().plus(counts) if told else counts)
+            yield part.to_table()
+
+    write_tables(tables(), path, format)
+    return told[0]
+
+
+def _parts(loaded: LoadedRun, topk: int, options: Mapping[str, Any]) -> Iterator[Recommendations]:
+    dataset = loaded.dataset
+    if not isinstance(dataset, Dataset) or len(dataset.users) <= USERS_AT_A_TIME:
+        yield recommend(loaded, topk=topk, **options)
+        return
+    for start in range(0, len(dataset.users), USERS_AT_A_TIME):
+        users = dataset.users.labels.slice(start, USERS_AT_A_TIME).to_pylist()
+        yield recommend(loaded, users, topk=topk, **options)

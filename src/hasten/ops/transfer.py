@@ -1,0 +1,106 @@
+"""Move everything that a batch needs to a device by one copy.
+
+The tensors of a tree (dataclasses, dictionaries, tuples and lists) are packed into one buffer. For
+CUDA it is page-locked, so that the copy does not make the host wait; PyTorch's allocator of such
+memory gives a buffer out again only after the copies from it have finished. The tensors on the
+device are views of one buffer too. NumPy arrays, numbers and everything else stay on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+Tree = TypeVar("Tree")
+
+#: bytes; the first element of every tensor is at a multiple of it
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Sent(Generic[Tree]):
+    """A tree whose copy to the device may still be under way.
+
+    buffer: of all tensors, on the device; copied: recorded on the stream of the copy; None: the
+    stream that uses the tensors.
+    """
+
+    tree: Tree
+    buffer: Tensor | None = None
+    copied: torch.cuda.Event | None = None
+
+    def received(self) -> Tree:
+        """The tree; what the current stream does from now on comes after the copy."""
+        if self.copied is not None and self.buffer is not None:
+            stream = torch.cuda.current_stream(self.buffer.device)
+            stream.wait_event(self.copied)
+            # the allocator must not give the memory out again before this stream has used it
+            self.buffer.record_stream(stream)
+        return self.tree
+
+
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    """The tree with its tensors on the device, by one copy; on the CPU the tree itself."""
+    return tree if device.type == "cpu" else send(tree, device).received()
+
+
+def send(tree: Tree, device: torch.device, stream: torch.cuda.Stream | None = None) -> Sent[Tree]:
+    """Begin to copy the tensors of a tree to the device.
+
+    stream: of the copy, for CUDA; None: the current one. A tensor that occurs twice is sent once.
+    """
+    places: dict[int, tuple[Tensor, int]] = {}
+    size = 0
+
+    def place(tensor: Tensor) -> Tensor:
+        nonlocal size
+        if tensor.device.type == "cpu" and id(tensor) not in places:
+            places[id(tensor)] = tensor, size
+            size += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
+        return tensor
+
+    _mapped(tree, place)
+    if not places:
+        return Sent(tree)
+    cuda = device.type == "cuda"
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
+    for tensor, start in places.values():
+        _part(host, start, tensor).copy_(tensor)
+    if stream is None:
+        buffer, copied = host.to(device, non_blocking=cuda), None
+    else:
+        with torch.cuda.stream(stream):
+            buffer = host.to(device, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(stream)
+
+    def moved(tensor: Tensor) -> Tensor:
+        return _part(buffer, places[id(tensor)][1], tensor) if id(tensor) in places else tensor
+
+    return Sent(cast(Tree, _mapped(tree, moved)), buffer, copied)
+
+
+def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:
+    """The view of a buffer of bytes that holds a tensor of this type and shape."""
+    stop = start + like.numel() * like.element_size()
+    return buffer[start:stop].view(like.dtype).view(like.shape)
+
+
+def _mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The tree with ``function`` of every tensor; parts without tensors are the same objects."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if type(tree) in (tuple, list):
+        return type(tree)(_mapped(each, function) for each in tree)
+    if type(tree) is dict:
+        return {name: _mapped(each, function) for name, each in tree.items()}
+    if is_dataclass(tree) and not isinstance(tree, type):
+        given = {field.name: getattr(tree, field.name) for field in fields(tree)}
+        found = {name: _mapped(each, function) for name, each in given.items()}
+        if any(found[name] is not each for name, each in given.items()):
+            return replace(tree, **found)
+    return tree

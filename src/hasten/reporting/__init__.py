@@ -1,0 +1,1 @@
+"""Reports of runs: one HTML page that works offline, or Markdown."""

@@ -1,0 +1,1 @@
+"""Serve a trained model over HTTP (extra ``serve``)."""

@@ -1,0 +1,1 @@
+"""Search for settings of a model: ``hasten tune``."""

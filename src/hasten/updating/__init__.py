@@ -1,0 +1,1 @@
+"""Update a finished run with new data: joined vocabularies, warm weights and moments, a check."""

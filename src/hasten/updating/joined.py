@@ -1,0 +1,118 @@
+"""What joining new data with those of a run gives, and the parts that both kinds of data share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.data.columns.checks import counted
+from hasten.data.tables import AnyDataset, Modality, Vocabulary
+from hasten.errors import DataError
+
+#: the origin of a row that is not in the run; rows of the run have their part
+NEW = -1
+_SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The joined data. trained: bool [n], the rows that the run has trained on.
+
+    counts: of new rows and ids; whole: whether the new data held all rows of the run again.
+    """
+
+    dataset: AnyDataset
+    trained: NDArray[np.bool_]
+    counts: dict[str, int]
+    whole: bool
+
+
+def united(old: Vocabulary, new: Vocabulary) -> tuple[Vocabulary, Int64, Int64]:
+    """The sorted union of two vocabularies, and where the ids of each are in it."""
+    before, after = old.labels, new.labels
+    if before.type != after.type:
+        before, after = before.cast(pa.string()), after.cast(pa.string())
+    both = pa.concat_arrays([before, after])
+    labels = pc.unique(both)
+    labels = labels.take(pc.array_sort_indices(labels))
+    place = np.asarray(pc.index_in(both, value_set=labels), np.int64)
+    names = None
+    if old.names is not None or new.names is not None:
+        known = [
+            pa.nulls(len(each), pa.string()) if each.names is None else each.names
+            for each in (old, new)
+        ]
+        found: list[str | None] = [None] * len(labels)
+        for where, name in zip(place.tolist(), pa.concat_arrays(known).to_pylist(), strict=True):
+            found[where] = found[where] if name is None else name
+        names = pa.array(found, pa.string())
+    return Vocabulary(labels, names), place[: len(old)], place[len(old) :]
+
+
+def repeated(old: list[Int64], new: list[Int64]) -> tuple[NDArray[np.bool_], bool]:
+    """Which new rows repeat an old row, and whether all old rows are repeated.
+
+    old, new: the columns of the rows. Of a row that occurs m times in the old data, the first m
+    occurrences in the new data are repetitions.
+    """
+    size = len(old[0])
+    code = np.zeros(size + len(new[0]), np.int64)
+    for before, after in zip(old, new, strict=True):
+        _, value = np.unique(np.concatenate([before, after]), return_inverse=True)
+        value = value.reshape(-1)
+        _, code = np.unique(code * (int(value.max(initial=0)) + 1) + value, return_inverse=True)
+        code = code.reshape(-1)
+    held = np.bincount(code[:size], minlength=int(code.max(initial=0)) + 1)
+    rest = code[size:]
+    order = np.argsort(rest, kind="stable")
+    starts = np.searchsorted(rest[order], rest[order])
+    occurrence = np.empty(len(rest), np.int64)
+    occurrence[order] = np.arange(len(rest)) - starts
+    given = np.bincount(rest, minlength=len(held))
+    return occurrence < held[rest], bool((given >= held).all())
+
+
+def joined_features(
+    old: Modality, new: Modality | None, places: tuple[Int64, Int64], labels: pa.Array, what: str
+) -> Modality:
+    """The features of all ids. places: where the rows of each are; the run's come first.
+
+    Raises:
+        DataError: a new id has no features, or they have another width.
+    """
+    values = np.zeros((len(labels), old.width), old.values.dtype)
+    filled = np.zeros(len(labels), bool)
+    if new is not None:
+        if new.width != old.width:
+            raise DataError(
+                f"the {old.name} features have the width {new.width} in the new data and "
+                f"{old.width} in the run"
+            )
+        values[places[1]], filled[places[1]] = new.values, True
+    values[places[0]], filled[places[0]] = old.values, True
+    if not filled.all():
+        missing = np.flatnonzero(~filled)
+        shown = ", ".join(repr(labels[i].as_py()) for i in missing[:_SHOWN].tolist())
+        raise DataError(
+            f"{counted(len(missing), f'new {what}')} without {old.name} features: {shown}"
+            f"{', ...' if len(missing) > _SHOWN else ''}; put the features beside the new data, or "
+            f"name them: --set data.features.{old.name}=FILE"
+        )
+    return Modality.of(old.name, values)
+
+
+def source_counts(dataset: AnyDataset, joined: AnyDataset) -> dict[str, Any]:
+    """How many ids of each kind are new."""
+    kinds = ("users", "items", "entities", "relations")
+    sizes = {kind: (getattr(dataset, kind, None), getattr(joined, kind, None)) for kind in kinds}
+    return {
+        f"new_{kind}": len(after) - len(before)
+        for kind, (before, after) in sizes.items()
+        if before is not None and after is not None
+    }

@@ -1,0 +1,156 @@
+"""Defaults that follow from the size of the data: what they are, and for which keys they apply."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from hasten import api, run
+from hasten.build import load_data
+from hasten.config_loading.build import build_config, load_config
+from hasten.config_loading.data_defaults import data_defaults, with_data_defaults
+from hasten.config_loading.keys import known_keys
+from hasten.models.data_size import DataSize
+from hasten.registry import BUILT_IN, data_options_of, load_model
+from hasten.runs.config_text import config_text
+from tests.contract.cases import CASES, graph, sequences
+
+LARGE = DataSize(users=667000, items=200000, interactions=8_000_000, mean_length=12)
+MODELS = [e.name for e in BUILT_IN if load_model(e.name).defaults_from_data]
+CASE = {case.model: case for case in reversed(CASES)}
+BEAUTY = DataSize(users=22363, items=12101, interactions=153776, mean_length=6.9, long_length=13)
+ML_1M = DataSize(users=5390, items=3522, interactions=560000, mean_length=104, long_length=240)
+UMLS = DataSize(entities=135, relations=46, triples=5216, queries=1304)
+FB15K_237 = DataSize(entities=14541, relations=237, triples=272115, queries=149689)
+
+
+def chosen(model, size, **settings):
+    return load_model(model).defaults_for(size, build_config(model, flags=settings))
+
+
+@pytest.mark.parametrize("size", [BEAUTY, ML_1M, UMLS, FB15K_237, DataSize()])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_rule_gives_the_keys_that_it_declares_and_values_that_are_accepted(model, size):
+    kind = load_model(model)
+    found = chosen(model, size)
+    assert set(found) == set(kind.defaults_from_data)
+    assert set(found) <= set(known_keys(kind.Options, data_options_of(kind)))
+    assert build_config(model, flags=found)
+
+
+def test_the_length_follows_from_the_steps():
+    assert chosen("sasrec", BEAUTY) == {
+        "training.epochs": 24,
+        "evaluation.every": 2,
+        "training.average": 2,
+        "model.max_length": 50,
+        "model.dropout": 0.5,
+        "model.loss": "ce",
+    }
+    assert chosen("sasrec", ML_1M) == {
+        "training.epochs": 98,
+        "evaluation.every": 9,
+        "training.average": 2,
+        "model.max_length": 200,
+        "model.dropout": 0.2,
+        "model.loss": "ce",
+    }
+    # twice the batch: half of the steps in an epoch; few given epochs: no average
+    assert chosen("sasrec", ML_1M, batch_size=32)["training.epochs"] == 25
+    few = chosen("sasrec", BEAUTY, epochs=5)
+    assert (few["evaluation.every"], few["training.average"]) == (1, None)
+    assert chosen("conve", UMLS)["training.batch_size"] == 32
+    assert chosen("conve", FB15K_237)["training.batch_size"] == 128
+
+
+def test_what_is_given_stays_and_a_recipe_gives_everything():
+    dataset = sequences()
+    config = build_config("sasrec", flags={"epochs": 3, "training.average": None})
+    found, (note,) = with_data_defaults(config, api_data(config, dataset))
+    assert (found.training.epochs, found.training.average) == (3, None)
+    assert "chosen by the size of the data (" in note
+    assert found.gives("model.dropout")  # complete: nothing is left to choose
+    assert data_defaults(found, api_data(config, dataset)) == {}
+    recipe = build_config("sasrec", flags={"recipe": "beauty/best"})
+    assert with_data_defaults(recipe, api_data(recipe, dataset))[1] == ()
+
+
+def api_data(config, table):
+    from hasten.build import load_data
+
+    return load_data(config, table)
+
+
+def test_the_batch_of_all_processes_decides_about_the_length():
+    config = build_config("bprmf", flags={"training.batch_size_per_device": 5})
+    whole = build_config("bprmf", flags={"training.batch_size": 20})
+    dataset = api_data(config, sequences())
+    assert data_defaults(config, dataset, processes=4) == data_defaults(whole, dataset)
+    assert data_defaults(config, dataset, processes=1) != data_defaults(whole, dataset)
+
+
+def test_early_stopping_needs_a_validation_part():
+    assert "training.patience" in chosen("bprmf", BEAUTY)
+    size = DataSize(interactions=1000, mean_length=5, validated=False)
+    assert chosen("bprmf", size) == {"model.sampling": "interactions"}
+
+
+def test_the_given_keys_survive_a_file(tmp_path):
+    config = build_config("complex", flags={"lr": 0.1, "model.width": 8})
+    file = tmp_path / "config.yaml"
+    file.write_text(config_text(config, given=True))
+    again = load_config(file)
+    assert again == config
+    for key in ("training.lr", "model.width"):
+        assert again.gives(key)
+    for key in ("training.batch_size", "model.loss", "training.epochs"):
+        assert not again.gives(key)
+
+
+def test_a_run_keeps_what_was_chosen_and_resumes_with_it(tmp_path, monkeypatch):
+    settings = {"model.width": 8, "device": "cpu", "threads": 1, "evaluation.test": False}
+    out = tmp_path / "run"
+    config = build_config("complex", flags={**settings, "out": str(out), "max_time": 1e-3})
+    first = run.train(config, table=graph(), quiet=True)
+    assert first.stopped_by == "max_time"
+    stored = yaml.safe_load((out / "config.yaml").read_text())
+    assert stored["training"]["epochs"] == 100
+    assert stored["training"]["batch_size"] == 256
+    assert "chosen by the size of the data" in (out / "train.log").read_text()
+    # neither a resumed nor a repeated run asks the rule again
+    monkeypatch.setattr(load_model("complex"), "defaults_for", None)
+    longer = config.model_copy(
+        update={"training": config.training.model_copy(update={"max_time": 0.2})}
+    )
+    run.train(longer, table=graph(), quiet=True, resume_auto=True)
+    assert yaml.safe_load((out / "config.yaml").read_text())["training"]["epochs"] == 100
+    monkeypatch.undo()
+    repeated = build_config(config_file=out / "config.yaml")
+    assert data_defaults(repeated, api_data(repeated, graph())) == {}
+
+
+def test_python_takes_the_same_path(tmp_path):
+    result = api.train("sasrec", sequences(), epochs=1, out=str(tmp_path / "run"), quiet=True)
+    assert result.loaded.config.model.max_length == 50
+    assert result.summary.effective["average"] is None
+
+
+def test_large_catalogues_are_sampled_and_large_graphs_propagate_less_often():
+    assert chosen("sasrec", LARGE)["model.loss"] == "sampled-softmax"
+    found = chosen("lightgcn", LARGE)
+    assert found["training.batch_size"] == 8192
+    assert found["training.patience"] == "10 evaluations"
+    assert chosen("lightgcn", BEAUTY)["training.batch_size"] == 2048
+    assert chosen("lightgcn", LARGE, batch_size=512)["training.batch_size"] == 512
+
+
+def test_validations_of_many_users_are_sampled(monkeypatch):
+    monkeypatch.setattr("hasten.config_loading.data_defaults.MANY_USERS", 10)
+    data = sequences()
+    config = build_config("sasrec")
+    dataset = load_data(config, data)
+    config, notes = with_data_defaults(config, dataset)
+    assert config.evaluation.users == 10_000
+    assert "evaluation.users 10000" in notes[0]
+    given = build_config("sasrec", flags={"evaluation.users": "all"})
+    assert with_data_defaults(given, dataset)[0].evaluation.users == "all"
