@@ -99,23 +99,29 @@ repeated exactly. Do not quote them.
 #: of each kind of table, the roles beside hasten and the heads of their columns
 _COMPARED = {"published": "what people run", "plain": "plain PyTorch"}
 _STUDIED = {"without": "without it"}
-_LAST = "hasten, s | peak MiB | blocks | timed | machine | measured |"
+_FIGURES = "hasten, s | peak MiB | "
+_MEASUREMENT = "blocks | timed | machine | "
 
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def comparison_table(results: Results, folder: str, *, provisional: bool = True) -> str:
-    """One row a comparison with other implementations. folder: where the result files are.
-
-    provisional: with the rows that have too few blocks.
-    """
+def comparison_table(results: Results, folder: str) -> str:
+    """One row a comparison with other implementations. folder: where the result files are."""
     compared = {name: found for name, found in results.items() if not _is_study(found)}
-    if not provisional:
-        compared = {n: found for n, found in compared.items() if not is_provisional(shown(found))}
-        if results and not compared:
-            return "No comparison has seven blocks yet."
     return _rows("comparison", _COMPARED, compared, folder)
+
+
+def headline_table(results: Results, folder: str) -> str:
+    """The comparisons that have enough blocks, without how and how often they were measured."""
+    headlines = {
+        name: [shown(found)]
+        for name, found in results.items()
+        if not _is_study(found) and not is_provisional(shown(found))
+    }
+    if results and not headlines:
+        return "No comparison has seven blocks yet."
+    return _rows("comparison", _COMPARED, headlines, folder, brief=True)
 
 
 def study_table(results: Results, folder: str) -> str:
@@ -146,8 +152,11 @@ def shown(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return next((result for result in found if not is_provisional(result)), found[0])
 
 
-def _rows(kind: str, roles: Mapping[str, str], results: Results, folder: str) -> str:
-    head = f"| {kind} | {' | '.join(f'{role} | speed-up' for role in roles.values())} | {_LAST}"
+def _rows(
+    kind: str, roles: Mapping[str, str], results: Results, folder: str, *, brief: bool = False
+) -> str:
+    head = f"| {kind} | {' | '.join(f'{role} | speed-up' for role in roles.values())} | {_FIGURES}"
+    head += ("" if brief else _MEASUREMENT) + "measured |"
     lines = [head, "|" + " --- |" * (head.count("|") - 1)]
     for found in results.values():
         result = shown(found)
@@ -163,9 +172,10 @@ def _rows(kind: str, roles: Mapping[str, str], results: Results, folder: str) ->
             cells.append(_ratio(result, role))
         peaks = [_median(result, "memory", role, 2.0**-20) for role in sides]
         cells += [_median(result, "wall", HASTEN, 1.0), " / ".join(p for p in peaks if p)]
-        timed = [timed_part(result, role) for role in sides]
-        cells += [str(blocks(result)), " / ".join(timed)]
-        cells += [_machine(result["machine"]), _measured(result, found, folder)]
+        if not brief:
+            timed = [timed_part(result, role) for role in sides]
+            cells += [str(blocks(result)), " / ".join(timed), _machine(result["machine"])]
+        cells.append(_measured(result, found, folder))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) if results else "No result yet."
 
@@ -221,9 +231,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     readme = root / "README.md"
     guide = root / "docs" / "coming-from" / "conve-guide.md"
     wanted = {
-        readme: replaced(
-            readme.read_text(), comparison_table(results, "bench/results", provisional=False)
-        ),
+        readme: replaced(readme.read_text(), headline_table(results, "bench/results")),
         root / "docs" / "benchmarks.md": page,
         guide: replaced(
             guide.read_text(),

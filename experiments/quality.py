@@ -1,4 +1,6 @@
-"""Write the table of measured quality into README.md, from the recipes and the kept results.
+"""Write the tables of measured quality into README.md and docs/quality.md.
+
+The figures are those of the recipes, and the kept results of models without options.
 
 python -m experiments.quality [--check]
 """
@@ -34,35 +36,85 @@ PAGES = {"distmult": "complex", "degree": "hgt", "bprmf": "kgat"}
 METRICS = {"mrr": "MRR", "link_auroc": "link AUROC", "hr": "HR", "ndcg": "NDCG"}
 #: seeds that a figure needs
 ENOUGH = 3
+#: the recipes in the README; the first of a model and a data set that has none of them
+HEADLINES = ("best", "minute")
+
+PAGE = """# Measured quality
+
+Every recipe with the metrics that were measured with it. A recipe is a set of settings:
+`hasten train conve fb15k-237 --recipe fb15k-237/best` trains with one, and
+`hasten recipes show conve fb15k-237/best` shows it.
+
+How to read the table:
+
+- All metrics are of the test set, by full ranking, for the checkpoint that was selected on
+  validation: mean ± standard deviation over seeds. A result from fewer than three seeds is marked
+  *provisional*.
+- The column *as it comes* is the model with its defaults, trained without any option.
+- Sequential models are evaluated with history kept (items that the user already has are ranked too)
+  and the other recommenders with history masked, unless the recipe sets it. The default of a run
+  [depends on the data](evaluation.md).
+- Link AUROC measures how well scores separate held-out links from sampled pairs that are not links
+  (`hasten check-embeddings`).
+- *Training* is the time of one run, averaged over the seeds.
+- Each figure links to its record: the command, the protocol, the machine and the learning curves.
+
+{table}
+"""
 
 Records = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def headline_table(found: Sequence[Recipe], records: Records) -> str:
+    """One row for each model and data set, or two: the recipes of the README."""
+    of_pair: dict[tuple[str, str], list[Recipe]] = {}
+    for recipe in found:
+        of_pair.setdefault((recipe.model, recipe.data), []).append(recipe)
+    lines = [
+        "| model | data | metric | as it comes | with recipe | `--recipe` | training |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for recipes_of_pair in of_pair.values():
+        named = [r for r in recipes_of_pair if r.key.partition("/")[2] in HEADLINES]
+        for recipe in named or recipes_of_pair[:1]:
+            cells = [*_cells(recipe, next(headlines(recipe)), records), _training(recipe)]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def table(found: Sequence[Recipe], records: Records) -> str:
     """One row for each recipe and headline metric."""
     lines = [
-        "| model | data | metric | as it comes | with recipe | `--recipe` | seeds | training "
-        "| record |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| model | data | metric | as it comes | with recipe | `--recipe` | seeds | training |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for recipe in found:
-        page = f"docs/models/{PAGES.get(recipe.model, recipe.model)}.md"
         for metric in headlines(recipe):
-            name, _, cut = metric.partition("@")
-            shown = METRICS.get(name, name.capitalize()) + (f"@{cut}" if cut else "")
             cells = [
-                f"[`{recipe.model}`]({page})",
-                DATA[recipe.data],
-                shown,
-                as_it_comes(recipe, metric, records),
-                figure(recipe.expected[metric]),
-                f"`{recipe.key}`",
-                f"{len(recipe.seeds)}" + " (provisional)" * (len(recipe.seeds) < ENOUGH),
-                f"{recipe.training_seconds:,} s",
-                f"[{recipe.records}](docs/experiments.md#{recipe.records})",
+                *_cells(recipe, metric, records),
+                f"{len(recipe.seeds)}",
+                _training(recipe),
             ]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _cells(recipe: Recipe, metric: str, records: Records) -> list[str]:
+    """Model, data, metric, both figures and the name of the recipe."""
+    name, _, cut = metric.partition("@")
+    linked = f"[{figure(recipe.expected[metric])}](docs/experiments.md#{recipe.records})"
+    return [
+        f"[`{recipe.model}`](docs/models/{PAGES.get(recipe.model, recipe.model)}.md)",
+        DATA[recipe.data],
+        METRICS.get(name, name.capitalize()) + (f"@{cut}" if cut else ""),
+        as_it_comes(recipe, metric, records),
+        linked + " (provisional)" * (len(recipe.seeds) < ENOUGH),
+        f"`{recipe.key}`",
+    ]
+
+
+def _training(recipe: Recipe) -> str:
+    return f"{recipe.training_seconds:,} s"
 
 
 def headlines(recipe: Recipe) -> Iterator[str]:
@@ -88,14 +140,20 @@ def figure(values: Sequence[float]) -> str:
     return " ± ".join(f"{value:.4f}".removeprefix("0") for value in values)
 
 
-def main(arguments: Sequence[str], readme: Path = ROOT / "README.md") -> int:
-    text = readme.read_text()
-    wanted = replaced(text, table(recipes(), load_configurations(RESULTS)), BEGIN, END)
-    if "--check" not in arguments:
-        readme.write_text(wanted)
-    elif wanted != text:
-        print("README.md is stale: run make docs", file=sys.stderr)
-        return 1
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
+    found, records = recipes(), load_configurations(RESULTS)
+    readme, page = root / "README.md", root / "docs" / "quality.md"
+    wanted = {
+        readme: replaced(readme.read_text(), headline_table(found, records), BEGIN, END),
+        page: PAGE.format(table=table(found, records).replace("](docs/", "](")),
+    }
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path.relative_to(root)} is stale: run make docs", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(wanted[path])
     return 0
 
 

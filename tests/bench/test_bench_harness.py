@@ -27,6 +27,7 @@ from bench.table import (
     MEMORY_END,
     comparison_table,
     earlier_table,
+    headline_table,
     replaced,
     study_table,
 )
@@ -164,9 +165,9 @@ def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
     assert "| 7 |" in rows[0]
     assert "| 5 % / 100 % / 100 % |" in rows[0]
     assert f"{result['machine']['cores']} cores" in rows[0]
-    assert len(comparison_table(found, "results", provisional=False).splitlines()) == 3
+    assert len(headline_table(found, "results").splitlines()) == 3
     only = {"other": found["other"]}
-    assert "No comparison has seven" in comparison_table(only, "results", provisional=False)
+    assert "No comparison has seven" in headline_table(only, "results")
     assert len(study_table(found, "results").splitlines()) == 3
 
 
