@@ -78,6 +78,7 @@ gpu-check: ## checks and times on a CUDA device, into bench/results (GPU_PYTHON=
 docs: $(DEVELOPMENT) ## the generated parts of the documentation
 	@$(BIN)/python -m scripts.configuration_reference
 	@$(BIN)/python -m scripts.annotated_tree
+	@$(BIN)/python -m scripts.notebooks
 	@$(BIN)/python -m bench.table
 	@$(BIN)/python -m experiments.summary
 	@$(BIN)/python -m experiments.recipes

@@ -171,7 +171,9 @@ MISTAKES = [
     ("slim", "/similar", {"item": 1}, 422, "scores without vectors"),
     ("conve", "/recommend", {"user": 1}, 422, "recommends nothing: /predict"),
     ("conve", "/predict", {"relation": "next"}, 422, "either head or tail"),
-    ("conve", "/predict", {"relation": "nxt", "head": 1}, 404, "relation 'nxt' is unknown"),
+    ("conve", "/predict", {"relation": "nxt", "head": 1}, 404, "'nxt' is unknown to the run; ther"),
+    ("conve", "/predict", {"head": 1, "tail": 2}, 422, "relation is missing"),
+    ("conve", "/predict", {"head": 1, "relation": [2]}, 422, "relation: must be text or a whole"),
 ]
 
 

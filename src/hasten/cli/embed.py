@@ -29,6 +29,8 @@ def embed(
     """Write the embeddings of all nodes of RUN.
 
     CSV and Parquet have the columns node_id, node_name, node_type, embedding.
+
+    hasten embed runs/graph --out nodes.parquet
     """
     options.prepare_process()
     form, target = _target_of(run, out, format, "embeddings")
@@ -55,6 +57,8 @@ def vectors(
     """Write the vectors of the items, users or entities of RUN.
 
     A score of RUN is the inner product of the vectors of a user and an item.
+
+    hasten vectors runs/mine --of users --out users.npy
     """
     options.prepare_process()
     form, target = _target_of(run, out, format, "vectors" if of is None else of)
@@ -79,7 +83,10 @@ def similar(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """List the items that are most similar to an item, by the cosine of the vectors of RUN."""
+    """List the items that are most similar to an item, by the cosine of the vectors of RUN.
+
+    hasten similar runs/mine --item 11,10 --topk 5
+    """
     options.prepare_process()
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
@@ -147,6 +154,10 @@ def check(
     For a run also test link prediction on held-out links. The exit code is 1 if a
     criterion is not met. If the links are told from others, the default limits are
     only noted; limits that you give are criteria.
+
+    hasten check-embeddings runs/graph
+
+    hasten check-embeddings embeddings.csv
     """
     if not what.exists():
         raise UsageError(f"{what}: no such file or run folder")

@@ -43,6 +43,8 @@ def evaluate(
     A run with evaluation.test=false is evaluated on test only with --part test.
     Use another protocol with --like recbole, or with --set
     evaluation.mask_history=true or evaluation.candidates=uni100.
+
+    hasten evaluate runs/mine --part test --by popularity
     """
     if by is None and out is not None:
         raise UsageError("--out writes the table of --by: give --by, such as --by popularity")

@@ -22,6 +22,8 @@ def export(
 
     The files are read again and answer up to 1,000 queries: export.json records how much of the
     top items agrees, the largest difference of a score, and the latency of both.
+
+    hasten export runs/mine --to onnx --out exported
     """
     options.prepare_process()
     from hasten.exporting import export as engine  # noqa: PLC0415 - brings torch

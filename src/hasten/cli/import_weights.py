@@ -42,7 +42,7 @@ def import_(
     Afterwards evaluate, recommend, predict, influence and resume work as after
     hasten train. The file is read with weights_only=True, which cannot run code.
 
-    Example: hasten import SASRec.pth --model sasrec --data ml-1m.txt --items ids
+    hasten import SASRec.pth --model sasrec --data ml-1m.txt --items ids
     """
     specs = {"users": users, "items": items, "entities": entities, "relations": relations}
     renames = {}
@@ -87,7 +87,7 @@ def import_config(
 
     Lists what was translated, and what has no counterpart and why.
 
-    Example: hasten import-config overall.yaml --model mmgcn --out mmgcn.yaml
+    hasten import-config overall.yaml --model mmgcn --out mmgcn.yaml
     """
     from hasten.atomic_write import write_atomically  # noqa: PLC0415 - only when it is needed
     from hasten.importing.configuration import translate_config  # noqa: PLC0415 - brings pydantic

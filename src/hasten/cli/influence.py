@@ -63,6 +63,8 @@ def influence(
 
     Training on a proponent lowered the loss of the test example, training on an
     opponent raised it. The scores are exact unless you choose an approximation.
+
+    hasten influence runs/graph --triple aspirin,treats,headache
     """
     if sum([test is not None, bool(triple), bool(event), part is not None, itself]) != 1:
         raise UsageError(

@@ -74,6 +74,36 @@ app = typer.Typer(
 )
 
 
+#: how the shells ask for completions, and those shells
+_COMPLETE = "_HASTEN_COMPLETE"
+_SHELLS = ("bash", "zsh", "fish")
+
+
+def _print_completion(shell: str | None) -> None:
+    if shell is not None:
+        options.one_of("print-completion", shell, _SHELLS)
+        script = _completion().get_completion_script(
+            prog_name="hasten", complete_var=_COMPLETE, shell=shell
+        )
+        sys.stdout.write(f"{script}\n")
+        raise typer.Exit
+
+
+def _complete(command: Any, given: list[str], instruction: str) -> int:
+    """Print the completions of the words that the shell passes in environment variables."""
+    typer_completion = _completion()
+    typer_completion.completion_init()
+    context = {"obj": given}
+    found = typer_completion.shell_complete(command, context, "hasten", _COMPLETE, instruction)
+    return int(found)
+
+
+def _completion() -> Any:
+    from typer import completion  # noqa: PLC0415 - only when a shell asks
+
+    return completion
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 - slow to import
@@ -90,6 +120,16 @@ def _hasten(
             "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
         ),
     ] = False,
+    _completion: Annotated[
+        str | None,
+        typer.Option(
+            "--print-completion",
+            metavar="SHELL",
+            help="Print the completion script of bash, zsh or fish and exit.",
+            is_eager=True,
+            callback=_print_completion,
+        ),
+    ] = None,
 ) -> None:
     """Train recommender models fast, in the memory you have, on the device you have.
 
@@ -145,6 +185,8 @@ def _without_local_rank(arguments: Sequence[str]) -> list[str]:
 def _invoke(given: list[str]) -> int:
     try:
         command = typer.main.get_command(app)
+        if instruction := os.environ.get(_COMPLETE):
+            return _complete(command, given, instruction)
         with command.make_context("hasten", given or ["--help"], obj=given) as context:
             command.invoke(context)
     except typer.Exit as done:

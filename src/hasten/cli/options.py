@@ -20,9 +20,16 @@ PROCESSES = "Several processes"
 _PAIR = re.compile(r"[a-z_]+(\.[^\s.=]+)+=")
 
 
-def argument(metavar: str, text: str, *, default: Any = None) -> Any:
-    """A positional argument; default: ``...`` if it is required."""
-    return typer.Argument(default, metavar=metavar, help=text)
+def model_names() -> list[str]:
+    """The names of the models, for completion in a shell."""
+    from hasten.registry import model_entries  # noqa: PLC0415 - reads the installed packages
+
+    return [entry.name for entry in model_entries()]
+
+
+def argument(metavar: str, text: str, *, default: Any = None, complete: Any = None) -> Any:
+    """A positional argument; default: ``...`` if it is required; complete: lists its values."""
+    return typer.Argument(default, metavar=metavar, help=text, autocompletion=complete)
 
 
 def option(

@@ -34,7 +34,7 @@ def plan(**given: Any) -> None:
     a part of an evaluation, and measures them. Nothing is kept. Finished runs with the same
     settings correct the predicted peak memory and seconds of an epoch, and the output says so.
 
-    Example: hasten plan sasrec events.csv --batch-size 512
+    hasten plan sasrec events.csv --batch-size 512
     """
     flags = options.given(**given)
     options.prepare_process()

@@ -36,6 +36,10 @@ def predict(
 
     Two of --head, --relation and --tail predict the third. Triples of the
     training, validation and test parts are left out, or marked.
+
+    hasten predict runs/graph --head aspirin --relation treats
+
+    hasten predict runs/graph --questions queries.csv --known mark --out answers.csv
     """
     parts = {"head": head, "relation": relation, "tail": tail}
     given = {name: text for name, text in parts.items() if text is not None}

@@ -19,11 +19,14 @@ app = typer.Typer(help="List and show recipes: measured settings by model and da
 
 @app.command("list", cls=options.Command)
 def list_recipes(
-    model: str | None = argument("MODEL", "Only its recipes."),
+    model: str | None = argument("MODEL", "Only its recipes.", complete=options.model_names),
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """List the recipes, with what was measured with them on the test set."""
+    """List the recipes, with what was measured with them on the test set.
+
+    hasten recipes list sasrec
+    """
     from hasten.recipes.load import recipes  # noqa: PLC0415 - brings yaml
 
     found = recipes(model)
@@ -36,12 +39,15 @@ def list_recipes(
 
 @app.command("show", cls=options.Command)
 def show_recipe(
-    model: str = argument("MODEL", "The model.", default=...),
+    model: str = argument("MODEL", "The model.", default=..., complete=options.model_names),
     recipe: str = argument("RECIPE", "DATASET/NAME, as listed.", default=...),
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Show the settings of a recipe, its command and what was measured with it."""
+    """Show the settings of a recipe, its command and what was measured with it.
+
+    hasten recipes show sasrec beauty/minute
+    """
     from hasten.recipes.load import find_recipe  # noqa: PLC0415 - brings yaml
 
     found = find_recipe(model, recipe)

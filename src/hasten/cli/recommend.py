@@ -63,6 +63,10 @@ def recommend(  # noqa: PLR0912 - one branch per option
 
     By default all that is known of a user is the history: the training,
     validation and test parts. Items of the history are left out.
+
+    hasten recommend runs/mine --users 1,2 --topk 5
+
+    hasten recommend runs/mine --history 11,10,13 --out lists.parquet
     """
     if sum(choice is not None for choice in (users, history, history_file)) != 1:
         raise UsageError(

@@ -31,6 +31,8 @@ def resume(
     """Resume RUN from its last checkpoint, as if it had never stopped.
 
     You can change only options that do not alter the past steps, such as --epochs.
+
+    hasten resume runs/mine --epochs 40
     """
     options.prepare_process(several=True)
     from hasten.config_loading.build import load_config, parse_changes  # noqa: PLC0415 - if needed

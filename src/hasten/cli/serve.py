@@ -28,6 +28,8 @@ def serve(
 
     POST /recommend, /similar and /predict take JSON; /health and /docs tell about the service.
     Requests that arrive at the same time are scored together.
+
+    hasten serve runs/mine --port 8000
     """
     options.prepare_process()
     from hasten.serving.server import Service, serve  # noqa: PLC0415 - brings torch

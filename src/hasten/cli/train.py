@@ -76,7 +76,7 @@ def _named_model(context: Any) -> type[Model] | None:
 
 def train(
     context: typer.Context,
-    model: str | None = argument("MODEL", _described(BUILT_IN)),
+    model: str | None = argument("MODEL", _described(BUILT_IN), complete=options.model_names),
     data: str | None = argument(
         "DATA", "File, folder or registered name; default: a built-in sample."
     ),
@@ -155,6 +155,10 @@ def train(
     Without DATA the model trains on its built-in sample.
     --set accepts every configuration key: --set training.weight_decay=0.1
     hasten train MODEL --help also lists the options of the model.
+
+    hasten train sasrec events.csv --epochs 20 --out runs/mine
+
+    hasten train conve triples.tsv --set model.width=200 training.weight_decay=0.1
     """
     flags = options.given(**locals())
     options.prepare_process(several=True)

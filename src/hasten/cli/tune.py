@@ -16,7 +16,7 @@ _SHOWN = 10
 
 
 def tune(
-    model: str = argument("MODEL", "The model.", default=...),
+    model: str = argument("MODEL", "The model.", default=..., complete=options.model_names),
     data: str | None = argument(
         "DATA", "File, folder or registered name; default: a built-in sample."
     ),

@@ -36,6 +36,8 @@ def update(
     """Train RUN further on its data and NEW, in a new run folder; RUN stays as it is.
 
     New users, items, entities, relations and node types get rows of their own.
+
+    hasten update runs/mine today.csv --epochs 2 --check
     """
     flags = options.given(epochs=epochs, lr=lr, device=device, threads=threads, format=format)
     options.prepare_process()

@@ -147,4 +147,8 @@ def _told(error: Any, fields: Iterable[str]) -> str:
         return "the body must be a JSON object, sent with the header content-type: application/json"
     if error["type"] == "extra_forbidden":
         return f"{where}: no such field (there are {', '.join(fields)})"
+    if error["type"] == "missing":
+        return f"{where} is missing: the request needs it"
+    if error["type"] in ("string_type", "int_type"):  # one for each type of a label
+        return f"{where.removesuffix('.str').removesuffix('.int')}: must be text or a whole number"
     return f"{where}: {error['msg']}"

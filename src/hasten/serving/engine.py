@@ -170,7 +170,9 @@ class Engine:
             raise UsageError(f"{self.model.name} recommends items and completes no triples")
         if (body.head is None) == (body.tail is None):
             raise UsageError("give either head or tail: the other one is predicted")
-        relation = self.relations.require(body.relation, "relation", "check the id")
+        first = ", ".join(repr(label) for label in self.relations.labels[:10])
+        more = ", ..." if len(self.relations.labels) > 10 else ""
+        relation = self.relations.require(body.relation, "relation", f"there are {first}{more}")
         given = body.head if body.tail is None else body.tail
         entity = self.items.require(given, "entity", "check the id")
         relation += 0 if body.tail is None else len(self.relations.labels)

@@ -67,7 +67,10 @@ def _load(
 
 @app.command("list", cls=options.Command)
 def list_sets(json: bool = options.JSON, debug: bool = options.DEBUG) -> None:  # noqa: ARG001
-    """List registered data sets and supported formats."""
+    """List registered data sets and supported formats.
+
+    hasten data list
+    """
     from hasten.data.readers import READERS, triples, typed  # noqa: PLC0415
     from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415 - slow to import
     from hasten.data.sources.fetch import cached  # noqa: PLC0415
@@ -110,7 +113,12 @@ def inspect(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Detect format, columns and separator; show statistics and the options to use."""
+    """Detect format, columns and separator; show statistics and the options to use.
+
+    hasten data inspect events.csv
+
+    hasten data inspect odd.csv --set data.columns.user=client --write data.yaml
+    """
     if write is not None and write.exists():
         raise UsageError(f"{write} exists already")
     from hasten.data.overview import inspect as look  # noqa: PLC0415 - slow to import
@@ -194,7 +202,10 @@ def check(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Read and validate the data. The exit code is 2 if a check fails."""
+    """Read and validate the data. The exit code is 2 if a check fails.
+
+    hasten data check events.csv --deep
+    """
     from hasten.data.store import describe_data  # noqa: PLC0415 - slow to import
 
     started = time.perf_counter()
@@ -238,7 +249,10 @@ def fetch(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Download a data set into the cache over https and verify its sha256."""
+    """Download a data set into the cache over https and verify its sha256.
+
+    hasten data fetch ml-100k
+    """
     from rich import console as terminal  # noqa: PLC0415 - slow to import
     from rich import progress as rich  # noqa: PLC0415
 

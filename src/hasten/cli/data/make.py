@@ -24,7 +24,10 @@ def features(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Compute item features from texts (TF-IDF and SVD), for models that read features."""
+    """Compute item features from texts (TF-IDF and SVD), for models that read features.
+
+    hasten data features descriptions.csv --out text.npy
+    """
     from hasten.data.interactions.text_features import write_text_features  # noqa: PLC0415 - slow to import
 
     written = write_text_features(texts, out, width, seed)
@@ -52,7 +55,10 @@ def make(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Generate a data set with known structure: a CSV file and the items' names."""
+    """Generate a data set with known structure: a CSV file and the items' names.
+
+    hasten data make sequences --out events.csv --users 5000 --items 1000
+    """
     from hasten.data.samples.files import write_sample  # noqa: PLC0415 - slow to import
     from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415
 

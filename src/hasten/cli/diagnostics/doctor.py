@@ -54,7 +54,10 @@ def doctor(
     """Describe this machine and test the installation.
 
     The exit code is 1 if a test fails.
-    With --step, show where the time of a training step goes, and what would change it:
+    With --step, show where the time of a training step goes, and what would change it.
+
+    hasten doctor
+
     hasten doctor --step sasrec events.csv --batch-size 256
     """
     if step:

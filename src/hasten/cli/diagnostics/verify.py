@@ -24,7 +24,8 @@ def verify(
     The exit code is 0 if they are the same: bit by bit with the same versions on the
     same kind of machine, else in the first two digits. A file of the run that was
     changed is named, and nothing is repeated.
-    For example: hasten verify runs/mine --epochs 2
+
+    hasten verify runs/mine --epochs 2
     """
     count = options.whole_number("epochs", epochs)
     options.prepare_process()
