@@ -68,6 +68,16 @@ def distinct(values: Int64) -> Int64:
     return found
 
 
+def encoded(values: Int64, count: int) -> tuple[Int64, NDArray[np.int32]]:
+    """The distinct values of 0..count-1, ascending, and the place of each value among them."""
+    if count > 8 * len(values):
+        found, places = np.unique(values, return_inverse=True)
+        return found, places.reshape(-1).astype(np.int32)
+    flags = np.zeros(count, bool)
+    flags[values] = True
+    return np.flatnonzero(flags), (np.cumsum(flags, dtype=np.int32) - np.int32(1))[values]
+
+
 def packed(*columns: NDArray[Any]) -> Int64 | None:
     """One number a row, ordered as the rows are by the columns, the first column first.
 

@@ -15,7 +15,9 @@ from hasten.registry import BUILT_IN, data_options_of, load_model
 from hasten.runs.config_text import config_text
 from tests.contract.cases import CASES, graph, sequences
 
-LARGE = DataSize(users=667000, items=200000, interactions=8_000_000, mean_length=12)
+LARGE = DataSize(
+    users=667000, items=200000, interactions=8_000_000, mean_length=12, entities=200000
+)
 MODELS = [e.name for e in BUILT_IN if load_model(e.name).defaults_from_data]
 CASE = {case.model: case for case in reversed(CASES)}
 BEAUTY = DataSize(users=22363, items=12101, interactions=153776, mean_length=6.9, long_length=13)
@@ -137,6 +139,8 @@ def test_python_takes_the_same_path(tmp_path):
 
 def test_large_catalogues_are_sampled_and_large_graphs_propagate_less_often():
     assert chosen("sasrec", LARGE)["model.loss"] == "sampled-softmax"
+    assert chosen("conve", LARGE)["model.loss"] == "sampled"
+    assert chosen("complex", LARGE)["model.loss"] == "sampled"
     found = chosen("lightgcn", LARGE)
     assert found["training.batch_size"] == 8192
     assert found["training.patience"] == "10 evaluations"

@@ -72,6 +72,20 @@ LENGTH = ("training.epochs", "evaluation.every")
 
 #: fewer training triples than this are learned in smaller steps and with less dropout
 SMALL_GRAPH = 20_000
+#: with more entities than this, the default loss of triples samples negatives
+MANY_ENTITIES = 100_000
+
+
+def triple_loss(size: DataSize, config: RunConfig, few: str) -> str:
+    """The loss of a model of triples: ``few`` unless a step over all entities takes too long.
+
+    ``sampled`` has no label smoothing: given one, the loss stays.
+    """
+    samples = size.entities > MANY_ENTITIES and not config.gives("model.label_smoothing")
+    loss: str = config.given("model.loss", "sampled" if samples else few)
+    return loss
+
+
 #: the keys of :func:`averaged_length`
 AVERAGED = (*LENGTH, "training.average")
 #: the keys of :func:`stopping`

@@ -109,7 +109,7 @@ class TableRows:
     """A table of which a step reads few rows. Only ``encode`` reads it, and returns these rows.
 
     weight: [N, D]. read: the distinct rows (int64 [S], on the host) that a batch reads, over all
-    processes. at_most: the largest S.
+    processes. at_most: about the largest S, or that of a usual step.
     """
 
     weight: nn.Parameter
@@ -179,6 +179,10 @@ class Phase(ABC):
         It must be the same in every process: random numbers are keyed by the batch.
         """
         return ()
+
+    def start_step(self) -> None:
+        """Called by ``encode``, or instead of it if the optimizer has read the rows of a table."""
+        return
 
     @abstractmethod
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:

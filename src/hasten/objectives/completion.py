@@ -138,10 +138,14 @@ class CompletionPhase(ExampleBatches):
         self.data.complete = wrap(self.data.complete)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
-        """Reset the moments before the micro-batches of a step. Nothing is encoded."""
+        """Nothing is encoded."""
+        self.start_step()
+        return ()
+
+    def start_step(self) -> None:
+        """Reset the moments before the micro-batches of a step."""
         for moments in self.model.moments:
             moments.start()
-        return ()
 
     @cached_property
     def device(self) -> torch.device:
@@ -151,7 +155,10 @@ class CompletionPhase(ExampleBatches):
         return self.data.inputs(ids.numpy())
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        queries = self.data.complete(batch, self.on_device(batch, ids))
+        return self.terms_of(batch, self.data.complete(batch, self.on_device(batch, ids)))
+
+    def terms_of(self, batch: Batch, queries: CompletionMicroBatch) -> Sequence[Term]:
+        """The loss terms of a micro-batch."""
         count = batch.denominators["examples"]
         loss = Term("loss", self.model.completion_loss(queries), count)
         more = self.model.auxiliary_losses(queries)

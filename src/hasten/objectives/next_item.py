@@ -203,8 +203,11 @@ class NextItemPhase(ExampleBatches):
         return self.sequences(ids.numpy())
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        loss = self.model.next_item_loss(self.micro_batch(batch, self.on_device(batch, ids)))
-        return [Term("loss", loss, batch.denominators["targets"])]
+        return self.terms_of(batch, self.micro_batch(batch, self.on_device(batch, ids)))
+
+    def terms_of(self, batch: Batch, laid_out: NextItemMicroBatch) -> Sequence[Term]:
+        """The loss terms of a micro-batch."""
+        return [Term("loss", self.model.next_item_loss(laid_out), batch.denominators["targets"])]
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return self.model.regularizers()

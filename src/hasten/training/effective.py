@@ -12,6 +12,7 @@ from hasten.models.supports import Supports
 from hasten.ops.triton.choice import operations_in_triton
 from hasten.runs.allocator import allocator_report
 from hasten.training.memory import can_release, peak_bytes
+from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import uses_tf32
 from hasten.training.trainer import Trainer
 
@@ -41,6 +42,7 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
         "compile": [report.to_json() for report in trainer.state.compile_reports] or "off",
         "triton": operations_in_triton() or None,
         "optimizer": f"{options.optimizer} (fused)",
+        "updates_rows": any(isinstance(s.optimizer, RowAdam) for s in trainer.steppers),
         "eval_every": eval_every,
         "average": options.average,
         "clip_norm": options.clip_norm,

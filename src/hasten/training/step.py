@@ -215,6 +215,7 @@ class OptimizerStep:
         # rows: nothing is encoded then; other optimizers return None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
+            self.phase.start_step()
             return (rows,), (rows,)
         with self.precision.autocast():
             encoded = self.phase.encode(batch)

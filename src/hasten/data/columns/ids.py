@@ -100,7 +100,8 @@ def unite(role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[
     otherwise; fractions, and ids that are nearly all numbers, are refused.
     Numbers sort ascending, labels by code point.
     """
-    values = [c.values.cast(pa.string()) if mode == "labels" else c.values for c in columns]
+    each = {id(c.values): c.values for c in columns}  # columns may have the same values
+    values = [v.cast(pa.string()) if mode == "labels" else v for v in each.values()]
     if any(not types.is_integer(v.type) for v in values):
         values = [v.cast(pa.string()) for v in values]
     united = pa.concat_arrays(values)
@@ -110,8 +111,9 @@ def unite(role: str, columns: Sequence[IdColumn], mode: Mode, header: frozenset[
     labels = pc.unique(united)
     labels = labels.take(pc.array_sort_indices(labels))
     order = np.asarray(pc.index_in(united, value_set=labels), np.int32)
-    parts = np.split(order, np.cumsum([len(column.values) for column in columns])[:-1])
-    codes = [part[column.codes] for part, column in zip(parts, columns, strict=True)]
+    parts = np.split(order, np.cumsum([len(v) for v in values])[:-1])
+    part_of = dict(zip(each, parts, strict=True))
+    codes = [part_of[id(column.values)][column.codes] for column in columns]
     return Ids(labels, codes, notes)
 
 

@@ -176,7 +176,8 @@ def scan(path: Path) -> TextScan:
 
 def _is_clean(lines: bytes) -> bool:
     """Whether whole lines are UTF-8 without control characters and lone carriage returns."""
-    if lines.translate(None, _NOT_CONTROLS) or lines.count(b"\r") != lines.count(b"\r\n"):
+    returns = lines.count(b"\r")
+    if (returns and returns != lines.count(b"\r\n")) or lines.translate(None, _NOT_CONTROLS):
         return False
     try:
         return lines.isascii() or bool(lines.decode())

@@ -75,7 +75,9 @@ def _read_typed(options: TripleOptions) -> GraphRead:
     names: dict[str, str] = {} if nodes is None else dict(nodes.names)
     for file in files:
         columns, found = typed.read_edges(file, nodes)
-        for label, name in found.items():
+        if not names:
+            names = found
+        for label, name in found.items() if names is not found else ():
             if names.setdefault(label, name) != name:
                 kind, _, node = label.partition(TYPE_MARK)
                 raise DataError(

@@ -55,29 +55,38 @@ def labels_for(kinds: pa.Array, names: pa.Array) -> pa.Array:
 
 
 def unified(codes: NDArray[np.int32], values: pa.Array) -> IdColumn:
-    """A column whose values may have become equal."""
+    """A column whose values may have become equal to others of them."""
     encoded = values.dictionary_encode()
     return IdColumn(np.asarray(encoded.indices, np.int32)[codes], encoded.dictionary)
 
 
 def labels_of(table: Table) -> dict[str, IdColumn]:
-    """All columns of a table as trimmed text, by role.
+    """The columns of a table as trimmed text, by role; without names.
 
     Raises:
         DataError: ids that are empty, cannot be printed or look like missing values.
     """
     found = {}
     for role in table.columns:
+        if role in NAME_ROLES:
+            continue
         column = table.ids(role)
-        texts = pc.utf8_trim_whitespace(column.values.cast(pa.string()))
-        found[role] = unified(column.codes, texts)
-        if (
-            role not in NAME_ROLES
-            and _is_suspect(texts)
-            and any(_LABELS.id_problem(role, text) for text in texts.to_pylist())
-        ):
+        values = column.values.cast(pa.string())
+        texts = pc.utf8_trim_whitespace(values)
+        same = texts.equals(values)
+        found[role] = IdColumn(column.codes, texts) if same else unified(column.codes, texts)
+        if _is_suspect(texts) and any(_LABELS.id_problem(role, text) for text in texts.to_pylist()):
             raise broken_rules([table.rows], _LABELS, "")
     return found
+
+
+def names_of(table: Table, role: str) -> pa.Array:
+    """A column of names as trimmed text [rows]: large_string."""
+    column = table.columns[role]
+    if not pa.types.is_string(column.type) or column.null_count:
+        encoded = table.ids(role)
+        column = pa.chunked_array([encoded.values.take(pa.array(encoded.codes))])
+    return pc.utf8_trim_whitespace(column.cast(pa.large_string())).combine_chunks()
 
 
 def _is_suspect(texts: pa.Array) -> bool:
@@ -127,6 +136,7 @@ def read_nodes(path: Path) -> NodeTable:
             lambda row: f"duplicate (type, id): ({kinds[row]}, {texts[row]})",
             "every node stands in the table once",
         )
-    called = rows.get("head_name", [""] * len(texts))
+    named = "head_name" in table.columns
+    called = names_of(table, "head_name").to_pylist() if named else [""] * len(texts)
     names = {labels[text]: name for text, name in zip(texts, called, strict=True) if name}
     return NodeTable(path, labels, names, tuple(dict.fromkeys(kinds)))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from hasten.data.columns import text
-from hasten.data.columns.checks import ID_ROLES, Row, Rows, Rules, first_rule
+from hasten.data.columns.checks import ID_ROLES, NAME_ROLES, Row, Rows, Rules, first_rule
 from hasten.data.columns.text import Sample
 from hasten.data.readers.cells import BLANKS, Layout, rows_of, split
 from hasten.data.readers.interface import Claim, Columns
@@ -137,7 +137,8 @@ def _read(path: Path, layout: Layout, rows: Rows, times: list[pa.DataType]) -> p
 def _arrow(path: Path, layout: Layout, time: pa.DataType, join_blanks: bool) -> pa.Table:
     double = layout.separator == "::"
     names = [f"c{i}" for i in range(2 * layout.width - 1 if double else layout.width)]
-    kinds = {"rating": pa.float32(), "time": time}
+    # names are nearly as many as the nodes: encoding them takes longer than reading them
+    kinds = {"rating": pa.float32(), "time": time, **dict.fromkeys(NAME_ROLES, pa.string())}
     types = {names[layout.position_of(r)]: kinds.get(r, _IDS) for r in layout.columns}
     if double:  # "a::b" is read as a, an empty column, b
         types |= {name: pa.null() for name in names[1::2]}

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from hasten.arrays import Int64, distinct
+from hasten.arrays import encoded
 from hasten.data.columns.checks import Rows, bad_rows, printable
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample, sample
@@ -28,7 +29,14 @@ from hasten.data.readers import cells, separated
 from hasten.data.readers.arrow import open_arrow
 from hasten.data.readers.columns import check_distinct
 from hasten.data.readers.interface import Claim, Columns, header_claim
-from hasten.data.readers.node_table import NodeTable, label_of, labels_for, labels_of, unified
+from hasten.data.readers.node_table import (
+    NodeTable,
+    label_of,
+    labels_for,
+    labels_of,
+    names_of,
+    unified,
+)
 from hasten.data.readers.table import Table
 from hasten.data.tables import TYPE_MARK
 from hasten.errors import DataError
@@ -132,7 +140,7 @@ def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
     table = separated.open_table(file.beginning, layout, file.claim.notes)
     column = labels_of(table)
     if file.form == PRIMEKG:
-        ends = [_joined(column[role], column[f"{role}_type"]) for role in _ENDS]
+        ends = _joined(column)
     elif file.form == METAEDGES:
         ends = [_looked_up(column[role], nodes, table.rows) for role in _ENDS]
     else:
@@ -157,14 +165,13 @@ def read_edge_table(table: pa.Table, source: str) -> TypedEdges:
     roles = {role: names.index(name) for name, role in _PRIMEKG.items() if name in names}
     opened = open_arrow(source, table, roles)
     column = labels_of(opened)
-    return _edges(opened, column, [_joined(column[r], column[f"{r}_type"]) for r in _ENDS])
+    return _edges(opened, column, _joined(column))
 
 
 def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> TypedEdges:
-    names: dict[str, str] = {}
-    for role, end in zip(_ENDS, ends, strict=True):
-        if f"{role}_name" in column:
-            _gather_names(names, end, column[f"{role}_name"], table.rows)
+    named = [i for i, role in enumerate(_ENDS) if f"{role}_name" in table.columns]
+    texts = [names_of(table, f"{_ENDS[i]}_name") for i in named]
+    names = _names([ends[i] for i in named], texts, table.rows) if named else {}
     triples = Columns(
         rows=table.rows,
         ids={"head": ends[0], "relation": column["relation"], "tail": ends[1]},
@@ -174,18 +181,22 @@ def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> T
     return triples, names
 
 
-def _joined(column: IdColumn, kind: IdColumn) -> IdColumn:
-    """``type::id`` of every row."""
-    encoded = pa.array(_pairs(kind, column)).dictionary_encode()
-    of_kind, name = np.divmod(np.asarray(encoded.dictionary), len(column.values))
-    labels = labels_for(kind.values.take(pa.array(of_kind)), column.values.take(pa.array(name)))
-    return unified(np.asarray(encoded.indices, np.int32), labels)
+def _joined(column: dict[str, IdColumn]) -> list[IdColumn]:
+    """``type::id`` of the heads and of the tails, with the same values."""
+    ids, kinds = (_united([column[role + end] for role in _ENDS]) for end in ("", "_type"))
+    pairs = kinds.codes.astype(np.int64) * len(ids.values) + ids.codes
+    found, codes = encoded(pairs, len(kinds.values) * len(ids.values))
+    of_kind, name = np.divmod(found, len(ids.values))
+    labels = labels_for(kinds.values.take(pa.array(of_kind)), ids.values.take(pa.array(name)))
+    both = unified(codes, labels)
+    return [IdColumn(half, both.values) for half in np.split(both.codes, 2)]
 
 
-def _pairs(first: IdColumn, second: IdColumn) -> Int64:
-    """One number for the two values of each row."""
-    pairs: Int64 = first.codes.astype(np.int64) * len(second.values) + second.codes
-    return pairs
+def _united(columns: list[IdColumn]) -> IdColumn:
+    """Columns one after the other."""
+    first, second = (each.values for each in columns)
+    shifted = np.concatenate([columns[0].codes, columns[1].codes + np.int32(len(first))])
+    return unified(shifted, pa.concat_arrays([first, second]))
 
 
 def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: Rows) -> IdColumn:
@@ -210,17 +221,32 @@ def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: Rows) -> IdColum
     return IdColumn(column.codes, pa.array([nodes.labels[text] for text in texts]))
 
 
-def _gather_names(names: dict[str, str], column: IdColumn, name: IdColumn, rows: Rows) -> None:
-    """Add the names of nodes. Two names for one (type, id) are refused with their line."""
-    of_row = _pairs(column, name)
-    pairs = distinct(of_row)
-    code, of_name = np.divmod(pairs, len(name.values))
-    labels = column.values.take(pa.array(code)).to_pylist()
-    texts = name.values.take(pa.array(of_name)).to_pylist()
-    for pair, label, text in zip(pairs.tolist(), labels, texts, strict=True):
-        if text and names.setdefault(label, text) != text:
-            row = int(np.argmax(of_row == pair))
-            kind, _, node = label.partition(TYPE_MARK)
-            problem = f"duplicate ({kind}, {node}): named {text!r} here and {names[label]!r} before"
-            remedy = "the pair (type, id) must name one node"
-            raise bad_rows([(rows, len(column))], np.array([row]), problem, remedy)
+def _names(ends: list[IdColumn], texts: list[pa.Array], rows: Rows) -> dict[str, str]:
+    """The names of nodes. Two names for one (type, id) are refused with their line.
+
+    ends: columns with the same values; texts: the names in each of their rows, empty for none.
+    """
+    code, text = np.concatenate([end.codes for end in ends]), pa.concat_arrays(texts)
+    named = np.flatnonzero(np.asarray(pc.binary_length(text)))
+    values = ends[0].values
+    first = np.full(len(values), -1)
+    first[code[named][::-1]] = named[::-1]  # of repeated places, the last assignment holds
+    known = np.flatnonzero(first >= 0)
+    called = text.take(pa.array(first[known]))
+    place = np.zeros(len(values), np.int64)
+    place[known] = np.arange(len(known))
+    again = named if len(named) < len(text) else slice(None)
+    now = text.take(pa.array(named)) if len(named) < len(text) else text
+    same = np.asarray(pc.equal(now, called.take(pa.array(place[code[again]]))))
+    if not same.all():
+        at = int(named[np.argmin(same)])
+        kind, _, node = values[int(code[at])].as_py().partition(TYPE_MARK)
+        before = text[int(first[code[at]])].as_py()
+        raise bad_rows(
+            [(rows, len(ends[0]))],
+            np.array([at % len(ends[0])]),
+            f"duplicate ({kind}, {node}): named {text[at].as_py()!r} here and {before!r} before",
+            "the pair (type, id) must name one node",
+        )
+    labels = values.take(pa.array(known)).to_pylist()
+    return dict(zip(labels, called.to_pylist(), strict=True))

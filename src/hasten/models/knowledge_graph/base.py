@@ -43,6 +43,7 @@ from hasten.objectives.completion import (
     KvsAllExamples,
     TripleExamples,
 )
+from hasten.objectives.step_rows import StepRowsCompletionPhase, many_rows
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
@@ -139,11 +140,15 @@ class TripleModel(Model):
         """One phase: queries with all answers (KvsAll), or single triples in both directions."""
         options = self.options
         examples: KvsAllExamples | TripleExamples
+        entities = self.entities
         if options.loss in ("1-n", "1-n-softmax"):
             examples = KvsAllExamples(dataset, softmax=options.loss == "1-n-softmax")
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = TripleExamples(dataset, sampled)
+            if sampled and isinstance(entities, EmbeddingTable) and many_rows(entities):
+                size = training.batch_size
+                return [StepRowsCompletionPhase(self, examples, size, entities, sampled)]
         return [CompletionPhase(self, examples, training.batch_size)]
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.config import RunConfig
-from hasten.models.data_size import LENGTH, SMALL_GRAPH, DataSize, run_length
+from hasten.models.data_size import LENGTH, SMALL_GRAPH, DataSize, run_length, triple_loss
 from hasten.models.knowledge_graph.base import (
     LOSS_DESCRIPTION,
     METRICS,
@@ -79,10 +79,11 @@ class BilinearModel(FactorizedTripleModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """One answer per row of a small graph; else all answers of a query at once, and N3.
 
+        Of many entities, sampled ones: a step over all of them takes time in proportion to them.
         The learning rate is less for more triples, by their square root.
         """
         small = size.triples < SMALL_GRAPH
-        loss = config.given("model.loss", "1vsall" if small else "1-n-softmax")
+        loss = triple_loss(size, config, "1vsall" if small else "1-n-softmax")
         examples = size.queries if loss.startswith("1-n") else 2 * size.triples
         batch_size = config.given("training.batch_size", 256)
         return {

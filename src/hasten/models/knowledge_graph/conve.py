@@ -29,6 +29,7 @@ from hasten.models.data_size import (
     DataSize,
     averaged_length,
     run_length,
+    triple_loss,
 )
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
@@ -91,14 +92,15 @@ class ConvE(FactorizedTripleModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """All answers of a query at once, and averaged weights.
 
-        A small graph gets small batches, fewer channels and less dropout.
+        A small graph gets small batches, fewer channels and less dropout; one of many entities
+        sampled negatives.
         """
         small = size.triples < SMALL_GRAPH
         values = (32, 16, 32, 0.0, 0.1, 0.3) if small else (128, 32, 128, 0.2, 0.4, 0.5)
         keys = cls.defaults_from_data[len(AVERAGED) :]
         return {
             **averaged_length(5, run_length(config, size.queries, 0, (40, 40))),
-            **dict(zip(keys, ("1-n-softmax", *values), strict=True)),
+            **dict(zip(keys, (triple_loss(size, config, "1-n-softmax"), *values), strict=True)),
         }
 
     def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:

@@ -31,6 +31,7 @@ from hasten.objectives.next_item import (
 )
 from hasten.objectives.sampled_softmax import SampledSoftmaxMicroBatch, SampledSoftmaxPhase
 from hasten.objectives.shared_negatives import Sampling
+from hasten.objectives.step_rows import StepRowsNextItemPhase, many_rows
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
@@ -134,7 +135,10 @@ class SequentialModel(Model):
             "negatives": options.sampled,
         }
         if options.loss != "sampled-softmax":
-            return NextItemPhase(self, histories, **sizes)
+            # regularizers read every row of the table
+            by_rows = options.loss != "ce" and many_rows(self.items) and not self.regularizers()
+            kind = StepRowsNextItemPhase if by_rows else NextItemPhase
+            return kind(self, histories, **sizes)
         phase = SampledSoftmaxPhase(
             self, histories, sampling=options.sampling, mask_known=options.mask_known, **sizes
         )
@@ -167,7 +171,8 @@ class SequentialModel(Model):
             return catalogue_cross_entropy(self.states(batch), [table], batch.targets)
         ids = torch.cat([batch.targets[:, None], batch.negatives], dim=1)
         if ids.numel() > FEW_ROWS:
-            return sampled_loss_from_table(self.states(batch), items, ids, self._beta)
+            source, places = items.within(ids)
+            return sampled_loss_from_table(self.states(batch), source, places, self._beta)
         if len(batch.tokens) + ids.numel() > len(items):
             return sampled_loss(self.states(batch), items.rows(ids), self._beta)
         # a single gather from a large table, so that its gradient is built once

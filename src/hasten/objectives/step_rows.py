@@ -1,0 +1,136 @@
+"""Phases with sampled negatives that read the rows of a step from a large table once.
+
+The rows of all inputs, answers and negatives of the global batch are gathered once; tokens and
+candidates are then places among them. The gradient is that of these rows, and
+:class:`~hasten.training.optimizers.row_adam.RowAdam` updates no others. The result is that of the
+same phase over the whole table, except for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import distinct
+from hasten.objectives.base import Batch, Encoded, ExampleBatches, TableRows, Term
+from hasten.objectives.completion import (
+    CompletionMicroBatch,
+    CompletionModel,
+    CompletionPhase,
+    Examples,
+)
+from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
+from hasten.objectives.permutations import LastValueCache
+from hasten.ops.table import EmbeddingTable
+
+#: rows of a table from which the phases are used: smaller ones are as fast as a whole
+MANY_ROWS = 100_000
+
+
+def many_rows(table: Any) -> bool:
+    """Whether these phases pay for a table: a large one, on a CPU."""
+    large = isinstance(table, EmbeddingTable) and len(table) > MANY_ROWS
+    return large and table.weight.device.type == "cpu"
+
+
+class StepRows(ExampleBatches):
+    """What both phases do: before a phase in the bases of a class.
+
+    Call :meth:`read_from` after the phase's own ``__init__``.
+    """
+
+    def read_from(self, embeddings: EmbeddingTable, draws: float) -> None:
+        """embeddings: the table. draws: ids that a usual step reads, repeated ones too."""
+        self.embeddings = embeddings
+        self._micro_batch: LastValueCache[Any] = LastValueCache()
+        self._read: LastValueCache[Tensor] = LastValueCache()
+        count = len(embeddings)
+        usual = math.ceil(count * -math.expm1(-draws / count))
+        self.table = TableRows(embeddings.weight, self.read, usual)
+
+    @abstractmethod
+    def laid_out(self, batch: Batch, ids: Tensor) -> Any:
+        """The micro-batch of these examples."""
+
+    @abstractmethod
+    def ids_of(self, made: Any) -> Sequence[Tensor]:
+        """The rows that a micro-batch reads."""
+
+    @abstractmethod
+    def terms_of(self, batch: Batch, made: Any) -> Sequence[Term]:
+        """The loss terms of a micro-batch."""
+
+    def whole(self, batch: Batch) -> Any:
+        """The global batch as one micro-batch, once per step."""
+        return self._micro_batch.get(batch.key, lambda: self.laid_out(batch, batch.ids))
+
+    def read(self, batch: Batch) -> Tensor:
+        """int64 [R] the distinct rows that a step reads, ascending."""
+
+        def find() -> Tensor:
+            ids = [each.reshape(-1).numpy() for each in self.ids_of(self.whole(batch))]
+            return torch.from_numpy(distinct(np.concatenate(ids)))
+
+        return self._read.get(batch.key, find)
+
+    def encode(self, batch: Batch) -> Encoded:
+        """The rows that the step reads."""
+        super().encode(batch)
+        return (self.embeddings.rows(self.read(batch)),)
+
+    def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        made = self.whole(batch) if ids is batch.ids else self.laid_out(batch, ids)
+        with self.embeddings.reading(self.read(batch), encoded[0]):
+            return self.terms_of(batch, made)
+
+
+class StepRowsNextItemPhase(StepRows, NextItemPhase):
+    """Next item by binary cross-entropy with sampled negatives (``bce``, ``gbce``)."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        assert isinstance(self.model.items, EmbeddingTable)
+        targets = self.batch_size * float(self.target_counts.mean())
+        self.read_from(self.model.items, targets * (2 + self.negative_count))
+
+    def laid_out(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
+        return self.micro_batch(batch, self.sequences(ids.numpy()))
+
+    def ids_of(self, made: NextItemMicroBatch) -> Sequence[Tensor]:
+        assert made.negatives is not None
+        return made.tokens, made.targets, made.negatives
+
+    def terms_of(self, batch: Batch, made: NextItemMicroBatch) -> Sequence[Term]:
+        return NextItemPhase.terms_of(self, batch, made)
+
+
+class StepRowsCompletionPhase(StepRows, CompletionPhase):
+    """Triples with sampled negatives (``loss=sampled``)."""
+
+    def __init__(
+        self,
+        model: CompletionModel,
+        examples: Examples,
+        batch_size: int,
+        entities: EmbeddingTable,
+        negatives: int,
+    ) -> None:
+        super().__init__(model, examples, batch_size)
+        self.read_from(entities, batch_size * (2 + negatives))
+
+    def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
+        return self.data.complete(batch, self.data.inputs(ids.numpy()))
+
+    def ids_of(self, made: CompletionMicroBatch) -> Sequence[Tensor]:
+        assert made.target is not None
+        assert made.negatives is not None
+        return made.entity, made.target, made.negatives
+
+    def terms_of(self, batch: Batch, made: CompletionMicroBatch) -> Sequence[Term]:
+        return CompletionPhase.terms_of(self, batch, made)

@@ -1,0 +1,60 @@
+"""Phases that read the rows of a step from a large table: the result is that of the whole table."""
+
+import pytest
+import torch
+
+import hasten
+from hasten.models.sequential import base as sequential
+from hasten.objectives import step_rows
+from hasten.ops.table import EmbeddingTable
+from hasten.runs.checkpoint import read_checkpoint
+from hasten.training.optimizers import row_adam
+from tests.contract.cases import graph, sequences
+
+CONVE = {
+    "width": 9, "height": 3, "channels": 2, "group": 8,
+    "input_dropout": 0, "feature_dropout": 0, "hidden_dropout": 0,
+}  # fmt: skip
+CASES = {
+    "bce": ("sasrec", {"loss": "bce", "dropout": 0}),
+    "gbce": ("sasrec", {"loss": "gbce", "negatives": 3, "dropout": 0}),
+    "complex": ("complex", {"loss": "sampled", "negatives": 5, "n3": 0.01, "dropout": 0}),
+    "conve": ("conve", {"loss": "sampled", "negatives": 5, **CONVE}),
+}
+
+
+def trained(case, out, parts):
+    model, options = CASES[case]
+    data = sequences() if model == "sasrec" else graph()
+    settings = {f"model.{name}": value for name, value in options.items()}
+    settings |= {"training.epochs": 2, "training.batch_size": 16, "training.accumulate": parts}
+    settings |= {"training.lr": 1e-3, "training.clip_norm": 1.0, "evaluation.test": False}
+    result = hasten.train(
+        model, data, settings=settings, out=out, device="cpu", threads=1, quiet=True
+    )
+    effective = result.summary.effective
+    return effective["updates_rows"], read_checkpoint(out / "final").tensors
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_result_is_that_of_the_whole_table(case, tmp_path, monkeypatch):
+    parts = 1 if case == "gbce" else 2
+    by_rows, expected = trained(case, tmp_path / "whole", parts)
+    assert not by_rows
+    monkeypatch.setattr(step_rows, "MANY_ROWS", 0)
+    monkeypatch.setattr(row_adam, "FEWEST", 0)
+    if case == "gbce":
+        monkeypatch.setattr(sequential, "FEW_ROWS", 0)
+    by_rows, found = trained(case, tmp_path / "rows", parts)
+    assert by_rows
+    for name, value in expected["weights"].items():
+        torch.testing.assert_close(found["weights"][name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_rows_are_read_in_place_of_the_table():
+    table = EmbeddingTable(9, 4)
+    ids, wanted = torch.tensor([2, 5, 8]), torch.tensor([[8, 2], [5, 8]])
+    before = table.rows(wanted)
+    with table.reading(ids, 2 * table.weight[ids]):
+        assert torch.equal(table.rows(wanted), 2 * before)
+    assert torch.equal(table.rows(wanted), before)
