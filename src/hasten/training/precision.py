@@ -40,10 +40,22 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=_DTYPES[self.name])
 
-    def backward(self, loss: Tensor) -> None:
-        """Backward pass of a (scaled) loss."""
-        scaled = loss if self.scaler is None else self.scaler.scale(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]
+    def backward(self, sums: Sequence[Tensor], factors: Sequence[float]) -> None:
+        """Backward pass of the sum of ``factor * sum``, times the loss scale.
+
+        The factors are the gradients that it begins with, so they take no operation of their own.
+        """
+        pairs = [(x, y) for x, y in zip(sums, factors, strict=True) if x.requires_grad]
+        if pairs:
+            roots = [x for x, _ in pairs]
+            torch.autograd.backward(roots, [self.scaled(x, y) for x, y in pairs])
+
+    def scaled(self, like: Tensor, factor: float) -> Tensor:
+        """The factor times the loss scale; multiplied in float32, before it is cast."""
+        if self.scaler is None:
+            return torch.full_like(like, factor)
+        scaled: Tensor = self.scaler.scale(torch.full_like(like, factor, dtype=torch.float32))
+        return scaled.to(like.dtype)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the loss scale, before they are read."""

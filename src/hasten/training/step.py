@@ -77,9 +77,12 @@ class OptimizerStep:
         self.out_of_memory: tuple[int, str] | None = None
         #: [1] on how many processes memory has run out; None without a process group
         self.summed_failures: Tensor | None = None
-        #: steps in a row whose gradients were not finite, and the number of all such steps
-        self.consecutive_nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
-        self.nonfinite_steps = torch.zeros((), dtype=torch.int64, device=device)
+        #: on the device, so that a step need not make them
+        self.zero, self.one = torch.zeros((), device=device), torch.ones((), device=device)
+        #: steps in a row whose gradients were not finite, and the number of all such steps: float32
+        #: like ``found_inf``, exact below 2^24
+        self.consecutive_nonfinite_steps = torch.zeros((), device=device)
+        self.nonfinite_steps = torch.zeros((), device=device)
 
     def __call__(
         self, batch: Batch, lr: float, control_flags: Sequence[float] = ()
@@ -102,23 +105,22 @@ class OptimizerStep:
             flags = [*control_flags, float(self.out_of_memory is not None)]
             losses, summed = self.all_reduce(parameters, losses, flags, self.phase.buffers_to_sum())
             self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
-        losses["steps"] = torch.ones((), device=self.device)
+        losses["steps"] = self.one
         self.precision.unscale(self.optimizer)
         norm = gradient_norm(parameters)
         finite = norm < math.inf  # False for NaN; one operation where isfinite takes four
+        found_inf = torch.where(finite, self.zero, self.one)
         self.clip(parameters, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.try_update(finite)
+        self.try_update(found_inf)
         # after the phase's last step of the epoch, apply what RowAdam deferred
         if batch.index == self.phase.steps() - 1:
             self.optimizer.flush()
         self.phase.end_step(finite)
-        skipped = ~finite
-        self.nonfinite_steps += skipped
-        self.consecutive_nonfinite_steps.add_(1).mul_(skipped)
-        zero = norm.new_zeros(())
-        return {name: torch.where(finite, value, zero) for name, value in losses.items()}
+        self.nonfinite_steps += found_inf
+        self.consecutive_nonfinite_steps.add_(1).mul_(found_inf)
+        return {name: torch.where(finite, value, self.zero) for name, value in losses.items()}
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -231,14 +233,11 @@ class OptimizerStep:
 
     def backward(self, terms: Sequence[Term], losses: dict[str, Tensor]) -> None:
         """Add the gradients of these terms, and their values to ``losses``."""
-        total: Tensor | None = None
-        for term in terms:
-            value = term.numerator * (term.weight / term.denominator)
-            total = value if total is None else total + value
-            detached = value.detach().float()
-            losses[term.name] = losses[term.name] + detached if term.name in losses else detached
-        if total is not None and total.requires_grad:
-            self.precision.backward(total)
+        factors = [term.weight / term.denominator for term in terms]
+        for term, factor in zip(terms, factors, strict=True):
+            value = (term.numerator.detach() * factor).float()
+            losses[term.name] = losses[term.name] + value if term.name in losses else value
+        self.precision.backward([term.numerator for term in terms], factors)
 
     def backward_encoded(self, encoded: Encoded, leaves: Encoded) -> None:
         """One backward pass through the encoder, from the gradients accumulated at its outputs."""
@@ -258,7 +257,7 @@ class OptimizerStep:
             norm = norm if kind == 2 else gradient_norm(parameters, kind)
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
-    def try_update(self, finite: Tensor) -> None:
+    def try_update(self, found_inf: Tensor) -> None:
         """:meth:`update`, repeated once if memory runs out before anything has changed.
 
         Gradients are final here, so a process repeats it without the others.
@@ -269,7 +268,7 @@ class OptimizerStep:
             return
         before = self.optimizer.change_counter
         try:
-            self.update(finite)
+            self.update(found_inf)
             return
         except (MemoryError, RuntimeError) as error:
             if not self.skips_when_out_of_memory or not is_out_of_memory(error):
@@ -283,10 +282,10 @@ class OptimizerStep:
             )
         self.optimizer.drop_incomplete_state()
         release_memory(self.device)
-        self.update(finite)
+        self.update(found_inf)
 
-    def update(self, finite: Tensor) -> None:
-        """Step the optimizer unless the gradients are non-finite.
+    def update(self, found_inf: Tensor) -> None:
+        """Step the optimizer unless the gradients are non-finite (``found_inf`` is 1).
 
         Decided on the device, without a host synchronization.
         """
@@ -296,5 +295,5 @@ class OptimizerStep:
             return
         # fused optimizers skip weights, moments and step count where found_inf is 1
         self.optimizer.grad_scale = None
-        self.optimizer.found_inf = (~finite).float()
+        self.optimizer.found_inf = found_inf
         self.optimizer.step()

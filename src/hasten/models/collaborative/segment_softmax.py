@@ -27,7 +27,8 @@ def segment_softmax(logits: Tensor, offsets: Tensor) -> Tensor:
 def _reduce(values: Tensor, offsets: Tensor, how: str, empty: float) -> Tensor:
     """[rows] the sum or the maximum of each row, in a deterministic order."""
     if values.device.type == "mps":  # has no segment_reduce
-        row, out = rows_of(offsets, len(values)), values.new_full((len(offsets) - 1,), empty)
+        row = rows_of(offsets.long(), len(values))
+        out = values.new_full((len(offsets) - 1,), empty)
         return out.scatter_reduce(0, row, values, "sum" if how == "sum" else "amax")
     return torch.segment_reduce(values, how, offsets=offsets.long(), initial=empty)
 

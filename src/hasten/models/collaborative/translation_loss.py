@@ -53,19 +53,19 @@ class _TranslationLoss(torch.autograd.Function):
         )
         for part, matrix, out in columns:
             torch.mm(part, matrix, out=out)
-        ctx.save_for_backward(index, relation, weights, x.to(dtype), y.to(dtype))
-        y, relation, near, far = _differences(y, relation)
+        low = x.to(dtype), y.to(dtype)
+        y, upcast_relation, near, far = _differences(y, relation)
         margin = near.square().sum(1) - far.square().sum(1)
-        norms = (y.square().sum() + relation.square().sum()) / 2
+        ctx.save_for_backward(index, relation, weights, *low, margin)
+        norms = (y.square().sum() + upcast_relation.square().sum()) / 2
         ctx.sizes, ctx.count = sizes, len(rows)
         return F.softplus(margin).sum(), norms
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, grad_norms: Tensor) -> tuple[Tensor | None, ...]:
-        index, relation, weights, x, y = ctx.saved_tensors
+        index, relation, weights, x, y, margin = ctx.saved_tensors
         x = x.to(weights.dtype)
         y, relation, near, far = _differences(y, relation)
-        margin = near.square().sum(1) - far.square().sum(1)
         rises = (margin.sigmoid() * (2 * grad_loss))[:, None]
         near, far = near * rises, far * rises
         grad_y = (y * grad_norms).view(len(relation), 3, y.shape[1])

@@ -33,7 +33,5 @@ def row_products(offsets: Tensor, columns: Tensor, a: Tensor, b: Tensor) -> Tens
 
 
 def rows_of(offsets: Tensor, count: int) -> Tensor:
-    """int64 [E] the row of every entry of compressed sparse rows."""
-    lengths = offsets.diff()
-    rows = torch.arange(len(lengths), device=offsets.device)
-    return torch.repeat_interleave(rows, lengths, output_size=count)
+    """[E] the row of every entry of compressed sparse rows, in the type of the offsets."""
+    return torch.repeat_interleave(offsets.diff(), output_size=count)

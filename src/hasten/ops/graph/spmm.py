@@ -83,7 +83,7 @@ class SparseGraph:
     @property
     def rows(self) -> Tensor:
         """int64 [E] the row of every entry."""
-        return rows_of(self.offsets, len(self))
+        return rows_of(self.offsets, len(self)).long()
 
     def to(self, device: torch.device) -> SparseGraph:
         return SparseGraph(

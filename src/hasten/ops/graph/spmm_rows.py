@@ -173,10 +173,14 @@ class RowEntries:
 
     def spread_added(self, grad: Tensor) -> Tensor:
         """Add the entries in their own order."""
-        rows = rows_of(self.offsets, len(self.columns))
-        messages = grad.index_select(0, rows).mul_(self.values.to(grad.dtype)[:, None])
+        messages = grad.index_select(0, self._row).mul_(self.values.to(grad.dtype)[:, None])
         out = messages.new_zeros(self.count, grad.shape[1])
         return out.index_add_(0, self.columns, messages)
+
+    @cached_property
+    def _row(self) -> Tensor:
+        """int32 [E'] the row of every entry."""
+        return rows_of(self.offsets, len(self.columns))
 
     def spread_sorted(self, grad: Tensor) -> Tensor:
         """Add in the order of the columns; sorting takes a fifth of the time of adding unsorted."""
@@ -187,11 +191,10 @@ class RowEntries:
     def _sorted(self) -> tuple[Tensor, Tensor, Tensor]:
         """Offsets, columns and values of the transpose."""
         columns = self.columns
-        rows = rows_of(self.offsets, len(columns)).to(torch.int32)
         order = torch.from_numpy(stable_order(columns.numpy().astype(np.int64), self.count))
         bounds = torch.zeros(self.count + 1, dtype=torch.int32)
         torch.cumsum(torch.bincount(columns, minlength=self.count), 0, out=bounds[1:])
-        return bounds, pick(rows, order), pick(self.values, order)
+        return bounds, pick(self._row, order), pick(self.values, order)
 
     def spread_selected(self, grad: Tensor) -> Tensor:
         """Multiply by the graph's stored transpose without the entries of other rows."""

@@ -19,6 +19,7 @@ logits, softmax minus targets; products of fp16 residuals are summed in float32
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 
@@ -68,8 +69,7 @@ def catalogue_cross_entropy(
             from hasten.ops.triton.cross_entropy import cross_entropy  # noqa: PLC0415
 
             scale = residual_scale(dtype)
-            query = None if targets.query_on_host is None else targets.query
-            return cross_entropy(x, blocks, targets.item, bias, query, dtype, scale)
+            return cross_entropy(x, blocks, targets.item, bias, targets.query, dtype, scale)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         x,
@@ -122,7 +122,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, *grads = (g * grad_loss.to(g.dtype) for g in ctx.saved_tensors)
+        grad_x, *grads = torch._foreach_mul(ctx.saved_tensors, grad_loss)
         grad_bias = grads.pop(0) if ctx.has_bias else None
         return grad_x.to(ctx.dtype), None, grad_bias, None, None, *grads
 
@@ -159,9 +159,10 @@ def _by_rows(
     x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
     # the gradient of an fp16 x stays in the type of sums until the backward pass has scaled it
     sum_dtype = accumulation_dtype(x)
-    grad_x = torch.zeros_like(x, dtype=sum_dtype if x.dtype == torch.float16 else x.dtype)
-    grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    loss, grad_bias = x.new_zeros((), dtype=sum_dtype), _zeros_like(bias, sum_dtype)
+    fresh = x.new_empty if len(x) else x.new_zeros  # the first products are written, not added
+    grad_x = fresh(x.shape, dtype=sum_dtype if x.dtype == torch.float16 else x.dtype)
+    grads = [fresh(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
+    picked, grad_bias = [], _zeros_like(bias, sum_dtype)
     # oneDNN compiles code for every new number of rows: pad the last chunk, so that few occur
     pads_last = x.device.type == "cpu" and (dtype != sum_dtype or uses_onednn(x, blocks[0].T))
     multiple = 64 if dtype != sum_dtype else 8
@@ -191,21 +192,20 @@ def _by_rows(
             table = tables[number] if tables else table_of(index, span)
             product_into(scores[:, columns], chunk, table.T)
         unpadded = min(len(chunk), len(x) - start)
-        scores[unpadded:] = 0
+        if unpadded < len(chunk):
+            scores[unpadded:] = 0
         for begin in range(0, unpadded, piece):
             score_rows, first = scores[begin : min(begin + piece, unpadded)], start + begin
             # in place: logits, log-probabilities, softmax times number of targets, residuals
             work = score_rows if dtype == sum_dtype else buffer[: len(score_rows)].copy_(score_rows)
-            in_piece = targets.within(first, first + len(work))
-            # flat index in work of the logit of each target
-            at_target = (targets.query[in_piece] - first) * starts[-1] + targets.item[in_piece]
+            at_target = targets.places(first, first + len(work), starts[-1])
             if bias is not None:
                 work += bias
             torch.log_softmax(work, dim=1, out=work)
             flat = work.view(-1)
-            loss -= flat[at_target].sum()
+            picked.append(flat[at_target].sum())
             targets.multiply_by_counts_(work.exp_(), first)
-            flat[at_target] -= 1.0
+            flat.index_add_(0, at_target, torch.ones_like(at_target, dtype=sum_dtype), alpha=-1)
             if bias is not None:
                 grad_bias[0] += work.sum(0)
             if scale != 1:
@@ -215,11 +215,17 @@ def _by_rows(
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
             residual = scores[:, columns]
-            _accumulate(grads[index][span], residual.T, chunk, scale)
-            if number == 0 and scale == 1:
-                grad_x[start : start + rows] = product(residual, table)[:unpadded]
+            _accumulate(grads[index][span], residual.T, chunk, scale, start == 0)
+            of_rows = grad_x[start : start + unpadded]
+            if number:
+                of_rows += residual_product(residual, table, scale)[:unpadded]
+            elif scale != 1:
+                of_rows.copy_(residual_product(residual, table, scale)[:unpadded])
+            elif unpadded < len(residual):
+                of_rows.copy_(product(residual, table)[:unpadded])
             else:
-                grad_x[start : start + rows] += residual_product(residual, table, scale)[:unpadded]
+                product_into(of_rows, residual, table)
+    loss = -reduce(torch.add, picked) if picked else x.new_zeros((), dtype=sum_dtype)
     return loss, [grad_x, *grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
 
 
@@ -236,6 +242,7 @@ def _by_columns(
     x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
     sum_dtype = accumulation_dtype(x)
     lse = torch.full((len(x),), -torch.inf, dtype=sum_dtype, device=x.device)
+    query = torch.arange(len(x), device=x.device) if targets.query is None else targets.query
     picked = torch.zeros(len(x), dtype=sum_dtype, device=x.device)
 
     def scores_of(index: int, span: slice, columns: slice) -> Tensor:
@@ -246,13 +253,13 @@ def _by_columns(
         """Which targets are in a chunk, and their flat index in its scores (others: any index)."""
         local, width = targets.item - columns.start, columns.stop - columns.start
         inside = (local >= 0) & (local < width)
-        return inside, targets.query * width + local.clamp(0, width - 1)
+        return inside, query * width + local.clamp(0, width - 1)
 
     for index, span, columns in chunks:
         scores = scores_of(index, span, columns)
         lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
         inside, place = placed(columns)
-        picked.index_add_(0, targets.query, torch.where(inside, scores.view(-1)[place], 0.0))
+        picked.index_add_(0, query, torch.where(inside, scores.view(-1)[place], 0.0))
     grad_x = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
     grad_bias = _zeros_like(bias, sum_dtype)
@@ -272,9 +279,11 @@ def _by_columns(
     return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), *grad_bias, *shaped]
 
 
-def _accumulate(total: Tensor, left: Tensor, right: Tensor, scale: float) -> None:
-    """Add left @ right / scale to total, accumulating in its dtype."""
+def _accumulate(total: Tensor, left: Tensor, right: Tensor, scale: float, first: bool) -> None:
+    """Add left @ right / scale to total, accumulating in its dtype; ``first``: total is empty."""
     if left.dtype == total.dtype:
-        total.addmm_(left, right)
+        torch.addmm(total, left, right, beta=0 if first else 1, out=total)
+    elif first:
+        total.copy_(residual_product(left, right, scale))
     else:
         total += residual_product(left, right, scale)

@@ -16,12 +16,13 @@ class CatalogueTargets:
     """P targets of T queries.
 
     item: int64 [P] catalogue rows. query: int64 [P] the query of each target, ascending. counts:
-    [T] targets of each query; None if each has exactly one, in order. query_on_host: ``query``, so
-    that searching it needs no synchronization; None as counts. largest_count: of ``counts``.
+    [T] targets of each query. query_on_host: ``query``, so that searching it needs no
+    synchronization. These are None if each query has exactly one target, in order. largest_count:
+    of ``counts``.
     """
 
     item: Tensor
-    query: Tensor
+    query: Tensor | None
     counts: Tensor | None
     query_on_host: Int64 | None
     largest_count: float = 1.0
@@ -33,7 +34,7 @@ class CatalogueTargets:
         Tensors of the host stay there: :func:`~hasten.ops.transfer.to_device` moves them.
         """
         if query is None:
-            return cls(targets, torch.arange(rows, device=targets.device), None, None)
+            return cls(targets, None, None, None)
         counts = torch.bincount(query, minlength=rows)
         largest_count = float(counts.max()) if rows else 1.0
         return cls(targets, query, counts, query.cpu().numpy(), largest_count)
@@ -43,6 +44,14 @@ class CatalogueTargets:
         if self.query_on_host is None:
             return slice(start, stop)
         return slice(*np.searchsorted(self.query_on_host, [start, stop]).tolist())
+
+    def places(self, start: int, stop: int, width: int) -> Tensor:
+        """int64, of the targets of these rows: their flat indices in [stop - start, width]."""
+        if self.query is None:
+            begins = torch.arange(0, (stop - start) * width, width, device=self.item.device)
+            return begins + self.item[start:stop]
+        found = self.within(start, stop)
+        return (self.query[found] - start) * width + self.item[found]
 
     def multiply_by_counts_(self, values: Tensor, start: int) -> Tensor:
         """Multiply each row, in place, by its number of targets. start: the first row's index."""
