@@ -23,12 +23,12 @@ from typing import Any, Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hasten.config import ModelOptions
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, MultimodalModel
+from hasten.models.multimodal.mmgcn_layer import Layer, StackedLayer, joined, mix_layer, split
 from hasten.models.multimodal.modal_data import (
     chosen_modalities,
     features_of,
@@ -45,7 +45,6 @@ from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.spmm_rows import RowEntries, RowPositions, row_sums
 
-_SLOPE = 0.01
 Order = Literal["aggregate first", "multiply first"]
 #: cost of summing one element of one neighbor, in operations of a matrix product: 4.4 G
 #: elements against 70 GFLOP a second, with one thread of a CPU
@@ -88,33 +87,6 @@ def cheaper_order(rows: int, columns: int, entries: int, width: int, *, constant
     sums = _ELEMENT * entries if constant else 0
     first = (rows - columns) * products * width <= sums
     return "aggregate first" if first else "multiply first"
-
-
-class Layer(nn.Module):
-    """W [K, K], V and b, G and c of one layer."""
-
-    def __init__(self, entering: int, width: int, first: bool) -> None:
-        super().__init__()
-        self.spread = xavier(entering, entering)
-        self.own = LinearMap(entering, width)
-        self.mix = nn.Linear(entering + width, width)
-        nn.init.xavier_normal_(self.own.weight)
-        if first:  # the published code keeps nn.Linear's default in later layers
-            nn.init.xavier_normal_(self.mix.weight)
-
-
-def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
-    """``lrelu([H, X̂] G + c)``. summed: ``D⁻¹ A X W``; own: ``X V + b``."""
-    h = F.leaky_relu_(summed, _SLOPE)
-    own = F.leaky_relu_(own, _SLOPE)
-    own = own + ids.to(own.dtype)
-    if own.device.type != "cpu":
-        return F.leaky_relu_(layer.mix(torch.cat([h, own], 1)), _SLOPE)
-    # no copy of both
-    width = h.shape[1]
-    weight = layer.mix.weight
-    mixed = linear(h, weight[:, :width]) + linear(own, weight[:, width:], layer.mix.bias)
-    return F.leaky_relu_(mixed, _SLOPE)
 
 
 class Channel(nn.Module):
@@ -220,9 +192,35 @@ class MMGCN(MultimodalModel):
         """[S, D] vectors of the wanted nodes; None: all."""
         whole = self.graph.whole
         last = None if wanted is None else RowEntries.of(whole.graph, whole.weights, wanted)
-        found = (self.checkpointed(self._channel, channel, last) for channel in self.channels)
+        if self.device.type != "cpu" and len(self.channels) > 1 and self.options.layers > 1:
+            found = self._at_once(last)
+        else:
+            found = [self.checkpointed(self._channel, channel, last) for channel in self.channels]
         total: Tensor = reduce(torch.add, map(upcast, found))
         return total / len(self.channels)
+
+    def _at_once(self, last: RowEntries | None) -> Sequence[Tensor]:
+        """[S, D] of each modality; after the first layer by common launches."""
+        channels = cast(Sequence[Channel], self.channels)
+        first = (self.checkpointed(self._first, each, each.layers[0]) for each in channels)
+        found: Tensor = self.checkpointed(self._later, torch.cat(list(first), 1), last)
+        return found.unbind()
+
+    def _later(self, x: Tensor, last: RowEntries | None) -> Tensor:
+        """[M, S, D] all modalities after their last layer. x: [N + U, M D] after the first."""
+        channels, own_ids = cast(Sequence[Channel], self.channels), self.ids
+        for number in range(1, self.options.layers):
+            layer = StackedLayer.of([cast(Layer, each.layers[number]) for each in channels])
+            is_last = number == self.options.layers - 1
+            if is_last and last is not None:
+                x, aggregated = row_sums(last, x)
+                own_ids = self.ids.index_select(0, last.own)
+            else:
+                aggregated = self.graph.whole @ x
+            summed = split(aggregated, len(channels)) @ layer.spread.mT
+            mixed = mix_layer(summed, layer.own(split(x, len(channels))), own_ids, layer)
+            x = mixed if is_last else joined(mixed)
+        return x
 
     def _channel(self, channel: Channel, last: RowEntries | None) -> Tensor:
         """[S, D] the last layer of one modality, for the rows of these entries."""

@@ -216,15 +216,7 @@ def _by_rows(
             table = tables[number] if tables else table_of(index, span)
             residual = scores[:, columns]
             _accumulate(grads[index][span], residual.T, chunk, scale, start == 0)
-            of_rows = grad_x[start : start + unpadded]
-            if number:
-                of_rows += residual_product(residual, table, scale)[:unpadded]
-            elif scale != 1:
-                of_rows.copy_(residual_product(residual, table, scale)[:unpadded])
-            elif unpadded < len(residual):
-                of_rows.copy_(product(residual, table)[:unpadded])
-            else:
-                product_into(of_rows, residual, table)
+            _accumulate_rows(grad_x[start : start + rows], residual, table, scale, number == 0)
     loss = -reduce(torch.add, picked) if picked else x.new_zeros((), dtype=sum_dtype)
     return loss, [grad_x, *grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
 
@@ -287,3 +279,16 @@ def _accumulate(total: Tensor, left: Tensor, right: Tensor, scale: float, first:
         total.copy_(residual_product(left, right, scale))
     else:
         total += residual_product(left, right, scale)
+
+
+def _accumulate_rows(total: Tensor, left: Tensor, right: Tensor, scale: float, first: bool) -> None:
+    """The same for the rows of total, without rows of padding that left may have at its end."""
+    count = len(total)
+    if not first:
+        total += residual_product(left, right, scale)[:count]
+    elif scale != 1:
+        total.copy_(residual_product(left, right, scale)[:count])
+    elif count < len(left):
+        total.copy_(product(left, right)[:count])
+    else:
+        product_into(total, left, right)
