@@ -127,7 +127,7 @@ def train(
             encoded = phase.encode(batch)
             vectors = model.pair_vectors(encoded, phase.pairs(batch, batch.ids))
             loss = loss_of(*vectors)
-        precision.backward(loss)
+        precision.backward([loss], [1.0])
         finite = all(
             bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None
         )
