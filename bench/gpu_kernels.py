@@ -8,18 +8,24 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bench.made_graph import MadeGraph, made_graph
+from bench.plain_hgt import Edges, attend
 from hasten.ops.attention.interval_attention import (
     _IntervalAttention,
     find_intervals,
     interval_attention_reference,
 )
+from hasten.ops.attention.pair_attention import _PairAttention
 from hasten.ops.buckets import Bucket
+from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.losses import catalogue_loss, one_to_many_loss
 from hasten.ops.losses.half_residuals import residual_scale
+from hasten.ops.transfer import to_device
 
 #: largest relative error by norm: two roundings of 8, 11 and 11 bits (TF32), the scores' among them
 TOLERANCES = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2.0**-9}
@@ -58,6 +64,7 @@ def triton_kernels(
             "cross-entropy": cross_entropy(device, kind, 37 * scale, 127 * scale, 50),
             "1-n": one_to_many(device, kind, 7 * scale, 61 * scale, 6 * scale),
             "interval attention": intervals(device, kind, buckets, 50),
+            "edge attention": edges(device, kind, hub(12 * scale, 20 * scale**2), 3, 20),
         }.items():
             ours = _results(case.kernels, case.leaves)
             exact = _results(case.plain, [leaf.double() for leaf in case.leaves])
@@ -85,6 +92,10 @@ def triton_times(device: torch.device, catalogues: Sequence[int] = CATALOGUES) -
         one_to_many, device, half, CONVE_QUERIES, ENTITIES, CONVE_WIDTH
     )
     cases["interval attention, 128 x 200"] = partial(intervals, device, half, buckets, WIDTH)
+    guide = made_graph("guide")
+    cases[f"edge attention, {2 * len(guide.head):,} edges"] = partial(
+        edges, device, half, guide, 8, 32
+    )
     found = {}
     for name, build in cases.items():
         case = build()
@@ -180,6 +191,41 @@ def intervals(
     flops = 14 * pairs * width + 12 * tokens * (SPAN + 1) * width
     moved = 8 * tokens * width * kind.itemsize + 4 * 2 * tokens * (SPAN + 1) * 4
     return Case(leaves, kernels, present, plain, flops, moved)
+
+
+def hub(nodes: int, links: int) -> MadeGraph:
+    """One relation; a third of the links ends at a node."""
+    generator = np.random.default_rng(0)
+    head, tail = generator.integers(nodes, size=(2, links))
+    tail[::3] = 0
+    zeros = np.zeros(links, np.int64)
+    return MadeGraph(np.array([nodes]), np.zeros((1, 2), np.int64), head, zeros, tail)
+
+
+def edges(device: torch.device, kind: torch.dtype, made: MadeGraph, heads: int, size: int) -> Case:
+    nodes, relations, width = int(made.sizes.sum()), len(made.both_ends), heads * size
+    shapes = [(nodes, width), (nodes, 2 * width), (relations, 2 * heads, size, size)]
+    leaves = _draw(device, kind, *shapes)
+    source, relation, target, _ = made.messages()
+    typed = TypedEdges.build(source, relation, target, (nodes, nodes))
+    pairs, by_hand = to_device((typed.pairs(segments=True), Edges.of(made)), device)
+    weights = torch.linspace(-1, 1, nodes, device=device)[:, None]
+
+    def attended(kernels: bool, *leaves: Tensor) -> Tensor:
+        out: Tensor = _PairAttention.apply(  # type: ignore[no-untyped-call]
+            pairs, None, heads, pairs.segments if kernels else None, *leaves
+        )
+        return (out * weights).sum()
+
+    def plain(query: Tensor, key_value: Tensor, maps: Tensor) -> Tensor:
+        prior = maps.new_full((relations, heads), size**0.5)  # the scale is in the maps
+        return (attend(by_hand, query, key_value, maps, prior) * weights).sum()
+
+    rows, count = len(pairs.source), len(source)
+    flops = 12 * rows * width * size + 12 * count * width
+    # leaves, output and their gradients; slots and destinations of the edges, each twice
+    moved = 2 * kind.itemsize * (sum(each.numel() for each in leaves) + nodes * width) + 32 * count
+    return Case(leaves, partial(attended, True), partial(attended, False), plain, flops, moved)
 
 
 def _least(queries: int, rows: int, width: int) -> tuple[float, float]:

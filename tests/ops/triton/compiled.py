@@ -18,20 +18,30 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hasten.ops.triton import catalogue_gradients, cross_entropy, interval_attention, one_to_many
+from hasten.ops.triton import (
+    catalogue_gradients,
+    cross_entropy,
+    edge_attention,
+    interval_attention,
+    one_to_many,
+)
 from hasten.ops.triton.choice import LARGEST_HEAD_BYTES
 from hasten.ops.triton.interval_attention import BLOCK, _Launch
 from hasten.ops.triton.tiles import Tiling
 
 ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
-INTEGERS = ("target_item", "target_query", "starts", "times", "seed")
+INTEGERS = (
+    *("target_item", "target_query", "starts", "times", "seed"),
+    *("edge", "ends", "offsets", "part_row", "part_first", "long_row", "long_parts"),
+)
 FLOATS = ("share", "hit", "drop")
 #: arguments of the type of the products; other tensors are float32
-LOW = ("x", "table", "own", "other", "query", "key", "value", "grad")
+LOW = ("x", "table", "own", "other", "query", "key", "value", "grad", "mapped", "grads")
 NUMBERS = (
     *("queries", "items", "per_split", "own_rows", "other_rows", "across"),
     *("start", "length", "heads", "tokens", "span", "longest"),
+    *("parts", "query_stride", "slots_stride", "head_stride", "row_stride"),
 )
 SINGLE = {"target_query": None, "starts": None}
 
@@ -52,6 +62,8 @@ def compiled(
             return "*i64"
         if name in FLOATS:
             return "fp32"
+        if name == "keep":
+            return "*i1"
         return NAMES[kind] if name in LOW else "*fp32"
 
     types = {name: type_of(name) for name in kernel.arg_names}
@@ -61,7 +73,7 @@ def compiled(
         if types[name].startswith("*")
     }
     source = ASTSource(kernel, types, constexprs=fixed, attrs=aligned)
-    launch = {name: options[name] for name in ("num_warps", "num_stages")}
+    launch = {name: value for name, value in options.items() if name.startswith("num_")}
     found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch)
     name = "sm_90a" if capability == 90 else f"sm_{capability}"
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
@@ -98,6 +110,14 @@ def all_kernels(capability: int) -> Iterator[dict[str, Any]]:
             for of_keys in (False, True):
                 of = {"OF_KEYS": of_keys}
                 yield compiled(interval_attention._backward, kind, capability, options, **of)
+        # the guide's heads, the widest rows, and heads that are no powers of two
+        for heads, size in ((8, 32), (4, 256), (3, 50)):
+            options = edge_attention.options(heads, size)
+            yield compiled(edge_attention._forward, kind, capability, options)
+            for of_slot in (False, True):
+                of = {"OF_SLOT": of_slot}
+                yield compiled(edge_attention._backward, kind, capability, options, **of)
+            yield compiled(edge_attention._merge, kind, capability, options)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 The same function as :mod:`.edge_attention`. Keys and values are mapped once per pair of a relation
 and a source, for all relations by one batched product (:mod:`hasten.ops.graph.edge_pairs`), and
 every edge reads the mapped rows of its pair: the arrangement of PyTorch Geometric's ``HGTConv``.
-Rows of edges are gathered in chunks. The backward pass maps keys and values again.
+Rows of edges are gathered in chunks, or, where Triton runs and heads fit, read by its kernels
+(:mod:`hasten.ops.triton.edge_attention`). The backward pass maps keys and values again.
 
 Shapes: E edges, M destinations, N sources, S slots, R relations, H heads, d width of a head. Within
 the operation, heads are the first dimension.
@@ -11,6 +12,7 @@ the operation, heads are the first dimension.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +21,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
+from hasten.ops.edge_segments import EdgeSegments
 from hasten.ops.graph.edge_pairs import BLOCK, EdgePairs
+from hasten.ops.triton.choice import LARGEST_PADDED_WIDTH, uses_triton
 
 #: elements of gathered rows held at once
 _GATHERED = 1 << 26
@@ -41,8 +45,9 @@ def pair_attention(
     """
     kind, heads = autocast_dtype(query), attention.shape[1]
     maps = torch.cat([attention, message], 1).to(kind)
+    segments = edges.segments if _takes_kernels(query, heads, kind) else None
     found: Tensor = _PairAttention.apply(  # type: ignore[no-untyped-call]
-        edges, keep, heads, query.to(kind), key_value.to(kind), maps
+        edges, keep, heads, segments, query.to(kind), key_value.to(kind), maps
     )
     return found
 
@@ -54,12 +59,20 @@ class _PairAttention(torch.autograd.Function):
         edges: EdgePairs,
         keep: Tensor | None,
         heads: int,
+        segments: tuple[EdgeSegments, EdgeSegments] | None,
         query: Tensor,
         rows: Tensor,
         maps: Tensor,
     ) -> Tensor:
         full = accumulation_dtype(query)
         *_, mapped = _mapped(edges, rows, maps)
+        ctx.edges, ctx.heads, ctx.keep, ctx.segments = edges, heads, keep, segments
+        if segments is not None:
+            from hasten.ops.triton import edge_attention  # noqa: PLC0415
+
+            out, lse = edge_attention.forward(segments[0], keep, query, mapped)
+            ctx.save_for_backward(query, rows, maps, lse, out)
+            return out
         keys, values = mapped.chunk(2)
         queries = _by_head(query, heads)
         logits = query.new_empty(heads, len(edges), dtype=full)
@@ -74,39 +87,67 @@ class _PairAttention(torch.autograd.Function):
             picked *= alpha[:, part, None]
             _by_head(out, heads).index_add_(1, edges.target[part], picked.to(full))
         out = out.to(query.dtype)
-        ctx.edges, ctx.heads = edges, heads
         ctx.save_for_backward(query, rows, maps, alpha, out)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, rows, maps, alpha, out = ctx.saved_tensors
+        query, rows, maps, saved, out = ctx.saved_tensors
         edges, heads, full = ctx.edges, ctx.heads, accumulation_dtype(query)
         picked, of_blocks, mapped = _mapped(edges, rows, maps)
-        # the sum of alpha · d alpha over the edges into a node [H, M]
-        inner = _by_head(grad.to(full) * out, heads).sum(-1)
-        ends = torch.cat([_by_head(each, heads) for each in (query, grad.to(query.dtype))])
-        of_query, of_rows, of_maps = _zeros([query, rows, maps], full)
-        of_mapped = torch.zeros_like(mapped, dtype=full)
-        for part in _chunks(edges, query):
-            target, slot, weights = edges.target[part], edges.slot[part], alpha[:, part]
-            sources, targets = mapped.index_select(1, slot), ends.index_select(1, target)
-            slope = (targets[heads:] * sources[heads:]).sum(-1, dtype=full)
-            slope -= inner.index_select(1, target)
-            slope *= weights
-            left = sources[:heads] * slope[..., None]
-            _by_head(of_query, heads).index_add_(1, target, left.to(full))
-            targets *= torch.cat([slope, weights])[..., None]
-            of_mapped.index_add_(1, slot, targets.to(full))
-        of_mapped = of_mapped.to(query.dtype)
+        if ctx.segments is not None:
+            from hasten.ops.triton import edge_attention  # noqa: PLC0415
+
+            inputs = ctx.segments, ctx.keep, query, mapped, out, saved, grad
+            of_query, of_mapped = edge_attention.backward(*inputs)
+            of_rows, of_maps = _zeros([rows, maps], full)
+        else:
+            of_query, of_rows, of_maps = _zeros([query, rows, maps], full)
+            of_mapped = _add_gradients(edges, query, mapped, saved, out, grad, of_query)
         upper = of_mapped.view(-1, BLOCK, of_mapped.shape[2])
         blocks = torch.bmm(picked.view_as(upper).mT, upper).view_as(of_blocks)
         of_maps.transpose(0, 1).index_add_(1, edges.relation, blocks.to(full))
         lower = torch.bmm(upper, of_blocks.view(-1, *of_blocks.shape[2:]).mT).view_as(picked)
         _by_head(of_rows, 2 * heads).index_add_(1, edges.source, lower.to(full))
         found = of_query, of_rows, of_maps
-        return None, None, None, *(each.to(query.dtype) for each in found)
+        return None, None, None, None, *(each.to(query.dtype) for each in found)
+
+
+def _add_gradients(
+    edges: EdgePairs,
+    query: Tensor,
+    mapped: Tensor,
+    alpha: Tensor,
+    out: Tensor,
+    grad: Tensor,
+    of_query: Tensor,
+) -> Tensor:
+    """The gradient of mapped [2H, S, d]; that of query [M, H·d] is added to ``of_query``."""
+    heads, full = len(alpha), of_query.dtype
+    # the sum of alpha · d alpha over the edges into a node [H, M]
+    inner = _by_head(grad.to(full) * out, heads).sum(-1)
+    ends = torch.cat([_by_head(each, heads) for each in (query, grad.to(query.dtype))])
+    of_mapped = torch.zeros_like(mapped, dtype=full)
+    for part in _chunks(edges, query):
+        target, slot, weights = edges.target[part], edges.slot[part], alpha[:, part]
+        sources, targets = mapped.index_select(1, slot), ends.index_select(1, target)
+        slope = (targets[heads:] * sources[heads:]).sum(-1, dtype=full)
+        slope -= inner.index_select(1, target)
+        slope *= weights
+        left = sources[:heads] * slope[..., None]
+        _by_head(of_query, heads).index_add_(1, target, left.to(full))
+        targets *= torch.cat([slope, weights])[..., None]
+        of_mapped.index_add_(1, slot, targets.to(full))
+    return of_mapped.to(query.dtype)
+
+
+def _takes_kernels(query: Tensor, heads: int, kind: torch.dtype) -> bool:
+    """Whether Triton's kernels attend, where edges have segments."""
+    size = query.shape[1] // heads
+    padded = math.prod(1 << (number - 1).bit_length() for number in (heads, size))
+    fits = padded <= LARGEST_PADDED_WIDTH
+    return fits and uses_triton("edge attention", query, size, kind, products=False)
 
 
 def _by_head(rows: Tensor, heads: int) -> Tensor:

@@ -11,11 +11,13 @@ Shapes: E edges, M destinations, N sources, S slots, R relations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from hasten.ops.edge_segments import EdgeSegments
 
 #: slots per block: a block repeats the maps of its relation, and half a block is empty on average
 BLOCK = 64
@@ -26,7 +28,8 @@ class EdgePairs:
     """Edges from slots to destinations, in the order of :class:`.typed_edges.TypedEdges`.
 
     target: int64 [E]; slot: int64 [E], that of each edge's pair; source: int64 [S]; relation: int64
-    [S / BLOCK], that of each block; shape: (M, N).
+    [S / BLOCK], that of each block; shape: (M, N). segments: the edges of every
+    destination and those of every slot, for Triton's kernels; elsewhere None.
     """
 
     target: Tensor
@@ -34,6 +37,7 @@ class EdgePairs:
     source: Tensor
     relation: Tensor
     shape: tuple[int, int]
+    segments: tuple[EdgeSegments, EdgeSegments] | None = None
 
     @classmethod
     def of(
@@ -41,11 +45,12 @@ class EdgePairs:
         relations: Sequence[tuple[int, Tensor, Tensor]],
         target: Tensor,
         shape: tuple[int, int],
+        segments: bool = False,
     ) -> EdgePairs:
         """From relations in the order of their edges, on the host.
 
         relations: the number of each, its distinct sources, and for each of its edges the index of
-        its source in them.
+        its source in them. segments: whether to add ``segments``.
         """
         numbers, sources, columns = zip(*relations, strict=True) if relations else ((), (), ())
         blocks = [-(-len(each) // BLOCK) for each in sources]
@@ -54,9 +59,14 @@ class EdgePairs:
         for each, first in zip(sources, begin.tolist(), strict=False):
             source[first : first + len(each)] = each.numpy()
         slots = [each.numpy() + first for each, first in zip(columns, begin, strict=False)]
-        slot = torch.from_numpy(np.concatenate([source[:0], *slots]))
+        slot = np.concatenate([source[:0], *slots])
         of_block = torch.from_numpy(np.repeat(np.array(numbers, np.int64), blocks))
-        return cls(target, slot, torch.from_numpy(source), of_block, shape)
+        found = cls(target, torch.from_numpy(slot), torch.from_numpy(source), of_block, shape)
+        if not segments:
+            return found
+        row = target.numpy()
+        by_target = EdgeSegments.of(row, slot, shape[0])
+        return replace(found, segments=(by_target, EdgeSegments.of(slot, row, len(source))))
 
     def __len__(self) -> int:
         return len(self.target)

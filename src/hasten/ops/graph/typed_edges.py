@@ -15,6 +15,7 @@ from torch import Tensor
 from hasten.arrays import Int64, ragged_offsets
 from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.transfer import to_device
+from hasten.ops.triton.choice import has_triton
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +93,12 @@ class TypedEdges:
 
     def arranged(self, device: torch.device) -> TypedEdges | EdgePairs:
         """The same edges in the form for operations on a device, still on the host."""
-        return self if device.type == "cpu" else self.pairs()
+        return self if device.type == "cpu" else self.pairs(has_triton(device))
 
-    def pairs(self) -> EdgePairs:
-        """The same edges in the form for all relations at once."""
+    def pairs(self, segments: bool = False) -> EdgePairs:
+        """The same edges in the form for all relations at once. segments: for Triton's kernels."""
         relations = [(each.number, each.sources, each.column) for each in self.relations]
-        return EdgePairs.of(relations, self.target, self.shape)
+        return EdgePairs.of(relations, self.target, self.shape, segments)
 
 
 def _relation(

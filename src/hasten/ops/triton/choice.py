@@ -13,26 +13,35 @@ from torch import Tensor
 LARGEST_WIDTH = 256
 #: the widest heads of interval attention, of which a program holds twice as many tiles
 LARGEST_HEAD_BYTES = 256
+#: the widest rows of edge attention, with heads and their widths padded to powers of two
+LARGEST_PADDED_WIDTH = 1024
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _used: set[str] = set()
 
 
-def uses_triton(operation: str, x: Tensor, width: int, dtype: torch.dtype) -> bool:
+def uses_triton(
+    operation: str, x: Tensor, width: int, dtype: torch.dtype, *, products: bool = True
+) -> bool:
     """Whether the kernels of this operation can take x [T, D], and note it if so.
 
     They need a tensor on an NVIDIA GPU of compute capability 8.0 or later, the ``triton`` package,
     rows that fit, and products on tensor cores: in float32 only where TF32 is allowed. In full
     float32 the products, computed again, cost as much as reading and writing the scores.
-    width: of the rows of a tile. dtype: of the matrix products.
+    width: of the rows of a tile. dtype: of the products. products: whether they are products of
+    matrices.
     """
     if x.device.type != "cuda" or not (0 < width <= LARGEST_WIDTH and len(x) and dtype in _DTYPES):
         return False
-    if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
-        return False
-    if not (_installed() and _is_supported(x.device)):
+    full = dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+    if (products and full) or not has_triton(x.device):
         return False
     _used.add(operation)
     return True
+
+
+def has_triton(device: torch.device) -> bool:
+    """Whether kernels can run on this device."""
+    return device.type == "cuda" and _installed() and _is_supported(device)
 
 
 def operations_in_triton() -> list[str]:
