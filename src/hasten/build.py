@@ -21,6 +21,8 @@ from hasten.config import (
 )
 from hasten.config.data import READS
 from hasten.config_loading.build import load_config
+from hasten.data.event_store.manifest import holds_store
+from hasten.data.event_store.opened import open_store
 from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
@@ -56,8 +58,10 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
     """Load the data for the options of a model family."""
     options = config.data
     seed = options.seed_for_split(config.seed)
-    if table is None and options.path is not None and RunFolder.holds_run(Path(options.path)):
-        return _stored(Path(options.path), config)
+    if table is None and options.path is not None:
+        path = Path(options.path)
+        if RunFolder.holds_run(path) or holds_store(path):
+            return _stored(path, config)
     if isinstance(options, TripleOptions):
         return _read_graph(config, options, table, seed)
     if isinstance(options, PairOptions):
@@ -71,7 +75,9 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
 
 
 def _stored(run: Path, config: RunConfig) -> AnyDataset:
-    """The data that a run stores, divided as in that run."""
+    """The events of a store, or the data that a run stores, divided as in that run."""
+    if holds_store(run):
+        return _fitting(open_store(run, config.data), config, run)
     given, default = config.data, type(config.data)()
     own = load_config(run / "config.yaml").data
     for name in type(given).model_fields.keys() - {"path", "refit"}:
@@ -80,17 +86,21 @@ def _stored(run: Path, config: RunConfig) -> AnyDataset:
             raise UsageError(
                 f"data.{name} has no effect: {run} is a run, whose data are cleaned and divided"
             )
-    dataset = load_stored(run / "data")
+    return _fitting(load_stored(run / "data"), config, run)
+
+
+def _fitting(dataset: AnyDataset, config: RunConfig, where: Path) -> AnyDataset:
+    """The dataset. Raises UsageError if it lacks what the model reads."""
     wanted, lacks = READS[load_model(config.model.name).reads], ""
     if issubclass(wanted, TripleOptions) != isinstance(dataset, KnowledgeGraph):
         lacks = "triples" if issubclass(wanted, TripleOptions) else "interactions"
     elif isinstance(dataset, Dataset):
         if wanted is KnowledgeOptions and dataset.facts is None:
-            lacks = "a knowledge graph about the items"
+            lacks = "knowledge graph about the items"
         elif wanted is FeatureOptions and not dataset.modalities:
             lacks = "item features"
     if lacks:
-        raise UsageError(f"{run}: its data hold no {lacks}, which {config.model.name} reads")
+        raise UsageError(f"{where}: its data hold no {lacks}, which {config.model.name} reads")
     return dataset
 
 

@@ -37,7 +37,7 @@ from hasten.cli import (
     update,
 )
 from hasten.cli.data import inspect as data
-from hasten.cli.data import make
+from hasten.cli.data import make, prepare
 from hasten.cli.diagnostics import doctor, verify
 from hasten.errors import (
     DISK_FULL,
@@ -151,6 +151,7 @@ app.command("import-config", cls=options.Command)(import_weights.import_config)
 app.command(cls=doctor.DoctorCommand)(doctor.doctor)
 data.app.command(cls=options.Command)(make.features)
 data.app.command(cls=options.Command)(make.make)
+data.app.command(cls=options.Command)(prepare.prepare)
 app.add_typer(data.app, name="data", cls=_Commands)
 app.add_typer(recipes.app, name="recipes", cls=_Commands)
 

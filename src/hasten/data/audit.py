@@ -81,7 +81,7 @@ def seconds_between(histories: Histories, wanted: Histories, users: Int64) -> In
     """
     if histories.times is None or wanted.times is None:
         return None
-    last = histories.times[histories.offsets[users + 1] - 1]
+    last = histories.times[histories.ends[users] - 1]
     return np.asarray(wanted.times[wanted.offsets[users]] - last)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from hasten.config import (
@@ -13,6 +14,8 @@ from hasten.config import (
     KnowledgeOptions,
     TypedGraphOptions,
 )
+from hasten.data.event_store.manifest import holds_store
+from hasten.data.event_store.opened import open_store
 from hasten.data.graph.files import claims_triples, holds_typed, located
 from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.interactions.load import load_dataset
@@ -48,6 +51,8 @@ def load_any(options: AnyDataOptions, seed: int) -> AnyDataset:
         UsageError: options that these data do not have.
     """
     seed = options.seed_for_split(seed)
+    if options.path is not None and holds_store(Path(options.path)):
+        return open_store(Path(options.path), options)
     if options.format != triples.NAME and holds_knowledge(options):
         return load_knowledge(narrowed(options, KnowledgeOptions), seed)
     if options.format != triples.NAME and holds_features(options):

@@ -15,6 +15,7 @@ from hasten.data.columns.checks import counted
 from hasten.data.columns.text import lines_of
 from hasten.data.columns.times import show
 from hasten.data.detect import interactions_beside, load_any, readings
+from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.graph.files import holds_typed, located, typed_files
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.interactions.side_files import locate_features, locate_knowledge, unpacked
@@ -22,7 +23,7 @@ from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import Files, locate
-from hasten.data.tables import PART_NAMES, AnyDataset, Dataset, KnowledgeGraph
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 _SHOWN = 5
@@ -85,11 +86,13 @@ def inspect(options: AnyDataOptions, dataset: AnyDataset | None = None) -> Overv
     if isinstance(dataset, KnowledgeGraph):
         spread = _spread_of_graph(dataset)
     else:
-        spread, events = _spread_of_interactions(dataset), dataset.interactions
-        if (rating := events.rating) is not None:
+        spread = _spread_of_interactions(dataset)
+        mapped = isinstance(dataset, MappedDataset)
+        if not mapped and (rating := dataset.interactions.rating) is not None:
             mean = float(rating.mean(dtype=np.float64))
             ratings = {"min": float(rating.min()), "mean": mean, "max": float(rating.max())}
-        if (time := events.time) is not None:
+        time = dataset.histories(TRAIN, VALID, TEST).times
+        if time is not None:
             times = {"first": show(int(time.min())), "last": show(int(time.max()))}
     return Overview(
         name=dataset.name,
@@ -102,7 +105,7 @@ def inspect(options: AnyDataOptions, dataset: AnyDataset | None = None) -> Overv
         split=dataset.split,
         notes=list(dataset.source.notes),
         settings=options.model_dump(exclude_defaults=True) | found,
-        readings=readings(options),
+        readings=["interactions"] if isinstance(dataset, MappedDataset) else readings(options),
     )
 
 
@@ -112,6 +115,8 @@ def _describe_files(
     """What the files of the data are, and the options that read the same without guessing."""
     if catalogue.registered(options.path) is not None:
         return [], {}
+    if isinstance(dataset, MappedDataset):
+        return [_origin(source) for source in dataset.manifest.sources], {}
     if isinstance(dataset, KnowledgeGraph):
         return _files_of_graph(options)
     files, settings = _files_of_interactions(options)
@@ -178,9 +183,10 @@ def _describe_features(name: str, path: Path) -> dict[str, Any]:
 
 
 def _spread_of_interactions(dataset: Dataset) -> dict[str, dict[str, int]]:
+    parts = (TRAIN, VALID, TEST)
     spread = {
-        "events per user": _spread(np.bincount(dataset.interactions.user)),
-        "events per item": _spread(np.bincount(dataset.interactions.item)),
+        "events per user": _spread(dataset.lengths(*parts)),
+        "events per item": _spread(dataset.item_counts(*parts)),
     }
     if dataset.facts is not None:
         known = dataset.facts.triples
@@ -240,6 +246,13 @@ def _settings(place: Files, described: list[dict[str, Any]]) -> dict[str, Any]:
         if "columns" in one:
             settings["columns"] = dict(one["columns"])
     return settings
+
+
+def _origin(source: dict[str, Any]) -> dict[str, Any]:
+    """A file that the events of a store come from."""
+    reason = f"{source['bytes']:,} bytes, sha256 {source['sha256'][:12]}"
+    described = {"file": source["path"], "part": None, "format": "store", "first_lines": []}
+    return {**described, "reason": f"prepared from {reason}"}
 
 
 def _spread(counts: Int64) -> dict[str, int]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64, distinct, first_places, matches
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
+from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, KnowledgeGraph, Triples
 from hasten.errors import DataError
 
@@ -58,16 +59,21 @@ def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
         DataError: no user has three interactions.
     """
     counts, ends = _counts(user, users)
-    if not np.any(counts >= MIN_EVENTS):
-        raise DataError(
-            f"no user has {MIN_EVENTS} events, so leave-last-two-out leaves nothing to test "
-            f"({users} users, {len(user)} events)"
-        )
+    require_length(counts, 2)
     part = np.zeros(len(user), np.int8)
     eligible = ends[counts >= MIN_EVENTS]
     part[eligible - 1] = TEST
     part[eligible - 2] = VALID
-    return part, f"leave-last-two-out, {_order(timed)}"
+    return part, f"leave-last-two-out, {order_words(timed)}"
+
+
+def require_length(counts: Int64, left_out: Literal[1, 2]) -> None:
+    """Raise DataError if no user has more events than are left out. counts: of each user."""
+    if not np.any(counts > left_out):
+        raise DataError(
+            f"no user has {left_out + 1} events, so leave-last-{('one', 'two')[left_out - 1]}-out "
+            f"leaves nothing to test ({len(counts)} users, {int(counts.sum())} events)"
+        )
 
 
 def leave_last_one_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
@@ -77,11 +83,10 @@ def leave_last_one_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
         DataError: no user has two interactions.
     """
     counts, ends = _counts(user, users)
-    if not np.any(counts > 1):
-        raise DataError("no user has 2 events, so leave-last-one-out leaves nothing to test")
+    require_length(counts, 1)
     part = np.zeros(len(user), np.int8)
     part[ends[counts > 1] - 1] = TEST
-    return part, f"leave-last-one-out, {_order(timed)}"
+    return part, f"leave-last-one-out, {order_words(timed)}"
 
 
 def leave_random_two_out(user: Int64, users: int, seed: int) -> tuple[Parts, str]:
@@ -116,14 +121,7 @@ def ratio(
         DataError: no user has enough interactions for a part with a share above 0.
     """
     counts, ends = _counts(user, users)
-    valids, tests = (_rounded_down if rounding == "down" else _rounded)(counts, shares)
-    for share, sizes, name in ((shares[1], valids, "valid"), (shares[2], tests, "test")):
-        if share > 0 and not sizes.any():
-            raise DataError(
-                f"data.ratios: no user has enough events for the {name} share of {share:g} "
-                f"(the longest has {int(counts.max(initial=0))}); larger shares, or "
-                "data.split=leave-last-two-out, need fewer"
-            )
+    valids, tests = ratio_sizes(counts, shares, rounding)
     if order == "random":
         random = counter.bits(counter.key(seed, counter.Stream.SPLIT), len(user))
         positions = np.lexsort((random, user))
@@ -135,10 +133,28 @@ def ratio(
     sorted_part[from_end < tests[user]] = TEST
     part = np.empty(len(user), np.int8)
     part[positions] = sorted_part
+    how = order_words(timed) if order == "time" else f"at random (seed {seed})"
+    return part, ratio_words(shares, rounding, how)
+
+
+def ratio_sizes(counts: Int64, shares: Shares, rounding: str) -> tuple[Int64, Int64]:
+    """[U] sizes of valid and test of users with so many events. Raises as :func:`ratio` does."""
+    valids, tests = (_rounded_down if rounding == "down" else _rounded)(counts, shares)
+    for share, sizes, name in ((shares[1], valids, "valid"), (shares[2], tests, "test")):
+        if share > 0 and not sizes.any():
+            raise DataError(
+                f"data.ratios: no user has enough events for the {name} share of {share:g} "
+                f"(the longest has {int(counts.max(initial=0))}); larger shares, or "
+                "data.split=leave-last-two-out, need fewer"
+            )
+    return valids, tests
+
+
+def ratio_words(shares: Shares, rounding: str, how: str) -> str:
+    """The description of a split by shares. how: the order."""
     words = "/".join(f"{share:g}" for share in shares)
-    how = _order(timed) if order == "time" else f"at random (seed {seed})"
     down = "rounded down, " if rounding == "down" else ""
-    return part, f"ratio {words} of each user's events, {down}{how}"
+    return f"ratio {words} of each user's events, {down}{how}"
 
 
 def _rounded(counts: Int64, shares: Shares) -> tuple[Int64, Int64]:
@@ -192,7 +208,8 @@ def carve_valid(
     return carved, words
 
 
-def _order(timed: bool) -> str:
+def order_words(timed: bool) -> str:
+    """The order of the events, in words."""
     return "by time" if timed else "in file order"
 
 
@@ -279,8 +296,15 @@ def link_parts(triples: Triples, shares: Shares, seed: int) -> tuple[Parts, str]
 
 def require_validation(dataset: AnyDataset) -> None:
     """Raise DataError if there is no validation part."""
-    if not (dataset.part == VALID).any():
+    if not holds_part(dataset, VALID):
         raise DataError(f"{dataset.name}: data.refit=true, but there is no validation part")
+
+
+def holds_part(dataset: AnyDataset, part: int) -> bool:
+    """Whether any interaction or triple is in this part."""
+    if isinstance(dataset, MappedDataset):
+        return bool(dataset.lengths(part).any())
+    return bool(np.any(dataset.part == part))
 
 
 def refitted(dataset: AnyDataset) -> AnyDataset:
@@ -290,6 +314,8 @@ def refitted(dataset: AnyDataset) -> AnyDataset:
         DataError: there is no validation part.
     """
     require_validation(dataset)
+    if isinstance(dataset, MappedDataset):
+        return dataset.trained_on_validation()
     moved = dataset.part == VALID
     part = np.where(moved, TRAIN, dataset.part).astype(np.int8)
     note = f"{int(moved.sum()):,} of validation are trained on (data.refit)"

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path, write_atomically
+from hasten.data.event_store import linked
+from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.interactions.store_features import copied_features, load_features, save_features
 from hasten.data.tables import (
     AnyDataset,
@@ -45,7 +47,11 @@ _DTYPES = {"rating": "<f4", "part": "<i1", "rank_last": "<i1"}
 def describe_data(dataset: AnyDataset) -> dict[str, Any]:
     """The content of ``data.json`` in the run folder."""
     source = dataset.source
+    store = {}
+    if isinstance(dataset, MappedDataset):
+        store = {"store": str(dataset.folder)}
     return {
+        **store,
         "name": dataset.name,
         "fingerprint": fingerprint(dataset),
         "split": dataset.split,
@@ -58,7 +64,12 @@ def describe_data(dataset: AnyDataset) -> dict[str, Any]:
 
 
 def fingerprint(dataset: AnyDataset) -> str:
-    """sha256 over the content: vocabularies, interactions, triples, parts; not paths or notes."""
+    """sha256 over the content: vocabularies, interactions, triples, parts; not paths or notes.
+
+    Of a store, over the hashes of its files, so that these are not read.
+    """
+    if isinstance(dataset, MappedDataset):
+        return dataset.fingerprint
     vocabularies, columns = list(_vocabularies(dataset)), list(_columns(dataset).items())
     if isinstance(dataset, KnowledgeGraph):
         kind = "typed graph" if dataset.typed else "knowledge graph"
@@ -73,7 +84,7 @@ def fingerprint(dataset: AnyDataset) -> str:
     for name, modality in features:
         digest.update(f"features {name} {modality.digest}\n".encode())
     for vocabulary in vocabularies:
-        _add_labels(digest, vocabulary)
+        add_labels(digest, vocabulary)
     for name, column in columns:
         if column is None:
             digest.update(b"none\n")
@@ -100,7 +111,8 @@ def _columns(dataset: AnyDataset) -> dict[str, NDArray[Any] | None]:
     return {**columns, "part": dataset.part}
 
 
-def _add_labels(digest: Any, vocabulary: Vocabulary) -> None:
+def add_labels(digest: Any, vocabulary: Vocabulary) -> None:
+    """Add the labels and the names to a hash."""
     columns = [("labels", vocabulary.labels)]
     if vocabulary.names is not None:
         columns.append(("names", vocabulary.names))
@@ -127,6 +139,8 @@ def _bytes(texts: pa.LargeBinaryArray) -> memoryview:
 
 def stored_files(dataset: AnyDataset) -> list[str]:
     """The names of the files that :func:`save_dataset` writes."""
+    if isinstance(dataset, MappedDataset):
+        return [*linked.file_names(dataset), DESCRIPTION]
     return [*_tables(dataset), *copied_features(_modalities(dataset)), DESCRIPTION]
 
 
@@ -140,10 +154,15 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     """
     with os_errors_as(HastenError, "cannot be written", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, table in _tables(dataset).items():
-            with atomic_path(folder / name) as temporary:
-                pq.write_table(table, temporary)
         mark = fingerprint(dataset)
+        of_store: dict[str, Any] = {}
+        if isinstance(dataset, MappedDataset):
+            linked.link(dataset, folder)
+            of_store = {"kind": "store", "options": dataset.options, "refit": dataset.refit}
+        else:
+            for name, table in _tables(dataset).items():
+                with atomic_path(folder / name) as temporary:
+                    pq.write_table(table, temporary)
         described = {
             "version": FORMAT_VERSION,
             "kind": "triples" if isinstance(dataset, KnowledgeGraph) else "interactions",
@@ -154,6 +173,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
             "fingerprint": mark,
             "features": save_features(_modalities(dataset), folder),
             "source": asdict(dataset.source),
+            **of_store,
         }
         text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
         write_atomically(folder / DESCRIPTION, text.encode())
@@ -205,6 +225,9 @@ def load_stored(folder: Path) -> AnyDataset:
                 f"{folder}: stored in format {version}, but this hasten reads only format "
                 f"{FORMAT_VERSION}: use the hasten version that wrote it"
             )
+        if described.get("kind") == "store":
+            mapped = linked.reopen(folder, described)
+            return _require_same(mapped, described, folder)
         graph = described.get("kind") == "triples"
         names = GRAPH_FILES if graph else FILES
         first, second, table = _read(folder, names)
@@ -221,7 +244,7 @@ def load_stored(folder: Path) -> AnyDataset:
             found = load_features(described["features"], folder, dataset.entities.labels)
             by_type = tuple((int(each.name.removeprefix("type-")), each) for each in found)
             dataset = replace(dataset, features=by_type)
-        same = fingerprint(dataset) == described["fingerprint"]
+        return _require_same(dataset, described, folder)
     except FileNotFoundError as error:
         missing = Path(error.filename).name if error.filename else str(error)
         raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error
@@ -237,7 +260,10 @@ def load_stored(folder: Path) -> AnyDataset:
         raise DataError(
             f"{folder}: the stored dataset is damaged ({cause}): restore it from a copy of the run"
         ) from error
-    if not same:
+
+
+def _require_same(dataset: AnyDataset, described: dict[str, Any], folder: Path) -> AnyDataset:
+    if fingerprint(dataset) != described["fingerprint"]:
         raise DataError(f"{folder}: the stored dataset does not match its fingerprint (damaged?)")
     return dataset
 

@@ -145,8 +145,7 @@ class RankingTask:
         """The task of so many of the users, sampled with the seed."""
         if count >= len(self.queries):
             return self
-        random = counter.bits(counter.key(seed, Stream.CANDIDATES, -1), len(self.queries))
-        rows = np.sort(np.argsort(random, kind="stable")[:count])
+        rows = sampled_rows(len(self.queries), count, seed)
         targets, _ = ragged_positions(self.targets.offsets, rows)
         return replace(
             self,
@@ -167,6 +166,12 @@ class RankingTask:
             return np.full(len(self.targets.items), among - 1, np.int64)
         taken = self.targets.listed_in(self.excluded)
         return np.asarray(among - self.excluded.lengths[self.targets.rows] - ~taken, np.int64)
+
+
+def sampled_rows(count: int, size: int, seed: int) -> Int64:
+    """int64 [size] some of ``count`` rows, ascending, sampled with the seed."""
+    random = counter.bits(counter.key(seed, Stream.CANDIDATES, -1), count)
+    return np.sort(np.argsort(random, kind="stable")[:size])
 
 
 AnyTask = RankingTask | CompletionTask
@@ -199,6 +204,10 @@ def recommendation_task(
                 "evaluation.users untied needs a time for every event, and these data have none"
             )
         untied, users, between = int((between <= 0).sum()), users[between > 0], None
+    count, tied = len(users), 0 if between is None else int((between == 0).sum())
+    if histories.mapped and isinstance(options.users, int) and options.users < count:
+        # the histories of all users need not fit into memory
+        users, between = users[sampled_rows(count, options.users, seed)], None
     full = options.candidates in ("full", "trained")
     if not full:
         _refuse_with_samples(options)
@@ -207,16 +216,16 @@ def recommendation_task(
         share = repeated_share(dataset)
         masked = full and share <= REPEATS
         repeats = None if masked or not full else share
-    targets, subset = CSR.of(wanted).take(users).distinct(), None
-    dropped: NDArray[np.bool_] = np.zeros(len(targets.items), bool)
+    targets, subset = CSR.of(wanted.take(users)).distinct(), None
+    sampled, dropped = len(users), np.zeros(len(targets.items), bool)
     drops = options.seen_targets == "drop" or options.candidates == "trained"
     if options.candidates == "trained":
-        subset = np.bincount(dataset.histories(TRAIN).items, minlength=len(dataset.items)) > 0
+        subset = dataset.item_counts(TRAIN) > 0
         dropped |= ~subset[targets.items]
     excluded, seen = None, None
     if full:
         of_masked = dataset.histories(TRAIN) if masked == "train" else histories
-        excluded = CSR.of(of_masked).take(users).distinct()
+        excluded = CSR.of(of_masked.take(users)).distinct()
         excluded = excluded if subset is None else excluded.keep(subset[excluded.items])
         if options.seen_targets == "unmask":
             excluded = excluded.keep(~excluded.listed_in(targets))
@@ -228,7 +237,7 @@ def recommendation_task(
         users, targets = users[asked], left.take(asked)
         excluded = None if excluded is None else excluded.take(asked)
         seen = None if excluded is None else targets.listed_in(excluded)
-        between = None if between is None else between[asked]
+        tied = tied if between is None else int((between[asked] == 0).sum())
     candidates = None
     if not full:
         base = key(seed, Stream.CANDIDATES, part)
@@ -243,8 +252,8 @@ def recommendation_task(
         mask_history=bool(masked),
         left_out=int((predicted & (histories.lengths == 0)).sum()),
         ties=options.ties,
-        users=len(users),
-        tied=0 if between is None else int((between == 0).sum()),
+        users=len(users) if sampled == count else count,
+        tied=tied,
         untied=untied,
         repeats=repeats,
         trained=None if subset is None else int(subset.sum()),
@@ -252,6 +261,7 @@ def recommendation_task(
         seen_targets=options.seen_targets,
         dropped=int(dropped.sum()) if drops else None,
         like=peer_words(options.like, dataset.split),
+        sampled=sampled if sampled < count else None,
     )
     return RankingTask(
         RecommenderQueries(users, histories.take(users)),
@@ -278,5 +288,6 @@ def _refuse_with_samples(options: EvaluationOptions) -> None:
 def repeated_share(dataset: Dataset) -> float:
     """The share of training events whose user has met the item before."""
     histories = dataset.histories(TRAIN)
-    distinct = CSR.of(histories).distinct()
-    return 1 - len(distinct.items) / max(1, len(histories.items))
+    total = int(histories.lengths.sum())
+    distinct = sum(len(CSR.of(block).distinct().items) for block in histories.blocks())
+    return 1 - distinct / max(1, total)

@@ -40,7 +40,7 @@ def sampled_candidates(
             f"evaluation.candidates {name} ranks one target a user, but this split gives some "
             f"users several ({dataset.split}): use full"
         )
-    met = CSR.of(dataset.histories(TRAIN, VALID, TEST)).take(users).distinct()
+    met = CSR.of(dataset.histories(TRAIN, VALID, TEST).take(users)).distinct()
     draw = _by_popularity if by_popularity else _uniform
     return np.concatenate([targets.items[:, None], draw(dataset, users, met, base)], axis=1)
 

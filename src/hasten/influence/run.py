@@ -16,6 +16,7 @@ from hasten.arrays import Int64
 from hasten.build import build_model, load_weights
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
+from hasten.data.event_store.mapped import in_memory
 from hasten.data.store import load_stored
 from hasten.data.tables import TRAIN, AnyDataset, Dataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch
@@ -163,7 +164,7 @@ def _load(run: Path, options: Options, processes: Processes) -> LoadedRun:
     """The run without weights. Raises UsageError if its model does not support the options."""
     with RunFolder.open(run, lock=False) as folder:
         config = load_config(folder.path / "config.yaml")
-        dataset = load_stored(folder.data)
+        dataset = in_memory(load_stored(folder.data))
         prepare_torch(
             config.threads, config.training.deterministic, processes.device, processes.launch
         )

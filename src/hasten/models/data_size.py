@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hasten.config import RunConfig
+from hasten.data.splits import holds_part
 from hasten.data.tables import TRAIN, VALID, AnyDataset, KnowledgeGraph
 
 
@@ -35,7 +36,7 @@ class DataSize:
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> DataSize:
-        validated = bool((dataset.part == VALID).any())
+        validated = holds_part(dataset, VALID)
         if isinstance(dataset, KnowledgeGraph):
             triples, count = dataset.of(TRAIN), len(dataset.relations)
             sides = (triples.head, triples.tail)
@@ -46,7 +47,7 @@ class DataSize:
                 queries=sum(len(np.unique(side * count + triples.relation)) for side in sides),
                 validated=validated,
             )
-        lengths = np.bincount(dataset.interactions.user[dataset.part == TRAIN])
+        lengths = dataset.lengths(TRAIN)
         lengths, facts = lengths[lengths > 0], dataset.facts
         return cls(
             users=len(lengths),

@@ -83,7 +83,7 @@ def sequence_batch(
         buckets = with_padding_bucket(buckets)
     ends = np.cumsum(lengths)
     positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
-    source = np.repeat(histories.offsets[users + 1], lengths) - 1 - skip_last - positions
+    source = np.repeat(histories.ends[users], lengths) - 1 - skip_last - positions
     size = buckets[-1].stop
     padded = size != len(real)
 
@@ -109,12 +109,14 @@ class NextItemInputs:
     """What a micro-batch has from the host.
 
     users, counters: int64 [S, 1], user and first counter of each target's negatives; None: without.
+    known: what the negatives avoid, if it is made for each micro-batch: the rows are its users.
     """
 
     sequences: SequenceBatch
     targets: Tensor
     users: Tensor | None
     counters: Tensor | None
+    known: KnownItems | None = None
 
 
 class NextItemModel(Protocol):
@@ -139,6 +141,9 @@ class NextItemModel(Protocol):
 class NextItemPhase(ExampleBatches):
     """Next-item prediction for the users with at least two training interactions.
 
+    prepare: changes histories row by row, such as their times. Histories in mapped files stay
+    there: what is made of them is made for the users of each micro-batch.
+
     Raises:
         DataError: there is no such user, or a user has no negative items.
     """
@@ -154,6 +159,7 @@ class NextItemPhase(ExampleBatches):
         batch_size: int,
         max_length: int,
         negatives: int,
+        prepare: Callable[[Histories], Histories] = lambda histories: histories,
     ) -> None:
         assert isinstance(model, nn.Module)
         self.users = np.flatnonzero(histories.lengths >= 2)
@@ -161,7 +167,8 @@ class NextItemPhase(ExampleBatches):
         # the same object, typed as a module and by the protocol
         self.module: nn.Module = model
         self.model: NextItemModel = model
-        self.histories = histories
+        self.prepare = prepare
+        self.histories = histories if histories.mapped else prepare(histories)
         if len(self.users) == 0:
             raise DataError(
                 "no user has two or more training events, so there is no next item to predict: "
@@ -169,16 +176,22 @@ class NextItemPhase(ExampleBatches):
             )
         self.target_counts = np.minimum(histories.lengths[self.users] - 1, max_length)
         self.max_length = max_length
-        self.negative_count = negatives
+        self.items, self.negative_count = items, negatives
         self.known: KnownItems | None = None
         if negatives:
-            if CSR.of(histories).distinct().lengths.max() >= items:
+            long = np.flatnonzero(histories.lengths >= items)
+            if CSR.of(histories.take(long)).distinct().lengths.max(initial=0) >= items:
                 raise DataError(
                     f"a user has all {items} items in training, so there are no negatives to "
                     "sample: use a loss without negatives (model.loss=ce)"
                 )
-            rows = np.repeat(np.arange(len(histories)), histories.lengths)
-            self.known = KnownItems.build(rows, histories.items, len(histories), items)
+            if not histories.mapped:
+                self.known = self.known_items(histories)
+
+    def known_items(self, histories: Histories) -> KnownItems:
+        """What the negatives of each row avoid."""
+        rows = np.repeat(np.arange(len(histories)), histories.lengths)
+        return KnownItems.build(rows, histories.items, len(histories), self.items)
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         ids = self.ids(seed, epoch, index).numpy()
@@ -225,29 +238,35 @@ class NextItemPhase(ExampleBatches):
         users, lengths = self.users[ids], self.target_counts[ids]
         # the last interaction is a target only: inputs end before it
         skip = 1
-        found, source = sequence_batch(self.histories, users, lengths, self.device, skip)
-        targets = torch.from_numpy(self.histories.items[source + 1])
+        histories, rows, known = self.histories, users, None
+        if histories.mapped:
+            histories, rows = self.prepare(histories.take(users)), np.arange(len(users))
+        found, source = sequence_batch(histories, rows, lengths, self.device, skip)
+        targets = torch.from_numpy(histories.items[source + 1])
         user_S1 = first_S1 = None
-        if self.known is not None:
-            user_of_target = np.repeat(users, lengths)
+        if self.negative_count:
+            known = self.known_items(histories) if self.histories.mapped else None
+            user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
             # distance to the last input; inputs.positions has padding
-            positions = self.histories.offsets[user_of_target + 1] - 1 - skip - source
+            positions = histories.ends[row_of_target] - 1 - skip - source
             # a distinct counter for each (user, position, negative), whatever the batch
             first = (user_of_target * self.max_length + positions) * self.negative_count
-            user_S1, first_S1 = (torch.from_numpy(x)[:, None] for x in (user_of_target, first))
-        return NextItemInputs(found, targets, user_S1, first_S1)
+            user_S1, first_S1 = (torch.from_numpy(x)[:, None] for x in (row_of_target, first))
+        return NextItemInputs(found, targets, user_S1, first_S1, known)
 
     def micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
         """The micro-batch with these inputs; its negatives are sampled on the device."""
         sampled = None
-        if self.known is not None:
+        if self.negative_count:
             assert inputs.users is not None
             assert inputs.counters is not None
-            if self.known.keys.device != self.device:
+            if self.known is not None and self.known.keys.device != self.device:
                 self.known = self.known.to(self.device)
+            known = inputs.known or self.known
+            assert known is not None
             counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            sampled = negatives(self.known, inputs.users, base, counters)
+            sampled = negatives(known, inputs.users, base, counters)
         return NextItemMicroBatch(
             **vars(inputs.sequences), targets=inputs.targets, negatives=sampled
         )

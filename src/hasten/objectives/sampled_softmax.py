@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import Int64, distinct, ragged_positions
+from hasten.arrays import Int64, distinct
 from hasten.data.tables import Histories
 from hasten.objectives.base import Batch, Encoded, TableRows, Term
 from hasten.objectives.next_item import (
@@ -28,6 +28,9 @@ from hasten.objectives.permutations import LastValueCache
 from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.table import EmbeddingTable
+
+#: users whose targets are counted at a time
+_USERS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class SampledSoftmaxPhase(NextItemPhase):
         negatives: int,
         sampling: Sampling,
         mask_known: bool,
+        prepare: Callable[[Histories], Histories] = lambda histories: histories,
     ) -> None:
         super().__init__(
             model,
@@ -79,9 +83,12 @@ class SampledSoftmaxPhase(NextItemPhase):
             batch_size=batch_size,
             max_length=max_length,
             negatives=0,
+            prepare=prepare,
         )
         self.mask_known = mask_known
-        frequencies = np.bincount(self.last_items(np.arange(self.count)), minlength=items)
+        frequencies = np.zeros(items, np.int64)
+        for ids in np.array_split(np.arange(self.count), -(-self.count // _USERS)):
+            frequencies += np.bincount(self.last_items(ids), minlength=items)
         self.shared = SharedNegatives(frequencies, sampling, negatives)
         self._drawn: LastValueCache[tuple[Tensor, Sample]] = LastValueCache()
         if isinstance(model.items, EmbeddingTable):
@@ -93,8 +100,9 @@ class SampledSoftmaxPhase(NextItemPhase):
         """The targets of these users, one user after the other; ``more`` items before them too."""
         counts = self.target_counts[ids] + more
         stops = np.cumsum(counts)
-        first = self.histories.offsets[self.users[ids] + 1] - stops
-        found: Int64 = self.histories.items[np.repeat(first, counts) + np.arange(stops[-1])]
+        first = self.histories.ends[self.users[ids]] - stops
+        source = np.repeat(first, counts) + np.arange(stops[-1])
+        found: Int64 = self.histories.items[source].astype(np.int64, copy=False)
         return found
 
     def sample(self, batch: Batch) -> tuple[Tensor, Sample]:
@@ -159,10 +167,10 @@ class SampledSoftmaxPhase(NextItemPhase):
             targets = self.last_items(ids)
             each = np.arange(len(targets) + 1)
             return masked_pairs(sampled, targets, each[:-1], each)
-        position, owned = ragged_positions(self.histories.offsets, self.users[ids])
-        owner = np.repeat(np.arange(len(ids)), np.diff(owned))
+        owned = self.histories.take(self.users[ids])
+        owner = np.repeat(np.arange(len(ids)), owned.lengths)
         offsets = np.concatenate([[0], np.cumsum(self.target_counts[ids])])
-        return masked_pairs(sampled, self.histories.items[position], owner, offsets)
+        return masked_pairs(sampled, owned.items, owner, offsets)
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         super().wrap_batch_building(wrap)

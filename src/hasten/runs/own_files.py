@@ -16,6 +16,7 @@ _CHECKPOINT = rf"(best|final|checkpoints/{EPOCH.pattern})"
 COPIED = re.compile(
     r"(data|environment|metrics|plan|update)\.json|metrics\.jsonl|(train|val)\.log"
     r"|data/(users|items|interactions|entities|relations|triples|facts|left_out)\.parquet"
+    r"|data/((users|items)\.arrow|offsets\.i8|item\.i4|time\.i8|manifest\.json)"
     r"|data/(dataset\.json|.+_feat\.npy)"
     rf"|{_CHECKPOINT}/((manifest|state)\.json|[\w.-]+\.safetensors)"
 )

@@ -137,9 +137,8 @@ class Engine:
         if body.user is not None:
             remedy = "give a history" if model.scores_new_users else "only known users have scores"
             user = self.users.require(body.user, "user", remedy)
-            row = slice(*self.histories.offsets[user : user + 2])
-            history = self.histories.items[row]
-            times = None if self.histories.times is None else self.histories.times[row]
+            known = self.histories.take(np.array([user]))
+            history, times = known.items, known.times
         else:
             if not model.scores_new_users:
                 raise UsageError(f"{model.name} cannot score a history; ask for a known user")

@@ -12,6 +12,7 @@ import torch
 from hasten.comparison.verdict import Margin
 from hasten.config import RunConfig
 from hasten.config_loading.build import build_config, load_config
+from hasten.data.event_store.mapped import in_memory
 from hasten.data.store import fingerprint, load_stored
 from hasten.data.tables import TRAIN, AnyDataset, Dataset
 from hasten.distributed.device import prepare_torch
@@ -91,7 +92,7 @@ def update_run(
     trains = Supports.of(kind).gradient_steps
     if not trains:
         _refuse_without_steps(config.model.name, {"--replay": replay is not None, "--check": check})
-    old = load_stored(folder.data)
+    old = in_memory(load_stored(folder.data))
     joined = read_and_join(old, config, table, given)
     about = _described(folder, old, joined, config)
     _refuse_replay(replay, kind, joined.dataset)

@@ -202,14 +202,18 @@ def check(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Read and validate the data. The exit code is 2 if a check fails.
+    """Read and validate the data; of a store, verify its files. The exit code is 2 on failure.
 
     hasten data check events.csv --deep
     """
-    from hasten.data.store import describe_data  # noqa: PLC0415 - slow to import
+    from hasten.data.event_store.manifest import verify  # noqa: PLC0415 - slow to import
+    from hasten.data.event_store.mapped import MappedDataset  # noqa: PLC0415
+    from hasten.data.store import describe_data  # noqa: PLC0415
 
     started = time.perf_counter()
     _, dataset, _ = _load(path, format, sets, model)
+    if isinstance(dataset, MappedDataset):
+        verify(dataset.folder)
     seconds = time.perf_counter() - started
     found = describe_data(dataset)
     counts = found["counts"]

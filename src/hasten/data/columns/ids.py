@@ -83,7 +83,13 @@ def vocabulary(kind: str, roles: Sequence[str], files: Sequence[Any], mode: Mode
     kind: what the ids name, for messages; files: their columns (``readers.interface.Columns``).
     """
     columns = [file.ids[role] for file in files for role in roles]
-    rows: list[Rows] = [file.rows for file in files]
+    return checked(kind, roles, columns, [file.rows for file in files], mode)
+
+
+def checked(
+    kind: str, roles: Sequence[str], columns: Sequence[IdColumn], rows: list[Rows], mode: Mode
+) -> Ids:
+    """:func:`unite`, whose errors name the lines of the files. Raises DataError."""
     header = frozenset().union(*(source.rules.header for source in rows))
     try:
         return unite(kind, columns, mode, header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -106,13 +107,9 @@ def _join(
 ) -> tuple[clean.Columns, pa.Array, pa.Array]:
     """The interactions of all files as codes into the user and item labels; empties ``read``."""
     sources = read.sources
-    for what in ("rating", "time"):
-        holding = [events.source for events in sources if getattr(events, what) is not None]
-        if 0 < len(holding) < len(sources):
-            raise DataError(
-                f"{', '.join(holding)} with a {what} column, but not the other files: "
-                "give all of them the same columns"
-            )
+    require_same_columns(
+        (e.source, {w for w in ("rating", "time") if getattr(e, w) is not None}) for e in sources
+    )
     users = ids.vocabulary("user", ("user",), sources, options.ids)
     items = ids.vocabulary("item", ("item",), sources, options.ids)
     notes += [*users.notes, *items.notes]
@@ -126,6 +123,18 @@ def _join(
     events = clean.Columns(*codes, rating, time, key, read.parts())
     read.columns.clear()
     return events, users.labels, items.labels
+
+
+def require_same_columns(found: Iterable[tuple[str, Collection[str]]]) -> None:
+    """Raise DataError if only some files have ratings or times. found: (file, its columns)."""
+    files = list(found)
+    for what in ("rating", "time"):
+        holding = [name for name, columns in files if what in columns]
+        if 0 < len(holding) < len(files):
+            raise DataError(
+                f"{', '.join(holding)} with a {what} column, but not the other files: "
+                "give all of them the same columns"
+            )
 
 
 def _cleaned(

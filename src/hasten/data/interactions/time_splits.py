@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,7 +50,12 @@ def by_time(events: Columns, shares: Shares, window: float | None, end: int) -> 
 
 def by_window(time: Int64, window: float, end: int) -> tuple[Parts, str]:
     """The last window before ``end`` is the test, the one before it the validation."""
-    return _at(time, int(end - 2 * window), int(end - window), show(end - 1))
+    return _at(time, *window_times(window, end), show(end - 1))
+
+
+def window_times(window: float, end: int) -> tuple[int, int]:
+    """When the validation and the test begin."""
+    return int(end - 2 * window), int(end - window)
 
 
 def by_shares(time: Int64, shares: Shares) -> tuple[Parts, str]:
@@ -64,13 +70,18 @@ def _at(time: Int64, valid: int, test: int, last: str) -> tuple[Parts, str]:
     part = np.full(len(time), TRAIN, np.int8)
     part[time >= valid] = VALID
     part[time >= test] = TEST
-    for number, name in enumerate(PART_NAMES):
-        if not np.any(part == number):
+    return part, describe([int(np.sum(part == p)) for p in range(3)], valid, test, last)
+
+
+def describe(sizes: Sequence[int], valid: int, test: int, last: str) -> str:
+    """The split in words. sizes: of the three parts. Raises DataError if one is empty."""
+    for size, name in zip(sizes, PART_NAMES, strict=True):
+        if not size:
             raise DataError(
                 f"data.split=time leaves no {name} event: valid would begin at {show(valid)}, test "
                 f"at {show(test)}, and the events end at {last}"
             )
-    return part, f"global time split, valid from {show(valid)}, test from {show(test)} to {last}"
+    return f"global time split, valid from {show(valid)}, test from {show(test)} to {last}"
 
 
 def sessions(events: Columns, users: pa.Array, gap: float) -> tuple[Columns, pa.Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,11 +21,13 @@ from hasten.data.columns.text import Sample, file_digest
 from hasten.data.readers.columns import ROLES, SYNONYMS, find_roles, plain
 from hasten.data.readers.interface import Claim, Reader, header_claim, unused_note
 from hasten.data.readers.partitions import partition_keys
-from hasten.data.readers.table import Table, is_date
+from hasten.data.readers.table import Blocks, Table, is_date
 from hasten.errors import DataError
 
 MAGIC = b"PAR1"
 _BLOCK = 1 << 16
+#: rows of a block of a file
+_BATCH = 1 << 19
 _SAMPLE = 1000
 
 
@@ -39,13 +42,13 @@ def _rows_of(source: str, columns: Mapping[str, pa.ChunkedArray]) -> Rows:
     return Rows(source, expected, rules, partial(_rows, columns))
 
 
-def _rows(columns: Mapping[str, pa.ChunkedArray]) -> Iterator[Row]:
-    """Every row; dates by type need no check."""
+def _rows(columns: Mapping[str, pa.ChunkedArray], before: int = 0) -> Iterator[Row]:
+    """Every row, numbered after ``before`` others; dates by type need no check."""
     roles = list(columns)
     dated = "time" in roles and is_date(columns["time"].type)
     for start in range(0, len(columns[roles[0]]), _BLOCK):
         slices = [columns[role].slice(start, _BLOCK).to_pylist() for role in roles]
-        for number, values in enumerate(zip(*slices, strict=True), start + 1):
+        for number, values in enumerate(zip(*slices, strict=True), before + start + 1):
             cells = ["" if value is None else str(value) for value in values]
             row = dict(zip(roles, cells, strict=True))
             absent = dated and not row.pop("time")
@@ -183,19 +186,60 @@ def open_parquet(path: Path, claim: Claim) -> Table:
     Raises:
         DataError: a damaged file, no rows, or a column of a type that its role cannot have.
     """
-    columns: dict[str, str] = claim.details["columns"]
-    keys: dict[str, str | None] = claim.layout
-    own = [name for name in columns.values() if name not in keys]
     try:
-        table = pq.read_table(path, columns=own, partitioning=None)
+        table = pq.read_table(path, columns=_own(claim), partitioning=None)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
+    opened = _claimed(path, table, claim)
+    return Table(opened.rows, opened.columns, (file_digest(path),), claim.notes)
+
+
+def blocks(sample: Sample, claim: Claim) -> Blocks:
+    """A Parquet file in blocks. Raises as :func:`open_parquet` does."""
+    path = sample.path
+    tables = _tables(path, claim)
+    first = next(tables, None)
+    if first is None:
+        raise DataError(f"{path}: 0 rows")
+    rows = replace(first.rows, read=partial(_rows_of_file, path, claim))
+    whole = (Table(rows, table.columns) for table in chain([first], tables))
+    roles, total = frozenset(claim.details["columns"]), pq.read_metadata(path).num_rows
+    return Blocks(rows, total, roles, whole, (file_digest(path),), claim.notes)
+
+
+def _tables(path: Path, claim: Claim) -> Iterator[Table]:
+    """The claimed columns in blocks, whose rows are those of the block only."""
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH, columns=_own(claim)):
+                if batch.num_rows:
+                    yield _claimed(path, pa.Table.from_batches([batch]), claim)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _rows_of_file(path: Path, claim: Claim) -> Iterator[Row]:
+    """Every row of a Parquet file."""
+    start = 0
+    for table in _tables(path, claim):
+        yield from _rows(table.columns, start)
+        start += len(next(iter(table.columns.values())))
+
+
+def _own(claim: Claim) -> list[str]:
+    """The claimed columns that the file itself holds."""
+    return [name for name in claim.details["columns"].values() if name not in claim.layout]
+
+
+def _claimed(path: Path, table: pa.Table, claim: Claim) -> Table:
+    """The claimed columns of rows of a file, with those of its partition."""
+    columns: dict[str, str] = claim.details["columns"]
+    keys: dict[str, str | None] = claim.layout
     for role, name in columns.items():
         if name in keys:
             table = table.append_column(name, _constant(role, keys[name], table.num_rows))
     roles = {role: table.column_names.index(name) for role, name in columns.items()}
-    opened = open_arrow(str(path), table, roles)
-    return Table(opened.rows, opened.columns, (file_digest(path),), claim.notes)
+    return open_arrow(str(path), table, roles)
 
 
 def _constant(role: str, text: str | None, rows: int) -> pa.Array:

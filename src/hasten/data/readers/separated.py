@@ -6,12 +6,15 @@ import codecs
 import csv
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from hasten.data.columns import text
@@ -19,7 +22,7 @@ from hasten.data.columns.checks import ID_ROLES, NAME_ROLES, Row, Rows, Rules, f
 from hasten.data.columns.text import Sample
 from hasten.data.readers.cells import BLANKS, Layout, rows_of, split
 from hasten.data.readers.interface import Claim, Columns
-from hasten.data.readers.table import Table
+from hasten.data.readers.table import Blocks, Table
 from hasten.errors import DataError
 
 _QUOTE = "a double quote that does not enclose a whole cell"
@@ -27,7 +30,9 @@ _QUOTE = "a double quote that does not enclose a whole cell"
 
 _QUOTE_MARK, _LINE_FEED = b'"\n'
 _BLOCK, _QUOTES_READ = 16 << 20, 4 << 20
-_IDS = pa.dictionary(pa.int32(), pa.string())
+_IDS, _TEXT = pa.dictionary(pa.int32(), pa.string()), pa.string()
+#: 1, 10, 100, ...: the number of digits of a positive number is how many are at most as large
+_POWERS = 10 ** np.arange(19, dtype=np.int64)
 
 
 def read(sample: Sample, claim: Claim) -> Columns:
@@ -37,6 +42,43 @@ def read(sample: Sample, claim: Claim) -> Columns:
 
 def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> Table:
     """The needed columns of a checked file."""
+    checked = _check(sample, layout)
+    table = _read(sample.path, layout, checked.rows, checked.times)
+    checked.require_all(table.num_rows, layout)
+    columns = {role: table.column(f"c{layout.position_of(role)}") for role in layout.columns}
+    return Table(checked.rows, columns, (checked.found.source,), notes)
+
+
+def blocks(sample: Sample, claim: Claim) -> Blocks:
+    """The file in blocks of 16 MiB. Raises DataError with file, line and text."""
+    layout: Layout = claim.layout
+    checked = _check(sample, layout)
+    total = checked.found.lines - bool(layout.header_line)
+    roles, source = frozenset(layout.columns), (checked.found.source,)
+    return Blocks(checked.rows, total, roles, _tables(checked, layout), source, claim.notes)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A file whose bytes have been checked. times: the types that its times may have."""
+
+    path: Path
+    rows: Rows
+    found: text.TextScan
+    times: list[pa.DataType]
+
+    def require_all(self, count: int, layout: Layout) -> None:
+        """Raise DataError unless so many rows are all rows."""
+        missing = self.found.lines - bool(layout.header_line) - count
+        lines = text.lines_of(self.path)
+        if missing and missing != sum(_is_blank(line, layout) for _, line in lines):
+            raise self.rows.refused("the number of rows differs from the number of lines")
+        rules = self.rows.rules
+        if self.found.hexadecimal and next(self.rows.problems(rules), None) is not None:
+            raise self.rows.refused("")  # Arrow reads 0x10
+
+
+def _check(sample: Sample, layout: Layout) -> _Checked:
     path = sample.path
     found = text.scan(path)
     lines = sample.texts[1:] if layout.header_line else sample.texts
@@ -53,14 +95,50 @@ def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> T
         raise rows.refused("a double quote in a file whose cells are not quoted")
     whole = all(cell.strip().lstrip("-").isdecimal() for cell in first)
     numbers = [pa.int64(), pa.float64()] if whole else [pa.float64()]
-    table = _read(path, layout, rows, numbers if rules.time == "number" else [pa.string()])
-    missing = found.lines - bool(layout.header_line) - table.num_rows
-    if missing and missing != sum(_is_blank(line, layout) for _, line in text.lines_of(path)):
-        raise rows.refused("the number of rows differs from the number of lines")
-    if found.hexadecimal and next(rows.problems(rules), None) is not None:  # Arrow reads 0x10
-        raise rows.refused("")
-    columns = {role: table.column(f"c{layout.position_of(role)}") for role in layout.columns}
-    return Table(rows, columns, (found.source,), notes)
+    return _Checked(path, rows, found, numbers if rules.time == "number" else [pa.string()])
+
+
+def _tables(checked: _Checked, layout: Layout) -> Iterator[Table]:
+    """The blocks of a checked file."""
+    count, cause, done = 0, "", 0
+    for time in checked.times:
+        try:
+            with _opened(checked.path, layout, time, layout.separator == BLANKS, _TEXT) as opened:
+                for number, batch in enumerate(arrow_csv.open_csv(*opened)):
+                    if number < done:  # read already, before a block with another type of times
+                        continue
+                    done, count = number + 1, count + batch.num_rows
+                    yield _block(checked.rows, pa.Table.from_batches([batch]), layout)
+            checked.require_all(count, layout)
+            return
+        except pa.ArrowInvalid as error:
+            cause = cause or str(error)
+    raise checked.rows.refused(cause)
+
+
+def _block(rows: Rows, batch: pa.Table, layout: Layout) -> Table:
+    columns = {role: batch.column(f"c{layout.position_of(role)}") for role in layout.columns}
+    for role in (role for role in ID_ROLES if role in columns):
+        columns[role] = as_numbers(columns[role])
+    return Table(rows, columns)
+
+
+def as_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The texts as int64 if each is the decimal form of an integer, else as they are.
+
+    A text that Arrow reads as an integer is at least as long as its decimal form; so all texts are
+    decimal forms if they are as long together.
+    """
+    try:
+        numbers = texts.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return texts
+    values = numbers.to_numpy()
+    if len(values) and values.min() == np.iinfo(np.int64).min:
+        return texts
+    digits = np.searchsorted(_POWERS, np.abs(values), "right").sum() + np.sum(values < 0)
+    length = pc.sum(pc.binary_length(texts)).as_py() or 0
+    return numbers if int(digits) + int(np.sum(values == 0)) == length else texts
 
 
 def _rows(path: Path, layout: Layout) -> Iterator[Row]:
@@ -128,23 +206,28 @@ def _read(path: Path, layout: Layout, rows: Rows, times: list[pa.DataType]) -> p
     for join_blanks in (False, True) if layout.separator == BLANKS else (False,):
         for time in times:
             try:
-                return _arrow(path, layout, time, join_blanks)
+                with _opened(path, layout, time, join_blanks, _IDS) as opened:
+                    return arrow_csv.read_csv(*opened)
             except pa.ArrowInvalid as error:
                 cause = cause or str(error)
     raise rows.refused(cause)
 
 
-def _arrow(path: Path, layout: Layout, time: pa.DataType, join_blanks: bool) -> pa.Table:
+@contextmanager
+def _opened(
+    path: Path, layout: Layout, time: pa.DataType, join_blanks: bool, ids: pa.DataType
+) -> Iterator[tuple[Any, ...]]:
+    """The file and the options for Arrow. ids: the type of the columns of ids and of parts."""
     double = layout.separator == "::"
     names = [f"c{i}" for i in range(2 * layout.width - 1 if double else layout.width)]
     # names are nearly as many as the nodes: encoding them takes longer than reading them
     kinds = {"rating": pa.float32(), "time": time, **dict.fromkeys(NAME_ROLES, pa.string())}
-    types = {names[layout.position_of(r)]: kinds.get(r, _IDS) for r in layout.columns}
+    types = {names[layout.position_of(r)]: kinds.get(r, ids) for r in layout.columns}
     if double:  # "a::b" is read as a, an empty column, b
         types |= {name: pa.null() for name in names[1::2]}
     with text.open_bytes(path) as file:
         plain = path if not join_blanks and not text.is_gzip(path) else None
-        return arrow_csv.read_csv(
+        yield (
             io.BufferedReader(_SingleBlanks(file)) if join_blanks else plain or file,
             arrow_csv.ReadOptions(
                 column_names=names, skip_rows=layout.header_line, block_size=_BLOCK

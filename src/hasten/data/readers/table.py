@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -49,6 +49,10 @@ class Table:
 
     def ids(self, role: str) -> IdColumn:
         """A column of ids, dictionary-encoded: text or whole numbers."""
+        return IdColumn.of(self.plain_ids(role))
+
+    def plain_ids(self, role: str) -> pa.ChunkedArray:
+        """A column of ids: text, or whole numbers of 64 bits."""
         column = self.columns[role]
         if column.null_count:
             self.refuse(f"a {role} id is missing")
@@ -68,7 +72,7 @@ class Table:
             column = column.cast(pa.int64())
         elif not (types.is_string(column.type) or types.is_dictionary(column.type)):
             self._wrong_type(role, "whole numbers or text")
-        return IdColumn.of(column)
+        return column
 
     def ratings(self) -> NDArray[np.float32] | None:
         """Finite ratings, float32 [n]."""
@@ -139,6 +143,23 @@ class Table:
             f"{self.rows.source}: the {role} column is of type {self.columns[role].type}; "
             f"{expected} are expected"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A file in blocks of rows, so that it never is in memory as a whole.
+
+    rows: the file row by row, for messages; total: its number of rows, for progress, before blank
+    lines are left out; roles: what it has columns for; tables: the blocks, each read when it is
+    asked for. files, notes: as of a Table.
+    """
+
+    rows: Rows
+    total: int
+    roles: frozenset[str]
+    tables: Iterator[Table]
+    files: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def is_date(kind: pa.DataType) -> bool:

@@ -9,8 +9,8 @@ Shapes: B sequences, D width, T tokens of all sequences together, N items, Q que
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -124,15 +124,21 @@ class SequentialModel(Model):
         """One phase: predict the next item at every position of the training sequences."""
         return [self.next_item_phase(dataset.histories(TRAIN), training)]
 
-    def next_item_phase(self, histories: Histories, training: TrainingOptions) -> NextItemPhase:
-        """The phase over these histories."""
+    def next_item_phase(
+        self,
+        histories: Histories,
+        training: TrainingOptions,
+        prepare: Callable[[Histories], Histories] = lambda histories: histories,
+    ) -> NextItemPhase:
+        """The phase over these histories. prepare: as of :class:`NextItemPhase`."""
         self.recompute = training.recompute
         options = self.options
-        sizes = {
+        sizes: dict[str, Any] = {
             "items": self.sizes.items,
             "batch_size": training.batch_size,
             "max_length": options.max_length,
             "negatives": options.sampled,
+            "prepare": prepare,
         }
         if options.loss != "sampled-softmax":
             # regularizers read every row of the table

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -137,16 +138,16 @@ class TiSASRec(AttentionModel):
         Raises:
             DataError: the interactions have no times.
         """
-        if dataset.interactions.time is None:
+        histories = dataset.histories(TRAIN)
+        if histories.times is None:
             raise DataError(
                 f"tisasrec needs the time of every event, and {dataset.name} has none: give a "
                 "timestamp column (data.columns) or a parallel file of times (data.times), or "
                 "train sasrec, which only needs the order"
             )
         # the last interaction is a target only
-        limit = self.options.max_length
-        histories = personal_times(dataset.histories(TRAIN), limit, unseen=1)
-        return [self.next_item_phase(histories, training)]
+        prepare = partial(personal_times, limit=self.options.max_length, unseen=1)
+        return [self.next_item_phase(histories, training, prepare)]
 
     def query_vectors(self, queries: RecommenderQueries) -> Tensor:
         """[Q, D] float32, in the order of the queries; their times are Unix seconds."""

@@ -24,6 +24,7 @@ class CSR:
     @classmethod
     def of(cls, histories: Histories) -> CSR:
         """The items of histories."""
+        histories = histories.in_memory()
         return cls(histories.offsets, histories.items)
 
     def __len__(self) -> int:

@@ -1,0 +1,133 @@
+"""The first pass of ``data prepare``: read the files in blocks, number the labels, append rows.
+
+What was read is appended to scratch files, one a column, in the order of the files: the numbers of
+users and items (int32) and times as they were read (int64 or float64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hasten.config import InteractionOptions
+from hasten.data.columns.checks import first_rule
+from hasten.data.columns.times import TimeColumn, joined
+from hasten.data.event_store.labels import Labels
+from hasten.data.readers.table import Blocks, Table
+from hasten.errors import DataError
+
+#: rows whose labels are numbered together
+GROUP = 1 << 22
+#: times of a group that are kept to judge whether the unit is right
+_SAMPLE = 1000
+#: what is reported: (rows read, all rows)
+Report = Callable[[int, int], None]
+
+
+@dataclass(eq=False)
+class Collected:
+    """What the first pass found.
+
+    groups: (rows, type of the times) in the order of the scratch files; read: rows of the files;
+    times: samples with the smallest and the largest of every group; highest: the highest rating.
+    """
+
+    folder: Path
+    users: Labels = field(default_factory=Labels)
+    items: Labels = field(default_factory=Labels)
+    groups: list[tuple[int, str]] = field(default_factory=list)
+    times: list[TimeColumn] = field(default_factory=list)
+    read: int = 0
+    highest: float = -np.inf
+
+    def __len__(self) -> int:
+        return sum(rows for rows, _ in self.groups)
+
+    @property
+    def time_type(self) -> str | None:
+        """int64, or float64 if any time is a fraction; None: without times."""
+        kinds = {kind for _, kind in self.groups}
+        return None if "" in kinds or not kinds else min(kinds)  # float64 before int64
+
+
+def collect(
+    files: Iterable[Blocks], folder: Path, options: InteractionOptions, report: Report
+) -> Collected:
+    """Read all files. Raises DataError with file, line and text."""
+    found, files = Collected(folder), list(files)
+    done, total = 0, sum(blocks.total for blocks in files)
+    for group in _groups(table for blocks in files for table in blocks.tables):
+        _append(group, found, options)
+        done += sum(map(_size, group))
+        report(done, total)
+    report(total, total)
+    found.read = done
+    if options.min_rating is not None and not len(found):
+        raise DataError(
+            f"data.min_rating={options.min_rating:g} leaves no event; the highest rating is "
+            f"{found.highest:g}"
+        )
+    return found
+
+
+def _size(table: Table) -> int:
+    return len(next(iter(table.columns.values())))
+
+
+def _groups(tables: Iterable[Table]) -> Iterator[list[Table]]:
+    """Blocks of together about ``GROUP`` rows, with times of one unit."""
+    group: list[Table] = []
+    for table in tables:
+        if group and (sum(map(_size, group)) >= GROUP or _kind(table) != _kind(group[0])):
+            yield group
+            group = []
+        group.append(table)
+    if group:
+        yield group
+
+
+def _kind(table: Table) -> pa.DataType | None:
+    column = table.columns.get("time")
+    return None if column is None else column.type
+
+
+def _append(group: list[Table], found: Collected, options: InteractionOptions) -> None:
+    users = found.users.codes([table.plain_ids("user") for table in group])
+    items = found.items.codes([table.plain_ids("item") for table in group])
+    times = [time for table in group if (time := _times(table)) is not None]
+    columns: list[NDArray[Any]] = [users, items]
+    columns += [joined([time.values for time in times])] if times else []
+    if options.min_rating is not None:
+        rated = [rating for table in group if (rating := table.ratings()) is not None]
+        if not rated:
+            raise DataError(f"data.min_rating={options.min_rating:g}, but the data have no ratings")
+        ratings = joined(rated)
+        found.highest = max(found.highest, float(ratings.max(initial=-np.inf)))
+        columns = [column[ratings >= options.min_rating] for column in columns]
+    found.users.count(columns[0])
+    found.items.count(columns[1])
+    for name, column in zip(("user", "item", "time"), columns, strict=False):
+        with (found.folder / name).open("ab") as file:
+            column.tofile(file)
+    found.groups.append((len(columns[0]), str(columns[2].dtype) if times else ""))
+    if times and len(columns[2]):
+        values = columns[2]
+        some = values[:: max(1, len(values) // _SAMPLE)]
+        ends = np.array([values.min(), values.max()])
+        found.times.append(TimeColumn(np.concatenate([some, ends]), times[0].unit))
+
+
+def _times(table: Table) -> TimeColumn | None:
+    column, rule = table.columns.get("time"), table.rows.rules.time
+    if column is None:
+        return None
+    dated = len(column) and pa.types.is_string(column.type)
+    if dated and first_rule([column[0].as_py()]) != rule:  # a whole file is read by one rule
+        table.refuse("dates with and without a zone")
+    return table.times()

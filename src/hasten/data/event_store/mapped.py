@@ -1,0 +1,164 @@
+"""A dataset whose events stay in the mapped files of a store."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hasten.arrays import Int64
+from hasten.data.event_store import manifest
+from hasten.data.event_store.manifest import Manifest
+from hasten.data.tables import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    AnyDataset,
+    Dataset,
+    Histories,
+    Interactions,
+    Source,
+    Vocabulary,
+)
+from hasten.errors import DataError
+
+
+class MappedDataset(Dataset):
+    """The events of a store. Processes of a machine that map it share one copy in the page cache.
+
+    Each user's events are in the order of time, with train before valid before test: bounds[p] and
+    bounds[p + 1] (int64 [U] each) are where the events of part p begin and end. options, refit: of
+    the split. Columns of all
+    events that are not in the files (``interactions.user``, ``part``) are made when first used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        found: Manifest,
+        split: str,
+        bounds: list[Int64],
+        notes: tuple[str, ...],
+        options: dict[str, Any],
+        refit: bool = False,
+    ) -> None:
+        files = tuple({k: s[k] for k in ("name", "sha256", "bytes")} for s in found.sources)
+        users, items = (_vocabulary(folder / n) for n in (manifest.USERS, manifest.ITEMS))
+        sizes = {n: int(np.sum(bounds[p + 1] - bounds[p])) for p, n in enumerate(PART_NAMES)}
+        source = Source("store", found.path, files, {**found.counts, **sizes}, notes)
+        values = {"name": found.name, "users": users, "items": items, "split": split}
+        values |= {"source": source, "facts": None, "modalities": ()}
+        values |= {"folder": folder, "manifest": found, "bounds": bounds}
+        values |= {"options": options, "refit": refit}
+        for name, value in values.items():  # the class it extends is frozen
+            object.__setattr__(self, name, value)
+
+    folder: Path
+    manifest: Manifest
+    bounds: list[Int64]
+    options: dict[str, Any]
+    refit: bool
+
+    @cached_property
+    def item(self) -> NDArray[np.int32]:
+        """int32 [n] the items, mapped."""
+        found: NDArray[np.int32] = map_column(self.folder / manifest.ITEM_COLUMN, np.int32)
+        return found
+
+    @cached_property
+    def time(self) -> Int64 | None:
+        """int64 [n] Unix seconds, mapped."""
+        return (
+            map_column(self.folder / manifest.TIME_COLUMN, np.int64)
+            if self.manifest.timed
+            else None
+        )
+
+    @cached_property
+    def interactions(self) -> Interactions:
+        """All events in memory."""
+        user = np.repeat(np.arange(len(self.users)), self.bounds[-1] - self.bounds[0])
+        time = None if self.time is None else np.array(self.time)
+        return Interactions(user, self.item.astype(np.int64), None, time)
+
+    @cached_property
+    def part(self) -> NDArray[np.int8]:
+        """int8 [n] the part of each event."""
+        sizes: Int64 = np.stack([e - b for b, e in pairwise(self.bounds)], axis=1)
+        return np.repeat(np.tile(np.arange(3, dtype=np.int8), len(self.users)), sizes.reshape(-1))
+
+    def histories(self, *parts: int) -> Histories:
+        """Each user's items of the given parts, in the mapped files."""
+        if sorted(parts) != list(range(min(parts), max(parts) + 1)):
+            return super().histories(*parts)
+        begins, ends = self.bounds[min(parts)], self.bounds[max(parts) + 1]
+        whole = parts[0] == TRAIN and max(parts) == TEST
+        offsets = np.append(begins, ends[-1:])
+        return Histories(offsets, self.item, self.time, None if whole else ends)  # type: ignore[arg-type]
+
+    def lengths(self, *parts: int) -> Int64:
+        """[U] how many events of these parts each user has."""
+        found = np.zeros(len(self.users), np.int64)
+        for part in parts:
+            found += self.bounds[part + 1] - self.bounds[part]
+        return found
+
+    def item_counts(self, *parts: int) -> Int64:
+        """[N] how many events of these parts each item has."""
+        counts = np.zeros(len(self.items), np.int64)
+        for block in self.histories(*parts).blocks():
+            counts += np.bincount(block.items, minlength=len(self.items))
+        return counts
+
+    def in_memory(self) -> Dataset:
+        """The same data in memory, for what reads all events anyway."""
+        return Dataset(
+            self.name, self.users, self.items, self.interactions, self.part, self.split, self.source
+        )
+
+    def trained_on_validation(self) -> MappedDataset:
+        """The same events, with the validation part moved into the training part."""
+        bounds = [self.bounds[0], self.bounds[2], *self.bounds[2:]]
+        moved = self.source.counts["valid"]
+        notes = (*self.source.notes, f"{moved:,} of validation are trained on (data.refit)")
+        split = f"{self.split}, refitted on train and validation"
+        return MappedDataset(
+            self.folder, self.manifest, split, bounds, notes, self.options, refit=True
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the events and of how they are divided."""
+        found = hashlib.sha256(f"hasten divided events 1\n{self.manifest.fingerprint}\n".encode())
+        for bound in self.bounds[1:-1]:
+            found.update(np.ascontiguousarray(bound, "<i8").data)
+        return found.hexdigest()
+
+
+def map_column(path: Path, kind: Any) -> NDArray[Any]:
+    """The values of a file, mapped read-only. Raises DataError if it is empty."""
+    if not path.stat().st_size:
+        raise DataError(f"{path}: empty: the store is damaged")
+    # a plain array: slices of np.memmap are slower by its bookkeeping
+    return np.asarray(np.memmap(path, kind, "r"))
+
+
+def _vocabulary(path: Path) -> Vocabulary:
+    """Labels in a mapped file, without a copy."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        columns = {name: table.column(name).chunk(0) for name in table.column_names}
+        return Vocabulary(columns["label"], columns.get("name"))
+    except (OSError, pa.ArrowException, LookupError) as error:
+        raise DataError(f"{path}: damaged ({error}): prepare the store again") from error
+
+
+def in_memory(dataset: AnyDataset) -> AnyDataset:
+    """The dataset, in memory if it is a store."""
+    return dataset.in_memory() if isinstance(dataset, MappedDataset) else dataset
