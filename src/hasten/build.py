@@ -22,12 +22,13 @@ from hasten.config import (
 from hasten.config.data import READS
 from hasten.config_loading.build import load_config
 from hasten.data.event_store.manifest import holds_store
+from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.event_store.opened import open_store
 from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
-from hasten.data.splits import refitted
+from hasten.data.splits import refitted, require_validation
 from hasten.data.store import fingerprint, load_stored
 from hasten.data.tables import TEST, VALID, AnyDataset, Dataset, KnowledgeGraph
 from hasten.distributed.processes import Processes
@@ -51,7 +52,12 @@ def load_data(config: RunConfig, table: object | None) -> AnyDataset:
     dataset = _read(config, table)
     # Arrow keeps the memory of what it has parsed: 40 MiB after 3 MB of text
     pa.default_memory_pool().release_unused()
-    return refitted(dataset) if config.data.refit else dataset
+    if not config.data.refit:
+        return dataset
+    if isinstance(dataset, MappedDataset):
+        require_validation(dataset)
+        return dataset.trained_on_validation()
+    return refitted(dataset)
 
 
 def _read(config: RunConfig, table: object | None) -> AnyDataset:

@@ -12,11 +12,11 @@ import pytest
 
 from hasten.config import AnyDataOptions, KnowledgeOptions, PairOptions
 from hasten.data.detect import load_any
+from hasten.data.interactions.carve import carve_valid
 from hasten.data.interactions.load_features import load_pairs
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.overview import inspect
 from hasten.data.samples.knowledge import make_library
-from hasten.data.splits import carve_valid
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError

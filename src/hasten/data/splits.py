@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64, distinct, first_places, matches
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
-from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, KnowledgeGraph, Triples
 from hasten.errors import DataError
 
@@ -19,8 +18,6 @@ Parts = NDArray[np.int8]
 Shares = tuple[float, float, float]
 #: a user with fewer interactions is only trained on, never evaluated
 MIN_EVENTS = 3
-#: a user with fewer train items has none in the validation part
-MIN_CARVED = 5
 
 
 def given_parts(part: Parts | None, noun: str, remedy: str) -> tuple[Parts, str]:
@@ -59,7 +56,7 @@ def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
         DataError: no user has three interactions.
     """
     counts, ends = _counts(user, users)
-    require_length(counts, 2)
+    require_length(counts, 2, "leave-last-two-out")
     part = np.zeros(len(user), np.int8)
     eligible = ends[counts >= MIN_EVENTS]
     part[eligible - 1] = TEST
@@ -67,12 +64,12 @@ def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
     return part, f"leave-last-two-out, {order_words(timed)}"
 
 
-def require_length(counts: Int64, left_out: Literal[1, 2]) -> None:
+def require_length(counts: Int64, left_out: int, split: str) -> None:
     """Raise DataError if no user has more events than are left out. counts: of each user."""
     if not np.any(counts > left_out):
         raise DataError(
-            f"no user has {left_out + 1} events, so leave-last-{('one', 'two')[left_out - 1]}-out "
-            f"leaves nothing to test ({len(counts)} users, {int(counts.sum())} events)"
+            f"no user has {left_out + 1} events, so {split} leaves nothing to test "
+            f"({len(counts)} users, {int(counts.sum())} events)"
         )
 
 
@@ -83,7 +80,7 @@ def leave_last_one_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str
         DataError: no user has two interactions.
     """
     counts, ends = _counts(user, users)
-    require_length(counts, 1)
+    require_length(counts, 1, "leave-last-one-out")
     part = np.zeros(len(user), np.int8)
     part[ends[counts > 1] - 1] = TEST
     return part, f"leave-last-one-out, {order_words(timed)}"
@@ -174,40 +171,6 @@ def _rounded_down(counts: Int64, shares: Shares) -> tuple[Int64, Int64]:
     return valids, tests
 
 
-def carve_valid(
-    part: Parts, user: Int64, item: Int64, share: float, seed: int
-) -> tuple[Parts, str]:
-    """Move a share of each user's train items to the empty validation part of a given split.
-
-    Users with at least five distinct train items give round(n * share) of them, at least one,
-    sampled with the seed. All interactions with a sampled item move.
-
-    Raises:
-        DataError: no user has five train items.
-    """
-    train = np.flatnonzero(part == TRAIN)
-    width = int(item.max(initial=0)) + 1
-    pairs, inverse = np.unique(user[train] * width + item[train], return_inverse=True)
-    owner = pairs // width
-    counts = np.bincount(owner)
-    eligible = counts >= MIN_CARVED
-    if not eligible.any():
-        raise DataError(
-            f"no user has {MIN_CARVED} train items, so none can be taken out for validation: give "
-            "a validation file, or --set data.valid_share=0"
-        )
-    taken = np.where(eligible, np.maximum(np.floor(counts * share + 0.5), 1), 0).astype(np.int64)
-    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 1), len(pairs))
-    order = np.lexsort((random, owner))
-    starts = np.cumsum(counts) - counts
-    chosen = np.zeros(len(pairs), bool)
-    chosen[order] = np.arange(len(pairs)) - starts[owner[order]] < taken[owner[order]]
-    carved = part.copy()
-    carved[train[chosen[inverse]]] = VALID
-    words = f"validation {share:g} of the train items of users with {MIN_CARVED} (seed {seed})"
-    return carved, words
-
-
 def order_words(timed: bool) -> str:
     """The order of the events, in words."""
     return "by time" if timed else "in file order"
@@ -296,15 +259,8 @@ def link_parts(triples: Triples, shares: Shares, seed: int) -> tuple[Parts, str]
 
 def require_validation(dataset: AnyDataset) -> None:
     """Raise DataError if there is no validation part."""
-    if not holds_part(dataset, VALID):
+    if not dataset.holds(VALID):
         raise DataError(f"{dataset.name}: data.refit=true, but there is no validation part")
-
-
-def holds_part(dataset: AnyDataset, part: int) -> bool:
-    """Whether any interaction or triple is in this part."""
-    if isinstance(dataset, MappedDataset):
-        return bool(dataset.lengths(part).any())
-    return bool(np.any(dataset.part == part))
 
 
 def refitted(dataset: AnyDataset) -> AnyDataset:
@@ -314,8 +270,6 @@ def refitted(dataset: AnyDataset) -> AnyDataset:
         DataError: there is no validation part.
     """
     require_validation(dataset)
-    if isinstance(dataset, MappedDataset):
-        return dataset.trained_on_validation()
     moved = dataset.part == VALID
     part = np.where(moved, TRAIN, dataset.part).astype(np.int8)
     note = f"{int(moved.sum()):,} of validation are trained on (data.refit)"

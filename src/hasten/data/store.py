@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path, write_atomically
+from hasten.data.columns.label_digest import add_labels
 from hasten.data.event_store import linked
 from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.interactions.store_features import copied_features, load_features, save_features
@@ -84,7 +84,7 @@ def fingerprint(dataset: AnyDataset) -> str:
     for name, modality in features:
         digest.update(f"features {name} {modality.digest}\n".encode())
     for vocabulary in vocabularies:
-        add_labels(digest, vocabulary)
+        add_labels(digest, vocabulary.labels, vocabulary.names)
     for name, column in columns:
         if column is None:
             digest.update(b"none\n")
@@ -109,32 +109,6 @@ def _columns(dataset: AnyDataset) -> dict[str, NDArray[Any] | None]:
     events = dataset.interactions
     columns = {name: getattr(events, name) for name in ("user", "item", "rating", "time")}
     return {**columns, "part": dataset.part}
-
-
-def add_labels(digest: Any, vocabulary: Vocabulary) -> None:
-    """Add the labels and the names to a hash."""
-    columns = [("labels", vocabulary.labels)]
-    if vocabulary.names is not None:
-        columns.append(("names", vocabulary.names))
-    for what, values in columns:
-        digest.update(f"{what} {len(values)} {values.null_count}\n".encode())
-        if pa.types.is_integer(values.type):
-            digest.update(np.ascontiguousarray(values.to_numpy(), "<i8").data)
-            continue
-        known = values.is_valid().to_numpy(zero_copy_only=False)
-        digest.update(np.ascontiguousarray(known, np.uint8).data)
-        texts = values.fill_null("").cast(pa.large_binary())
-        digest.update(np.ascontiguousarray(pc.binary_length(texts), "<i8").data)
-        digest.update(_bytes(texts))
-
-
-def _bytes(texts: pa.LargeBinaryArray) -> memoryview:
-    """The bytes of all texts of an Arrow array, concatenated."""
-    _, offsets, data = texts.buffers()
-    if data is None:
-        return memoryview(b"")
-    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return memoryview(data)[int(ends[0]) : int(ends[-1])]
 
 
 def stored_files(dataset: AnyDataset) -> list[str]:

@@ -7,10 +7,9 @@ contiguous from 0; a ``Vocabulary`` maps them to labels and names.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64, ragged_offsets
+from hasten.data.histories import Histories as Histories  # noqa: PLC0414 - also imported from here
 from hasten.errors import DataError
 
 #: float16 or float32 [N, d]
@@ -139,61 +139,6 @@ class Interactions:
         return len(self.user)
 
 
-@dataclass(frozen=True, eq=False)
-class Histories:
-    """Ragged lists of items, one a row, oldest first (compressed sparse rows).
-
-    offsets: int64 [Q+1]; items: int64 [n]; times: int64 [n] unix seconds or None. Of a store: the
-    items are int32 and both are mapped files, in which row i ends at stops[i] (int64 [Q]) if there
-    are other events between the rows; :meth:`take` makes rows in memory of them.
-    """
-
-    offsets: Int64
-    items: Int64
-    times: Int64 | None = None
-    stops: Int64 | None = None
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> Int64:
-        return self.ends - self.offsets[:-1]
-
-    @property
-    def ends(self) -> Int64:
-        """int64 [Q] where each row ends."""
-        return self.offsets[1:] if self.stops is None else self.stops
-
-    @property
-    def mapped(self) -> bool:
-        """Whether the items are in a mapped file."""
-        return self.items.dtype != np.int64
-
-    def blocks(self, events: int = 1 << 22) -> Iterator[Histories]:
-        """Consecutive rows in memory, about so many events at a time."""
-        if not self.mapped:
-            yield self
-            return
-        bounds = np.searchsorted(self.offsets, range(0, int(self.offsets[-1]), events))
-        for first, last in pairwise([*np.unique(bounds).tolist(), len(self)]):
-            yield self.take(np.arange(first, last))
-
-    def in_memory(self) -> Histories:
-        """All rows in memory, one after the other."""
-        return self.take(np.arange(len(self))) if self.mapped else self
-
-    def take(self, rows: Int64) -> Histories:
-        """The given rows, in the given order (with repetition), in memory."""
-        begins = self.offsets[rows]
-        lengths = self.ends[rows] - begins
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        positions = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-        times = None if self.times is None else self.times[positions]
-        return Histories(offsets, self.items[positions].astype(np.int64, copy=False), times)
-
-
 @dataclass(frozen=True)
 class Source:
     """The origin of a dataset, for the run's ``data.json``.
@@ -274,6 +219,10 @@ class Dataset:
     facts: Facts | None = None
     modalities: tuple[Modality, ...] = ()
 
+    def holds(self, part: int) -> bool:
+        """Whether any interaction is in this part."""
+        return bool(np.any(self.part == part))
+
     def lengths(self, *parts: int) -> Int64:
         """[U] how many interactions of these parts each user has."""
         user = self.interactions.user[np.isin(self.part, parts)]
@@ -317,6 +266,10 @@ class KnowledgeGraph:
     rank_last: NDArray[np.bool_]
     typed: bool = False
     features: tuple[tuple[int, Modality], ...] = ()
+
+    def holds(self, part: int) -> bool:
+        """Whether any triple is in this part."""
+        return bool(np.any(self.part == part))
 
     def of(self, *parts: int) -> Triples:
         """The triples of the given parts."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from hasten.config import RunConfig
-from hasten.data.splits import holds_part
 from hasten.data.tables import TRAIN, VALID, AnyDataset, KnowledgeGraph
 
 
@@ -36,7 +35,7 @@ class DataSize:
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> DataSize:
-        validated = holds_part(dataset, VALID)
+        validated = dataset.holds(VALID)
         if isinstance(dataset, KnowledgeGraph):
             triples, count = dataset.of(TRAIN), len(dataset.relations)
             sides = (triples.head, triples.tail)

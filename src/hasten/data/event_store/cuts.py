@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from hasten.arrays import Int64
@@ -37,8 +35,8 @@ def divide(
         valid, test = splits.ratio_sizes(counts, options.ratios, options.ratio_rounding)
         words = splits.ratio_words(options.ratios, options.ratio_rounding, order)
     elif chosen in ("leave-last-two-out", "leave-last-one-out"):
-        left: Literal[1, 2] = 2 if chosen == "leave-last-two-out" else 1
-        splits.require_length(counts, left)
+        left = 2 if chosen == "leave-last-two-out" else 1
+        splits.require_length(counts, left, chosen)
         test = (counts > left).astype(np.int64)
         valid, words = test * (left - 1), f"{chosen}, {order}"
     else:

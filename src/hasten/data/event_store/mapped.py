@@ -102,6 +102,10 @@ class MappedDataset(Dataset):
         offsets = np.append(begins, ends[-1:])
         return Histories(offsets, self.item, self.time, None if whole else ends)  # type: ignore[arg-type]
 
+    def holds(self, part: int) -> bool:
+        """Whether any event is in this part."""
+        return bool(self.lengths(part).any())
+
     def lengths(self, *parts: int) -> Int64:
         """[U] how many events of these parts each user has."""
         found = np.zeros(len(self.users), np.int64)

@@ -24,6 +24,7 @@ from hasten.atomic_write import current_folder, fsync_path, publish_folder, stag
 from hasten.config import InteractionOptions
 from hasten.data.columns import times
 from hasten.data.columns.checks import counted
+from hasten.data.columns.label_digest import add_labels
 from hasten.data.columns.text import file_digest
 from hasten.data.event_store import manifest
 from hasten.data.event_store.buckets import divide, sorted_ranges
@@ -35,7 +36,6 @@ from hasten.data.readers.blocks import open_blocks
 from hasten.data.readers.table import Blocks
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import Files, locate
-from hasten.data.store import add_labels
 from hasten.data.tables import Vocabulary
 from hasten.errors import DataError, UsageError, os_errors_as
 
@@ -152,7 +152,7 @@ def _write(options: InteractionOptions, files: Files, folder: Path, report: Repo
         (manifest.ITEMS, item_vocabulary),
     ):
         _save_vocabulary(folder / name, vocabulary)
-        add_labels(digest, vocabulary)
+        add_labels(digest, vocabulary.labels, vocabulary.names)
         described[name] = _describe(folder / name)
     for name in sorted(described.keys() - {manifest.USERS, manifest.ITEMS}):
         digest.update(f"{name} {described[name]['sha256']}\n".encode())

@@ -17,6 +17,7 @@ from hasten.data import splits
 from hasten.data.columns import ids, times
 from hasten.data.columns.checks import counted
 from hasten.data.interactions import clean, time_splits
+from hasten.data.interactions.carve import carve_valid
 from hasten.data.readers import names
 from hasten.data.readers.interface import Read
 from hasten.data.splits import given_parts, overlaps
@@ -189,7 +190,7 @@ def _split(
         parts, words = given_parts(part, "event", _REMEDY)
         if options.valid_share and not np.any(parts == VALID):
             items = events.item.astype(np.int64)
-            parts, how = splits.carve_valid(parts, user, items, options.valid_share, seed)
+            parts, how = carve_valid(parts, user, items, options.valid_share, seed)
             words = f"{words}, {how}"
         return parts, words
     if chosen == "ratio":
