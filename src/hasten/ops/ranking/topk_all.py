@@ -61,15 +61,24 @@ def topk_all(
         if hidden is not None:
             hidden.fill(scores, number, -torch.inf)
         if part is None:
-            found, column = _best(scores, k)
-            ids = column + start
+            ids = torch.arange(start, stop, device=scores.device)
         else:
             ids = torch.from_numpy(part).to(scores.device)
-            found, column = _best(scores.index_select(1, ids - start), k)
-            ids = ids[column]
-        keys = _key(found, ids)
-        best = keys if best is None else torch.cat([best, keys], 1)
-        best = best.topk(min(k, best.shape[1]), dim=1).values
+            scores = scores.index_select(1, ids - start)
+        rows: Tensor | None = None
+        if best is not None and best.shape[1] == k and scores.device.type == "cpu":
+            # most blocks have no better candidate for most queries, and equal ones have higher ids
+            rows = torch.nonzero(~(scores.amax(1) <= _scores(best[:, -1])))[:, 0]
+            scores = scores.index_select(0, rows)
+        found, column = _best(scores, k)
+        keys = _key(found, ids[column])
+        if best is None:
+            best = keys.topk(min(k, keys.shape[1]), dim=1).values
+        elif rows is None:
+            best = torch.cat([best, keys], 1)
+            best = best.topk(min(k, best.shape[1]), dim=1).values
+        else:
+            best[rows] = torch.cat([best[rows], keys], 1).topk(k, dim=1).values
     if best is None:  # no candidate is allowed
         best = torch.empty((queries, 0), dtype=torch.int64)
     return _unpack(best, k)
@@ -105,10 +114,15 @@ def _key(scores: Tensor, ids: Tensor) -> Tensor:
     return (ordered << 32) | (_LOWER - ids)
 
 
+def _scores(keys: Tensor) -> Tensor:
+    """The scores of :func:`_key`, float32."""
+    ordered = (keys >> 32).to(torch.int32)
+    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
+
+
 def _unpack(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The inverse of :func:`_key`, padded to k columns; -1 if the score is -inf."""
-    ordered = (keys >> 32).to(torch.int32)
-    scores = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
+    scores = _scores(keys)
     ids = (_LOWER - (keys & _LOWER)).masked_fill(scores == -torch.inf, -1)
     missing = (0, k - keys.shape[1])
     pad = torch.nn.functional.pad
