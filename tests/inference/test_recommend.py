@@ -241,8 +241,13 @@ def test_all_users_in_parts_are_those_of_one_table(make_run, tmp_path, monkeypat
     whole = recommend(loaded, topk=4)
     monkeypatch.setattr(stream, "USERS_AT_A_TIME", 2)
     path = tmp_path / "all.csv"
-    counts = stream.write_recommendations(loaded, path, None, 4, exclude_seen=True)
+    told = []
+    counts = stream.write_recommendations(
+        loaded, path, None, 4, lambda *progress: told.append(progress), exclude_seen=True
+    )
     assert counts == stream.Counts.of(whole)
+    users = len(whole.users)
+    assert told == [(min(done, users), users) for done in range(2, users + 2, 2)]
     found = [
         (row["user_id"], row["item_id"]) for row in csv.DictReader(path.read_text().splitlines())
     ]

@@ -42,7 +42,8 @@ def test_the_result_is_that_of_the_whole_table(case, tmp_path, monkeypatch):
     by_rows, expected = trained(case, tmp_path / "whole", parts)
     assert not by_rows
     monkeypatch.setattr(step_rows, "MANY_ROWS", 0)
-    monkeypatch.setattr(row_adam, "FEWEST", 0)
+    for module in (row_adam, step_rows):
+        monkeypatch.setattr(module, "FEWEST", 0)
     if case == "gbce":
         monkeypatch.setattr(sequential, "FEW_ROWS", 0)
     by_rows, found = trained(case, tmp_path / "rows", parts)

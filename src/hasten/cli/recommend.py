@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -111,7 +113,7 @@ def recommend(  # noqa: PLR0912 - one branch per option
     }
     table: Any = None
     if users == "all" and out is not None and not explain:
-        counts = stream.write_recommendations(loaded, out, format, topk, **how)
+        counts = stream.write_recommendations(loaded, out, format, topk, _rate(), **how)
     else:
         found = engine.recommend(loaded, wanted, histories, topk, times=times, **how)
         counts = stream.Counts.of(found)
@@ -142,6 +144,19 @@ def recommend(  # noqa: PLR0912 - one branch per option
         output.write_json(about | output.rows("recommendations", table, out))
     elif out is None:
         _show(found, table)
+
+
+def _rate() -> Callable[[int, int], None]:
+    """A function that says how many of the users are done, and how fast."""
+    begin = time.monotonic()
+
+    def say(done: int, users: int) -> None:
+        if done < users:
+            each = (time.monotonic() - begin) / done
+            left = f"{each * (users - done):,.0f} s left"
+            output.say(f"{done:,} of {users:,} users, {1 / each:,.0f} users/s, {left}")
+
+    return say
 
 
 def _tell(found: Counts, include_seen: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,11 +56,16 @@ class Counts:
 
 
 def write_recommendations(
-    loaded: LoadedRun, path: Path, format: str | None, topk: int, **options: Any
+    loaded: LoadedRun,
+    path: Path,
+    format: str | None,
+    topk: int,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> Counts:
     """Write the recommendations for all users as they are computed; the file appears at the end.
 
-    options: those of :func:`recommend`.
+    progress: called with how many of how many users are done. options: those of :func:`recommend`.
     """
     told: list[Counts] = []
 
@@ -69,6 +74,8 @@ def write_recommendations(
             counts = Counts.of(part)
             told.append(told.pop().plus(counts) if told else counts)
             yield part.to_table()
+            if progress is not None and isinstance(loaded.dataset, Dataset):
+                progress(told[0].users, len(loaded.dataset.users))
 
     write_tables(tables(), path, format)
     return told[0]

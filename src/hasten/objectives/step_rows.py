@@ -31,10 +31,12 @@ from hasten.ops.table import EmbeddingTable
 
 #: rows of a table from which the phases are used: smaller ones are as fast as a whole
 MANY_ROWS = 100_000
+#: least rows of the table for each that a usual step reads: below, the whole table is faster
+FEWEST = 4
 
 
 def many_rows(table: Any) -> bool:
-    """Whether these phases pay for a table: a large one, on a CPU."""
+    """Whether these phases may pay for a table: a large one, on a CPU."""
     large = isinstance(table, EmbeddingTable) and len(table) > MANY_ROWS
     return large and table.weight.device.type == "cpu"
 
@@ -42,7 +44,8 @@ def many_rows(table: Any) -> bool:
 class StepRows(ExampleBatches):
     """What both phases do: before a phase in the bases of a class.
 
-    Call :meth:`read_from` after the phase's own ``__init__``.
+    If a usual step reads too many rows, ``table`` is None and they are that phase. Call
+    :meth:`read_from` after the phase's own ``__init__``.
     """
 
     def read_from(self, embeddings: EmbeddingTable, draws: float) -> None:
@@ -52,7 +55,8 @@ class StepRows(ExampleBatches):
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
         usual = math.ceil(count * -math.expm1(-draws / count))
-        self.table = TableRows(embeddings.weight, self.read, usual)
+        if FEWEST * usual <= count:
+            self.table = TableRows(embeddings.weight, self.read, usual)
 
     @abstractmethod
     def laid_out(self, batch: Batch, ids: Tensor) -> Any:
@@ -81,10 +85,14 @@ class StepRows(ExampleBatches):
 
     def encode(self, batch: Batch) -> Encoded:
         """The rows that the step reads."""
-        super().encode(batch)
+        encoded = super().encode(batch)
+        if self.table is None:
+            return encoded
         return (self.embeddings.rows(self.read(batch)),)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
+        if self.table is None:
+            return super().terms(encoded, batch, ids)  # type: ignore[safe-super]
         made = self.whole(batch) if ids is batch.ids else self.laid_out(batch, ids)
         with self.embeddings.reading(self.read(batch), encoded[0]):
             return self.terms_of(batch, made)
