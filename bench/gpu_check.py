@@ -1,9 +1,10 @@
 """Checks and times on a CUDA device, into a dated result: ``make gpu-check``.
 
-Operations and Triton kernels against their references, times of the kernels, the guard against bad
-gradients without a host synchronisation, MMGCN's losses in half precision, SASRec in every
-precision and compiled, repeated runs under ``deterministic``, the peak memory that plans predict,
-the process group (nccl) with as many processes as there are devices.
+Operations and Triton kernels against their references, times of the kernels, training steps in CUDA
+graphs with the weights of the usual ones, the guard against bad gradients without a host
+synchronisation, MMGCN's losses in half precision, SASRec in every precision and compiled, repeated
+runs under ``deterministic``, the peak memory that plans predict, the process group (nccl) with as
+many processes as there are devices.
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -72,6 +73,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     """Every check; what fails is recorded and does not keep the others from running."""
     import torch
 
+    from bench.gpu_capture import captured_steps
     from bench.gpu_distributed import collectives, group_of_one
     from bench.gpu_kernels import triton_kernels, triton_times
     from bench.gpu_losses import losses
@@ -86,7 +88,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
         say(f"{operation.__name__}: {verdict(operations[operation.__name__])}")
     operations["losses"] = attempt(partial(losses, device))
     say(f"losses: {verdict(operations['losses'])}")
-    for kernels in (triton_kernels, triton_times):
+    for kernels in (triton_kernels, triton_times, captured_steps):
         operations[kernels.__name__] = attempt(partial(kernels, device))
         say(f"{kernels.__name__}: {verdict(operations[kernels.__name__])}")
     if contract:

@@ -24,7 +24,8 @@ class Synthetic:
     items: int = 10_000
     longest: int = 200
 
-    def write(self, path: Path) -> None:
+    def columns(self) -> dict[str, Any]:
+        """The events by column."""
         generator = np.random.default_rng(0)
         lengths = np.clip(generator.geometric(1 / 40, self.users) + 4, 5, self.longest)
         total = int(lengths.sum())
@@ -35,10 +36,14 @@ class Synthetic:
         begin = np.repeat(np.cumsum(lengths) - lengths, lengths)
         start = np.repeat(generator.integers(0, self.items, self.users), lengths)
         item = (start + walked - walked[begin]) % self.items
+        return {"user_id": user, "item_id": item, "timestamp": place}
+
+    def write(self, path: Path) -> None:
+        columns = self.columns()
         with path.open("w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(("user_id", "item_id", "timestamp"))
-            writer.writerows(zip(user.tolist(), item.tolist(), place.tolist(), strict=True))
+            writer.writerow(columns)
+            writer.writerows(zip(*(each.tolist() for each in columns.values()), strict=True))
 
 
 def train_once(

@@ -57,8 +57,7 @@ def plain_step(stepper: OptimizerStep, batch: Batch, lr: float) -> None:
     stepper.accumulate(batch)
     if stepper.options.clip_norm is not None:
         stepper.clip(optimizer.parameters, gradient_norm(optimizer.parameters))
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    optimizer.set_rate(lr)
     optimizer.grad_scale = optimizer.found_inf = None
     optimizer.step()
     stepper.phase.end_step(torch.ones((), dtype=torch.bool))

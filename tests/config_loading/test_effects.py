@@ -34,6 +34,7 @@ from hasten.runs.config_text import config_text
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.trackers.open import artifacts, open_trackers
 from hasten.training import trainer as trainer_module
+from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
@@ -140,6 +141,12 @@ def float32_products(config: Any) -> list[str]:
     phase.start_epoch(config.seed, 0)
     steps[0].accumulate(phase.plan(config.seed, 0, 0))
     return found
+
+
+def why_not_captured(config: Any) -> list[str]:
+    """What is told of the steps of all phases on a CPU, which has no graphs."""
+    _, steps, _ = steps_of(config)
+    return [each["note"] for each in capture_steps(steps, config.training)()]
 
 
 def compiled_functions(config: Any) -> int:
@@ -311,6 +318,7 @@ EFFECTS: dict[str, Entry] = {
     "training.recompute": (True, {}, saved_numbers),
     "training.cleanup_every": (1, {}, "loop"),
     "training.compile": ("default", {}, compiled_functions),
+    "training.capture": ("never", {}, why_not_captured),
     "training.patience": ("1 evaluations", NO_GAIN, "loop"),
     "training.max_time": (1e-9, {}, "loop"),
     "training.deterministic": (True, {}, determinism),

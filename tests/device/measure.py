@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from hasten.build import build_model, load_data, ranking_tasks
+from hasten.config import RunConfig
 from hasten.config_loading.build import build_config
+from hasten.data.tables import AnyDataset
 from hasten.evaluation.ranker import evaluate
+from hasten.models.interface import Model
 from hasten.training.precision import Precision, PrecisionName
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
@@ -19,6 +24,24 @@ SETTINGS = {"training.batch_size": 16}
 FIRST = {case.model: case for case in reversed(CASES)}
 
 
+def build(
+    case: ModelCase, device: torch.device, precision: PrecisionName = "fp32", **settings: Any
+) -> tuple[RunConfig, AnyDataset, Model, list[OptimizerStep]]:
+    """A model of the contract suite on a device, with its data and the steps of its phases."""
+    settings = {**SETTINGS, **case.settings, **settings} if case.trains else dict(case.settings)
+    config = build_config(case.model, None, None, (), settings)
+    data = load_data(config, case.data)
+    torch.manual_seed(0)
+    model = build_model(config, data, device).train()
+    steppers = [
+        OptimizerStep(
+            phase, number, config.training, Precision(precision, device), DataShard(), device
+        )
+        for number, phase in enumerate(model.phases(data, config.training))
+    ]
+    return config, data, model, steppers
+
+
 def measure(
     case: ModelCase, device: torch.device, precision: PrecisionName = "fp32"
 ) -> dict[str, Recorder]:
@@ -27,24 +50,14 @@ def measure(
     step, next: the second and the third step of an epoch; end, begin: its end and the begin of the
     next one; evaluation: of all of validation, which is one batch at this size.
     """
-    settings = {**SETTINGS, **case.settings} if case.trains else case.settings
-    config = build_config(case.model, None, None, (), settings)
-    data = load_data(config, case.data)
-    torch.manual_seed(0)
     found: dict[str, Recorder] = {}
     with recording():
-        model = build_model(config, data, device).train()
-        phases = model.phases(data, config.training)
-        if not phases:
+        config, data, model, steppers = build(case, device, precision)
+        if not steppers:
             model.fit(data)
-        steppers = [
-            OptimizerStep(
-                phase, number, config.training, Precision(precision, device), DataShard(), device
-            )
-            for number, phase in enumerate(phases)
-        ]
-    for phase, stepper in zip(phases, steppers, strict=True):
-        prefix = f"{phase.name}." if len(phases) > 1 else ""
+    for stepper in steppers:
+        phase = stepper.phase
+        prefix = f"{phase.name}." if len(steppers) > 1 else ""
         with recording():
             phase.start_epoch(0, 0)
             stepper(phase.plan(0, 0, 0), 1e-3)

@@ -109,6 +109,11 @@ class TrainingOptions(Section):
         "off",
         description="torch.compile; auto: only if it would save more time than compiling took",
     )
+    capture: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="CUDA graphs of whole training steps; auto: on CUDA, where steps are alike and "
+        "graphs are measured to be faster",
+    )
     patience: Annotated[Patience | None, BeforeValidator(_patience)] = Field(
         None, description='early stopping: "5 evaluations" or "20 epochs" without improvement'
     )

@@ -38,12 +38,13 @@ from hasten.ops.transfer import to_device
 class Term:
     """One summand of a loss: ``weight * numerator / denominator``.
 
-    numerator: scalar, the sum over the given examples only. denominator: of the global batch.
+    numerator: scalar, the sum over the given examples only. denominator: of the global batch; a
+    float64 tensor where a CUDA graph is replayed with others.
     """
 
     name: str
     numerator: Tensor
-    denominator: float
+    denominator: float | Tensor
     weight: float = 1.0
 
 
@@ -57,6 +58,7 @@ class Batch:
     groups.
     seed, epoch, index: the key of all random numbers of the batch.
     inputs: the device's, of the next call of the phase (see :meth:`Phase.on_device`), or None.
+    packed: the buffer that all tensors of ``inputs`` are views of, or None.
     """
 
     ids: Tensor
@@ -66,6 +68,7 @@ class Batch:
     denominators: Mapping[str, float] = field(default_factory=dict)
     group: int = 1
     inputs: Any = None
+    packed: Tensor | None = None
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -124,6 +127,9 @@ class Phase(ABC):
     """
 
     name: str
+    #: why no CUDA graph can replay a step; None: with inputs of one layout (hasten.ops.transfer),
+    #: two steps are the same operations, with the same arguments
+    varying: str | None = "the phase does not say that its steps are alike"
     #: a table whose gradient is zero except in the rows of a batch; None: there is none
     table: TableRows | None = None
 
@@ -157,6 +163,14 @@ class Phase(ABC):
     def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
         """What :meth:`terms` needs of these examples, as :meth:`encode_inputs`."""
         return ()
+
+    def fix_shapes(self) -> None:
+        """Give all batches of one size few layouts from now on, if the phase can."""
+        return
+
+    def host_values(self, batch: Batch) -> Any:
+        """What a step takes from the host besides its inputs: a CUDA graph replays these values."""
+        return tuple(batch.denominators.items())
 
     @cached_property
     def device(self) -> torch.device:

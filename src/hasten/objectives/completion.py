@@ -25,7 +25,7 @@ from hasten.objectives.triple_queries import both_directions, training_queries
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.negatives import KnownItems, negatives
-from hasten.ops.random import Stream, key
+from hasten.ops.random import Stream, key, signed
 from hasten.ops.transfer import to_device
 from hasten.scoring import TripleQueries
 
@@ -87,12 +87,15 @@ class CompletionModel(Protocol):
 class Examples(ABC):
     """Numbered training examples: queries with their answers."""
 
+    #: as :attr:`Phase.varying`
+    varying: str | None = None
+
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def inputs(self, ids: Int64) -> CompletionMicroBatch:
-        """These examples, on the host, as far as they do not depend on the batch."""
+    def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
+        """These examples of a batch, on the host, without what is sampled on the device."""
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
         """The micro-batch with these inputs, which are on the device."""
@@ -100,7 +103,7 @@ class Examples(ABC):
 
     def batch(self, batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
         """These examples of a batch on the device."""
-        return self.complete(batch, to_device(self.inputs(ids), device))
+        return self.complete(batch, to_device(self.inputs(batch, ids), device))
 
 
 class CompletionPhase(ExampleBatches):
@@ -117,7 +120,7 @@ class CompletionPhase(ExampleBatches):
         super().__init__(len(examples), batch_size)
         self.module: nn.Module = model
         self.model: CompletionModel = model
-        self.data = examples
+        self.data, self.varying = examples, examples.varying
 
     def steps(self) -> int:
         count, size = self.count, self.batch_size
@@ -152,7 +155,7 @@ class CompletionPhase(ExampleBatches):
         return next(self.module.parameters()).device
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
-        return self.data.inputs(ids.numpy())
+        return self.data.inputs(batch, ids.numpy())
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         return self.terms_of(batch, self.data.complete(batch, self.on_device(batch, ids)))
@@ -178,6 +181,8 @@ class KvsAllExamples(Examples):
     softmax: the loss is a softmax over all entities, not 1-N binary cross-entropy.
     """
 
+    varying: str | None = "each batch has another number of answers"
+
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
         self.softmax = softmax
@@ -185,7 +190,7 @@ class KvsAllExamples(Examples):
     def __len__(self) -> int:
         return len(self.queries)
 
-    def inputs(self, ids: Int64) -> CompletionMicroBatch:
+    def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
         queries, answers = self.queries.take(ids), self.answers.take(ids)
         query, answer = torch.from_numpy(answers.rows), torch.from_numpy(answers.items)
         return CompletionMicroBatch(
@@ -219,11 +224,14 @@ class TripleExamples(Examples):
     def __len__(self) -> int:
         return len(self.queries)
 
-    def inputs(self, ids: Int64) -> CompletionMicroBatch:
-        """negatives: int64 [B, 2], the query and the first counter of the samples, if any."""
+    def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
+        """negatives: int64 [B, 3], the query, first counter and key of the samples, if any."""
         queries, drawn = self.queries.take(ids), None
         if self.known is not None:
-            drawn = torch.from_numpy(np.stack([self.query_of_example[ids], ids * self.negatives]).T)
+            base = np.full_like(ids, signed(key(batch.seed, Stream.NEGATIVES, batch.epoch)))
+            drawn = torch.from_numpy(
+                np.stack([self.query_of_example[ids], ids * self.negatives, base]).T
+            )
         return CompletionMicroBatch(
             torch.from_numpy(queries.entity),
             torch.from_numpy(queries.relation),
@@ -237,9 +245,8 @@ class TripleExamples(Examples):
             return made
         if self.known.keys.device != drawn.device:
             self.known = self.known.to(drawn.device)
-        query, first = drawn[:, :1], drawn[:, 1:]
+        query, first, base = (drawn[:, each, None] for each in range(3))
         counters = first + torch.arange(self.negatives, device=drawn.device)
-        base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
         return replace(made, negatives=negatives(self.known, query, base, counters))
 
 

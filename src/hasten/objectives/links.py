@@ -90,6 +90,7 @@ class LinkPhase(Phase):
     """Steps over the links of a graph."""
 
     name = "links"
+    varying: str | None = "each batch has another part of the graph"
 
     def __init__(
         self,

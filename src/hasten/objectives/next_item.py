@@ -20,40 +20,13 @@ from hasten.arrays import Int64
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
-from hasten.ops.buckets import (
-    SLACK_CPU,
-    SLACK_DEVICE,
-    Bucket,
-    flat_indices,
-    make_buckets,
-    pads_tokens,
-    with_padding_bucket,
-)
+from hasten.objectives.fixed_shapes import FixedShapes, with_unused_targets
+from hasten.objectives.sequence_batch import NextItemInputs, SequenceBatch, sequence_batch
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
 from hasten.ops.table import Table
 from hasten.ops.transfer import to_device
-
-
-@dataclass(frozen=True)
-class SequenceBatch:
-    """Ragged sequences in buckets (see :mod:`hasten.ops.buckets`).
-
-    T tokens, padding included. tokens: int64 [T] items. positions: int64 [T] distance to the end of
-    the sequence. times: int64 [T] Unix seconds or None. real: int64 [S] indices of the tokens that
-    are not padding, None if there is no padding.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    times: Tensor | None
-    buckets: Sequence[Bucket]
-    real: Tensor | None
-
-    def at_targets(self, states: Tensor) -> Tensor:
-        """[S, D] the states of the tokens that are not padding, in the order of the targets."""
-        return states if self.real is None else states.index_select(0, self.real)
 
 
 @dataclass(frozen=True)
@@ -68,57 +41,6 @@ class NextItemMicroBatch(SequenceBatch):
     negatives: Tensor | None
 
 
-def sequence_batch(
-    histories: Histories, users: Int64, lengths: Int64, device: torch.device, skip_last: int = 0
-) -> tuple[SequenceBatch, Int64]:
-    """The sequences of these users, on the host: ``lengths`` consecutive items of each history.
-
-    lengths: longest first. device: that the batch is for. skip_last: the number of items of the
-    history after the sequence. Also returns int64 [S]: for each token that is not padding, its
-    index in ``histories.items``.
-    """
-    buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
-    real = flat_indices(lengths, buckets)
-    if pads_tokens(device):
-        buckets = with_padding_bucket(buckets)
-    ends = np.cumsum(lengths)
-    positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
-    source = np.repeat(histories.ends[users], lengths) - 1 - skip_last - positions
-    size = buckets[-1].stop
-    padded = size != len(real)
-
-    def flat(values: Int64) -> Tensor:
-        if padded:
-            filled = np.zeros(size, np.int64)
-            filled[real] = values
-            values = filled
-        return torch.from_numpy(values)
-
-    batch = SequenceBatch(
-        flat(histories.items[source]),
-        flat(positions),
-        None if histories.times is None else flat(histories.times[source]),
-        buckets,
-        torch.from_numpy(real) if padded else None,
-    )
-    return batch, source
-
-
-@dataclass(frozen=True)
-class NextItemInputs:
-    """What a micro-batch has from the host.
-
-    users, counters: int64 [S, 1], user and first counter of each target's negatives; None: without.
-    known: what the negatives avoid, if it is made for each micro-batch: the rows are its users.
-    """
-
-    sequences: SequenceBatch
-    targets: Tensor
-    users: Tensor | None
-    counters: Tensor | None
-    known: KnownItems | None = None
-
-
 class NextItemModel(Protocol):
     """What the phase needs from a model."""
 
@@ -127,6 +49,11 @@ class NextItemModel(Protocol):
 
     def next_item_loss(self, batch: NextItemMicroBatch) -> Tensor:
         """The sum of the loss over the targets."""
+        ...
+
+    @property
+    def loss_of_zeros(self) -> float:
+        """The loss of a target whose state is zeros."""
         ...
 
     def regularizers(self) -> Sequence[Term]:
@@ -149,6 +76,8 @@ class NextItemPhase(ExampleBatches):
     """
 
     name = "next_item"
+    varying: str | None = "each batch has another number of tokens"
+    fixed: FixedShapes | None = None
 
     def __init__(
         self,
@@ -213,10 +142,30 @@ class NextItemPhase(ExampleBatches):
         self.micro_batch = wrap(self.micro_batch)  # type: ignore[method-assign]
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
-        return self.sequences(ids.numpy())
+        made = self.sequences(ids.numpy())
+        if self.fixed is None or len(ids) != self.fixed.rows:
+            return made
+        base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
+        return with_unused_targets(made, self.fixed.capacity(len(made.targets)), base)
+
+    def fix_shapes(self) -> None:
+        if self.histories.mapped and self.negative_count:
+            self.varying = "each batch has another number of known items"
+            return
+        self.fixed = FixedShapes.of(self.target_counts, self.batch_size)
+        if self.fixed is not None:
+            self.varying = None
+
+    def host_values(self, batch: Batch) -> Any:
+        return () if self.fixed is not None else super().host_values(batch)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        return self.terms_of(batch, self.micro_batch(batch, self.on_device(batch, ids)))
+        inputs: NextItemInputs = self.on_device(batch, ids)
+        found = self.terms_of(batch, self.micro_batch(batch, inputs))
+        if inputs.count is None or inputs.unused is None:
+            return found
+        loss, surplus = found[0].numerator, inputs.unused * self.model.loss_of_zeros
+        return [Term("loss", loss - surplus.to(loss.dtype), inputs.count)]
 
     def terms_of(self, batch: Batch, laid_out: NextItemMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
@@ -241,7 +190,9 @@ class NextItemPhase(ExampleBatches):
         histories, rows, known = self.histories, users, None
         if histories.mapped:
             histories, rows = self.prepare(histories.take(users)), np.arange(len(users))
-        found, source = sequence_batch(histories, rows, lengths, self.device, skip)
+        fixed = self.fixed if self.fixed is not None and self.fixed.rows == len(ids) else None
+        length = None if fixed is None else fixed.length
+        found, source = sequence_batch(histories, rows, lengths, self.device, skip, length)
         targets = torch.from_numpy(histories.items[source + 1])
         user_S1 = first_S1 = None
         if self.negative_count:
@@ -266,7 +217,8 @@ class NextItemPhase(ExampleBatches):
             assert known is not None
             counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            sampled = negatives(known, inputs.users, base, counters)
+            drawn = base if inputs.base is None else inputs.base
+            sampled = negatives(known, inputs.users, drawn, counters)
         return NextItemMicroBatch(
             **vars(inputs.sequences), targets=inputs.targets, negatives=sampled
         )

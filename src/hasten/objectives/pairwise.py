@@ -105,6 +105,7 @@ class PairwisePhase(ExampleBatches):
     """
 
     name = "pairwise"
+    varying: str | None = "each batch reads another number of rows of the graph"
 
     def __init__(
         self,
@@ -120,6 +121,9 @@ class PairwisePhase(ExampleBatches):
         self.known_items = known = CSR.of(histories).distinct()
         super().__init__(len(known.items), batch_size, shuffle=False)
         self.model, self._parameters = model, list(parameters)
+        encode: object = type(model).encode_pairs
+        if encode is InnerProductPairs.encode_pairs:  # it reads the pairs alone
+            self.varying = None
         self.l2, self.sampling = l2, sampling
         if not len(known.items):
             raise DataError("there are no training interactions")

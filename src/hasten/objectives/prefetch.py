@@ -57,7 +57,7 @@ class Prefetcher:
             self._next = wanted, self._pool.submit(self._send, wanted)
         try:
             batch, sent = self._next[1].result()
-            batch = replace(batch, inputs=sent.received())
+            batch = replace(batch, inputs=sent.received(), packed=sent.buffer)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -18,13 +18,9 @@ from torch import Tensor
 from hasten.arrays import Int64, distinct
 from hasten.data.tables import Histories
 from hasten.objectives.base import Batch, Encoded, TableRows, Term
-from hasten.objectives.next_item import (
-    NextItemInputs,
-    NextItemMicroBatch,
-    NextItemModel,
-    NextItemPhase,
-)
+from hasten.objectives.next_item import NextItemMicroBatch, NextItemModel, NextItemPhase
 from hasten.objectives.permutations import LastValueCache
+from hasten.objectives.sequence_batch import NextItemInputs
 from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.table import EmbeddingTable
@@ -63,6 +59,8 @@ class SampledSoftmaxPhase(NextItemPhase):
     mask_known: leave out the negatives that a user has in training, else only the target itself.
     """
 
+    varying: str | None = "each batch reads another number of distinct items"
+
     def __init__(
         self,
         model: NextItemModel,
@@ -95,6 +93,9 @@ class SampledSoftmaxPhase(NextItemPhase):
             longest = np.sort(self.target_counts)[-batch_size:]
             most = int(longest.sum()) + len(longest) + negatives
             self.table = TableRows(model.items.weight, self.read, most)
+
+    def fix_shapes(self) -> None:
+        """Their number of distinct items varies, whatever their layout."""
 
     def last_items(self, ids: Int64, more: int = 0) -> Int64:
         """The targets of these users, one user after the other; ``more`` items before them too."""

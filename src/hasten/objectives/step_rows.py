@@ -133,7 +133,7 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
         self.read_from(entities, batch_size * (2 + negatives))
 
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
-        return self.data.complete(batch, self.data.inputs(ids.numpy()))
+        return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))
 
     def ids_of(self, made: CompletionMicroBatch) -> Sequence[Tensor]:
         assert made.target is not None

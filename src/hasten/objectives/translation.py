@@ -68,6 +68,7 @@ class TranslationPhase(ExampleBatches):
     """As many examples per epoch as there are edges; then the attention is recomputed."""
 
     name = "translation"
+    varying: str | None = "each batch has other numbers of edges of the relations"
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class KnownItems:
         return KnownItems(self.keys.to(device), self.offsets.to(device), self.count)
 
 
-def negatives(known: KnownItems, rows: Tensor, base: int, *parts: Tensor) -> Tensor:
+def negatives(known: KnownItems, rows: Tensor, base: int | Tensor, *parts: Tensor) -> Tensor:
     """Sample items uniformly outside each row's known items: int64, in the broadcast shape.
 
     rows: int64, the row of each sample; base, parts: the key of the random numbers

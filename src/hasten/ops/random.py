@@ -22,11 +22,13 @@ __all__ = [
     "key",
     "permutation",
     "seed_device",
+    "signed",
     "uniform",
 ]
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """The int64 of the same 64 bits."""
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -35,25 +37,27 @@ def _shift_right(value: Tensor, bits: int) -> Tensor:
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def bits(base: int, *parts: Tensor) -> Tensor:
+def bits(base: int | Tensor, *parts: Tensor) -> Tensor:
     """64 random bits for every element of the (broadcast) int64 parts, as int64.
 
-    base: from :func:`key`; parts: e.g. example ids [B, 1] and sample numbers [k].
+    base: from :func:`key`, or an int64 tensor of it (:func:`signed`), so that a CUDA graph can be
+    replayed with another one; parts: e.g. example ids [B, 1] and sample numbers [k].
     """
     state: Tensor | None = None
-    gamma = _signed(GAMMA)
+    base = base if isinstance(base, Tensor) else signed(base)
+    gamma = signed(GAMMA)
     for part in parts:
         step = (part.to(torch.int64) + 1) * gamma
-        state = step + _signed(base) if state is None else step + state
-        state = (state ^ _shift_right(state, 30)) * _signed(MIX_1)
-        state = (state ^ _shift_right(state, 27)) * _signed(MIX_2)
+        state = step + base if state is None else step + state
+        state = (state ^ _shift_right(state, 30)) * signed(MIX_1)
+        state = (state ^ _shift_right(state, 27)) * signed(MIX_2)
         state = state ^ _shift_right(state, 31)
     if state is None:
         raise ValueError("bits needs at least one tensor of counters")
     return state
 
 
-def integers(high: Tensor | int, base: int, *parts: Tensor) -> Tensor:
+def integers(high: Tensor | int, base: int | Tensor, *parts: Tensor) -> Tensor:
     """Uniform int64 in [0, high) for every element of the broadcast parts.
 
     high at most 2^31; the bias of the multiply-shift (Lemire 2019) is below high / 2^32.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,6 +83,24 @@ def send(tree: Tree, device: torch.device, stream: torch.cuda.Stream | None = No
         return _part(buffer, places[id(tensor)][1], tensor) if id(tensor) in places else tensor
 
     return Sent(cast(Tree, _mapped(tree, moved)), buffer, copied)
+
+
+def layout(tree: Any) -> Any:
+    """The structure of a tree and the places of its tensors in their buffer, to be compared.
+
+    Values of the host stand in it as they are: a CUDA graph replays those of its recording.
+    """
+    if isinstance(tree, Tensor):
+        return tree.dtype, tuple(tree.shape), tree.storage_offset()
+    if isinstance(tree, (tuple, list)):
+        return type(tree), *map(layout, tree)
+    if isinstance(tree, dict):
+        return tuple((name, layout(each)) for name, each in tree.items())
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return type(tree), *(layout(getattr(tree, each.name)) for each in fields(tree))
+    if isinstance(tree, np.ndarray):
+        return tree.dtype.str, tree.shape, tree.tobytes()
+    return tree
 
 
 def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
         "retreats": retreats or None,
         "cleanup_every": trainer.cleanup_every if can_release(processes.device) else None,
         "compile": [report.to_json() for report in trainer.state.compile_reports] or "off",
+        "capture": trainer.capture_report(),
         "triton": operations_in_triton() or None,
         "optimizer": f"{options.optimizer} (fused)",
         "updates_rows": any(isinstance(s.optimizer, RowAdam) for s in trainer.steppers),

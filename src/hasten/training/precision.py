@@ -40,7 +40,7 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=_DTYPES[self.name])
 
-    def backward(self, sums: Sequence[Tensor], factors: Sequence[float]) -> None:
+    def backward(self, sums: Sequence[Tensor], factors: Sequence[float | Tensor]) -> None:
         """Backward pass of the sum of ``factor * sum``, times the loss scale.
 
         The factors are the gradients that it begins with, so they take no operation of their own.
@@ -50,11 +50,16 @@ class Precision:
             roots = [x for x, _ in pairs]
             torch.autograd.backward(roots, [self.scaled(x, y) for x, y in pairs])
 
-    def scaled(self, like: Tensor, factor: float) -> Tensor:
+    def scaled(self, like: Tensor, factor: float | Tensor) -> Tensor:
         """The factor times the loss scale; multiplied in float32, before it is cast."""
+        kind = like.dtype if self.scaler is None else torch.float32
+        if isinstance(factor, Tensor):
+            made = factor.to(kind)
+        else:
+            made = torch.full_like(like, factor, dtype=kind)
         if self.scaler is None:
-            return torch.full_like(like, factor)
-        scaled: Tensor = self.scaler.scale(torch.full_like(like, factor, dtype=torch.float32))
+            return made
+        scaled: Tensor = self.scaler.scale(made)
         return scaled.to(like.dtype)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:

@@ -64,16 +64,17 @@ class OptimizerStep:
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
         self.micro_batches = options.accumulate
-        #: whether the last step encoded something once for all its micro-batches (Phase.encode):
-        #: more micro-batches do not reduce the memory of that
+        #: whether the last step encoded something for all its micro-batches (Phase.encode), of
+        #: which more do not reduce the memory
         self.shares_encoding = False
-        #: skip a step that runs out of memory, so that :mod:`.memory_recovery` can repeat it;
-        #: if False, raise the error
+        #: takes the steps instead of :meth:`eager` (:mod:`.capture`)
+        self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
+        #: skip a step that runs out of memory, for :mod:`.memory_recovery`, or raise the error
         self.skips_when_out_of_memory = False
         #: called after the backward pass: raises MemoryError if the run exceeds its memory budget
         self.check_memory: Callable[[], None] = lambda: None
-        #: (index of the batch, reason) of the earliest step that this process skipped because
-        #: memory ran out, until it is repeated; else None
+        #: (index of the batch, reason) of the earliest step skipped here because memory ran out,
+        #: until it is repeated; else None
         self.out_of_memory: tuple[int, str] | None = None
         #: [1] on how many processes memory has run out; None without a process group
         self.summed_failures: Tensor | None = None
@@ -89,11 +90,15 @@ class OptimizerStep:
     ) -> dict[str, Tensor]:
         """Take the step; return the loss terms of the whole batch, detached.
 
-        The returned dict has the key "steps": 1 for a step that was taken. If the step is skipped,
-        every value, including "steps", is 0. control_flags: of this process; afterwards
-        :attr:`summed_control_flags` holds the sum over all processes. In a run of one process, the
-        dict is empty if memory ran out.
+        "steps" among them is 1 for a step that was taken. If it is skipped, every value is 0.
+        control_flags: of this process; afterwards :attr:`summed_control_flags` holds the sum over
+        all processes. In a run of one process, the dict is empty if memory ran out.
         """
+        self.optimizer.set_rate(lr)
+        return (self.capture or self.eager)(batch, control_flags)
+
+    def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
+        """Take the step with the learning rate that is set."""
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.alone:
@@ -111,8 +116,6 @@ class OptimizerStep:
         finite = norm < math.inf  # False for NaN; one operation where isfinite takes four
         found_inf = torch.where(finite, self.zero, self.one)
         self.clip(parameters, norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
         self.try_update(found_inf)
         # after the phase's last step of the epoch, apply what RowAdam deferred
         if batch.index == self.phase.steps() - 1:
@@ -134,9 +137,9 @@ class OptimizerStep:
     def try_accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Run :meth:`accumulate`, and set missing gradients to zero.
 
-        If memory runs out, or has run out in an earlier step that is not yet repeated, returns no
-        losses. With several processes it also sets a gradient to NaN on purpose: the all-reduce
-        spreads it, so every process skips the step without further communication.
+        No losses if memory runs out, or ran out in an earlier step that is not yet repeated. With
+        several processes a gradient becomes NaN then: the all-reduce spreads it, so every process
+        skips the step without further communication.
         """
         if self.out_of_memory is None:
             try:
@@ -163,7 +166,7 @@ class OptimizerStep:
     def forget_skipped(self, steps: int) -> None:
         """Undo what the last ``steps`` steps, which were skipped for lack of memory, changed.
 
-        These are the counts of non-finite steps, and the loss scale, which every step lowered.
+        These are the counts of non-finite steps, and the loss scale, which each lowered.
         """
         self.out_of_memory = None
         if not self.alone:
@@ -224,10 +227,7 @@ class OptimizerStep:
         return encoded, tuple(t.detach().requires_grad_(t.requires_grad) for t in encoded)
 
     def seed(self, batch: Batch, part: int) -> None:
-        """Seed dropout from the step and ``part``, the index of the micro-batch over all processes.
-
-        A resumed run with as many processes and micro-batches draws the same masks.
-        """
+        """Seed dropout from the step and ``part``, the micro-batch's number over all processes."""
         value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.phase_index, batch.index, part)
         seed_device(self.device, value)
 

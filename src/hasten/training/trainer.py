@@ -20,6 +20,7 @@ from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 from hasten.runs.resuming import fixed_options
 from hasten.runs.run_folder import RunFolder
+from hasten.training.capture.step import capture_steps
 from hasten.training.compile import CompileReport, compile_phases, compile_step, is_compiling
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
@@ -66,6 +67,7 @@ class Trainer:
             OptimizerStep(phase, index, options, precision, shard, self.device, processes)
             for index, phase in enumerate(self.phases)
         ]
+        self.capture_report = capture_steps(self.steppers, options)
         self.steps_per_epoch = sum(phase.steps() for phase in self.phases)
         average: WeightAverage | None = None
         if options.average is not None and self.phases:

@@ -16,7 +16,7 @@ from hasten.models.sequential.base import SequentialModel
 from hasten.models.sequential.ligr_block import LiGRBlock
 from hasten.models.sequential.self_attention import Attention, Block
 from hasten.models.supports import Supports
-from hasten.objectives.next_item import SequenceBatch
+from hasten.objectives.sequence_batch import SequenceBatch
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.layer_norm import LayerNorm
 

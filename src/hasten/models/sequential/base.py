@@ -8,6 +8,7 @@ Shapes: B sequences, D width, T tokens of all sequences together, N items, Q que
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -23,13 +24,9 @@ from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
 from hasten.models.rows import Rows
 from hasten.objectives.base import Phase, Term
-from hasten.objectives.next_item import (
-    NextItemMicroBatch,
-    NextItemPhase,
-    SequenceBatch,
-    sequence_batch,
-)
+from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
 from hasten.objectives.sampled_softmax import SampledSoftmaxMicroBatch, SampledSoftmaxPhase
+from hasten.objectives.sequence_batch import SequenceBatch, sequence_batch
 from hasten.objectives.shared_negatives import Sampling
 from hasten.objectives.step_rows import StepRowsNextItemPhase, many_rows
 from hasten.ops.dtypes import accumulation_dtype
@@ -186,6 +183,13 @@ class SequentialModel(Model):
         rows_TD, sampled = torch.split(rows, [len(batch.tokens), ids.numel()])
         states = batch.at_targets(self.encode(rows_TD, batch))
         return sampled_loss(states, sampled.view(*ids.shape, -1), self._beta)
+
+    @property
+    def loss_of_zeros(self) -> float:
+        """The loss of a target whose state is zeros: all its scores are 0."""
+        if self.options.loss == "ce":
+            return math.log(len(self.items))
+        return (self._beta + self.options.sampled) * math.log(2)
 
     def example_losses(self, batch: NextItemMicroBatch) -> Tensor:
         """[S] the loss of each target, for ``hasten influence``; of sampled-softmax that of ce."""

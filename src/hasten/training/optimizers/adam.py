@@ -29,21 +29,38 @@ class PhaseAdam(torch.optim.Adam):
     step = torch.no_grad()(unwrap(torch.optim.Adam.step))
 
     def __init__(self, parameters: Sequence[Tensor], options: TrainingOptions) -> None:
+        device = parameters[0].device
+        # the kernels of a CUDA graph read the learning rate from the device
+        on_device = device.type == "cuda"
         super().__init__(
             parameters,
-            lr=options.lr,
+            lr=torch.tensor(options.lr).to(device) if on_device else options.lr,
+            capturable=on_device,
             betas=options.betas,
             eps=options.eps,
             weight_decay=options.weight_decay,
             fused=True,
             decoupled_weight_decay=options.optimizer == "adamw",
         )
+        #: of the next step
+        self.rate = options.lr
+        # it need not be captured: torch would warn
+        self._warned_capturable_if_run_uncaptured = True
 
     @property
     def parameters(self) -> list[Tensor]:
         """The tensors that :meth:`step` updates, by the number of the parameter."""
         found: list[Tensor] = self.param_groups[0]["params"]
         return found
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next steps."""
+        (group,) = self.param_groups
+        if not isinstance(group["lr"], Tensor):
+            group["lr"] = rate
+        elif rate != self.rate:
+            group["lr"].fill_(rate)
+        self.rate = rate
 
     def gather_rows(self, batch: Batch) -> Tensor | None:
         """The rows that a batch reads, as a leaf; None if the phase encodes them itself."""
@@ -86,6 +103,7 @@ class PhaseAdam(torch.optim.Adam):
                 name: value for name, value in fields.items() if not name.startswith(PENDING)
             }
         self.load_state_dict(state)
+        self.rate = float("nan")  # as that of the groups is not known here
 
 
 #: prefix of the fields of deferred updates, which only RowAdam reads

@@ -1,0 +1,115 @@
+"""Ragged sequences of a batch in buckets, and what a micro-batch of them has from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasten.arrays import Int64
+from hasten.data.tables import Histories
+from hasten.ops.buckets import (
+    SLACK_CPU,
+    SLACK_DEVICE,
+    Bucket,
+    flat_indices,
+    make_buckets,
+    pads_tokens,
+    with_padding_bucket,
+)
+from hasten.ops.negatives import KnownItems
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """Ragged sequences in buckets (see :mod:`hasten.ops.buckets`).
+
+    T tokens, padding included. tokens: int64 [T] items. positions: int64 [T] distance to the end of
+    the sequence. times: int64 [T] Unix seconds or None. real: int64 [S] indices of the tokens that
+    are not padding, None if there is no padding. unused: bool [S, 1] targets of weight 0
+    (:mod:`.fixed_shapes`); None: there are none.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    times: Tensor | None
+    buckets: Sequence[Bucket]
+    real: Tensor | None
+    unused: Tensor | None
+
+    def at_targets(self, states: Tensor) -> Tensor:
+        """[S, D] the states of the tokens that are not padding, in the order of the targets.
+
+        Those of unused targets are zeros.
+        """
+        found = states if self.real is None else states.index_select(0, self.real)
+        return found if self.unused is None else found.masked_fill(self.unused, 0.0)
+
+
+def sequence_batch(
+    histories: Histories,
+    users: Int64,
+    lengths: Int64,
+    device: torch.device,
+    skip_last: int = 0,
+    rectangle: int | None = None,
+) -> tuple[SequenceBatch, Int64]:
+    """The sequences of these users, on the host: ``lengths`` consecutive items of each history.
+
+    lengths: longest first. device: that the batch is for. skip_last: the number of items of the
+    history after the sequence. rectangle: the length of all sequences with their padding; None:
+    chosen. Also returns int64 [S]: for each token that is not padding, its index in
+    ``histories.items``.
+    """
+    if rectangle is None:
+        buckets = make_buckets(lengths, SLACK_CPU if device.type == "cpu" else SLACK_DEVICE)
+    else:
+        buckets = [Bucket(0, len(lengths), rectangle)]
+    real = flat_indices(lengths, buckets)
+    if pads_tokens(device):
+        buckets = with_padding_bucket(buckets)
+    ends = np.cumsum(lengths)
+    positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
+    source = np.repeat(histories.ends[users], lengths) - 1 - skip_last - positions
+    size = buckets[-1].stop
+    padded = size != len(real)
+
+    def flat(values: Int64) -> Tensor:
+        if padded:
+            filled = np.zeros(size, np.int64)
+            filled[real] = values
+            values = filled
+        return torch.from_numpy(values)
+
+    batch = SequenceBatch(
+        flat(histories.items[source]),
+        flat(positions),
+        None if histories.times is None else flat(histories.times[source]),
+        buckets,
+        torch.from_numpy(real) if padded else None,
+        None,
+    )
+    return batch, source
+
+
+@dataclass(frozen=True)
+class NextItemInputs:
+    """What a micro-batch has from the host.
+
+    users, counters: int64 [S, 1], user and first counter of each target's negatives; None: without.
+    known: what the negatives avoid, if it is made for each micro-batch: the rows are its users.
+    Of a batch with :class:`FixedShapes` also scalars of the batch: base: int64, the key of the
+    negatives; count, unused: float64, the numbers of its targets and of unused ones.
+    """
+
+    sequences: SequenceBatch
+    targets: Tensor
+    users: Tensor | None
+    counters: Tensor | None
+    known: KnownItems | None = None
+    base: Tensor | None = None
+    count: Tensor | None = None
+    unused: Tensor | None = None
