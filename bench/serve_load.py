@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cores", help="the service's, such as 0,1; none: all")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--wait-ms", type=float, default=2.0)
+    parser.add_argument("--wait-ms", type=float, default=0.0)
     parser.add_argument("--name", default="serve-load")
     parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
     options = parser.parse_args(arguments)
@@ -146,13 +146,15 @@ async def repeat(port: int, bodies: Sequence[bytes], rate: float, seed: int = 0)
     """Seconds from the planned arrival of each request to its answer."""
     arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, len(bodies)))
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    writers: set[asyncio.StreamWriter] = set()
     begin = time.perf_counter()
 
     async def send(body: bytes, planned: float) -> float:
         while idle and idle[-1][0].at_eof():  # closed by the service after 5 idle seconds
-            idle.pop()[1].close()
+            idle.pop()
         opened = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
         reader, writer = opened
+        writers.add(writer)
         writer.write(
             b"POST /recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
@@ -170,10 +172,12 @@ async def repeat(port: int, bodies: Sequence[bytes], rate: float, seed: int = 0)
         if delay > 0:
             await asyncio.sleep(delay)
         sent.append(asyncio.create_task(send(body, planned)))
-    found = await asyncio.gather(*sent)
-    for _, writer in idle:
-        writer.close()
-    return found
+    try:
+        return await asyncio.gather(*sent)
+    finally:
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(each.wait_closed() for each in writers), return_exceptions=True)
 
 
 def markdown(result: dict[str, Any]) -> str:

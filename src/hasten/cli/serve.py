@@ -17,7 +17,7 @@ def serve(
     workers: int = option("N", "Processes; each loads the model.", default=1, min=1),
     threads: int = option("N", "CPU threads of a process for scoring.", default=1, min=1),
     wait_ms: float = typer.Option(
-        2.0, metavar="MS", min=0.0, help="How long a request waits for others of its batch."
+        0.0, metavar="MS", min=0.0, help="How long a request waits for others of its batch."
     ),
     batch: int = option("N", "Most requests that are scored together.", default=64, min=1),
     checkpoint: str = options.CHECKPOINT,

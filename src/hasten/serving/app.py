@@ -36,7 +36,7 @@ _FIELDS = {
 }
 
 
-def create_app(engine: Engine, wait: float = 0.002, limit: int = 64) -> FastAPI:
+def create_app(engine: Engine, wait: float = 0.0, limit: int = 64) -> FastAPI:
     """The application over an engine.
 
     wait: seconds for which a request waits for others; limit: most requests of a batch.
