@@ -23,6 +23,7 @@ from hasten.config import (
     KnowledgeOptions,
     Patience,
     RunConfig,
+    SequenceOptions,
     TripleOptions,
     TypedGraphOptions,
 )
@@ -79,6 +80,7 @@ def _data() -> list[str]:
     lines += ["is refused.", "", *_keys(DataOptions, ())]
     for section, above in (
         (InteractionOptions, DataOptions),
+        (SequenceOptions, InteractionOptions),
         (KnowledgeOptions, InteractionOptions),
         (FeatureOptions, InteractionOptions),
         (TripleOptions, DataOptions),

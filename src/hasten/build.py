@@ -16,6 +16,7 @@ from hasten.config import (
     KnowledgeOptions,
     PairOptions,
     RunConfig,
+    SequenceOptions,
     TripleOptions,
     TypedGraphOptions,
 )
@@ -27,6 +28,7 @@ from hasten.data.event_store.opened import open_store
 from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
+from hasten.data.interactions.load_item_features import with_features
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.splits import refitted, require_validation
 from hasten.data.store import fingerprint, load_stored
@@ -77,7 +79,8 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
     if isinstance(options, KnowledgeOptions):
         return load_knowledge(options, seed, table)
     assert isinstance(options, InteractionOptions)
-    return load_dataset(options, seed, table)
+    dataset = load_dataset(options, seed, table)
+    return with_features(dataset, options) if isinstance(options, SequenceOptions) else dataset
 
 
 def _stored(run: Path, config: RunConfig) -> AnyDataset:

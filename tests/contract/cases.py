@@ -44,6 +44,7 @@ class ModelCase:
 
 _SMALL = {"model.width": 16, "model.max_length": 12}
 _NO_DROPOUT = {"model.dropout": 0.0}
+_ITEM_TABLE = {"data.item_features": str(Path(__file__).with_name("items.csv"))}
 
 #: models without an order learn from pairs at random positions of the histories
 _PAIRS = {
@@ -146,6 +147,19 @@ CASES = (
         "tisasrec-bce",
         "tisasrec",
         {**_SMALL, "model.span": 4, "model.loss": "bce", "model.heads": 2},
+        _NO_DROPOUT,
+    ),
+    ModelCase("sasrec-features", "sasrec", {**_SMALL, **_ITEM_TABLE}, _NO_DROPOUT),
+    ModelCase(
+        "tisasrec-features",
+        "tisasrec",
+        {
+            **_SMALL,
+            **_ITEM_TABLE,
+            "model.span": 20,
+            "model.loss": "sampled-softmax",
+            "model.negatives": 12,
+        },
         _NO_DROPOUT,
     ),
     ModelCase("tisasrec-mhc", "tisasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),

@@ -11,6 +11,7 @@ from hasten.config.data import (
     InteractionOptions,
     KnowledgeOptions,
     PairOptions,
+    SequenceOptions,
     TripleOptions,
     TypedGraphOptions,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Patience",
     "RunConfig",
     "Section",
+    "SequenceOptions",
     "TrainingOptions",
     "TripleOptions",
     "TypedGraphOptions",

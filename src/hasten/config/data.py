@@ -120,6 +120,21 @@ class InteractionOptions(DataOptions):
     )
 
 
+class SequenceOptions(InteractionOptions):
+    """Options of sequences of interactions."""
+
+    item_features: str | None = Field(
+        None, description="table of item features: item_id and columns of categories or numbers"
+    )
+    item_columns: Annotated[
+        dict[str, Literal["category", "categories", "number"]], OnlyWith("item_features")
+    ] = Field(
+        default_factory=dict,
+        description="column of item_features -> category, categories (several in a cell, "
+        "separated by |) or number; none: all columns, by content",
+    )
+
+
 class KnowledgeOptions(InteractionOptions):
     """Options of interactions with a knowledge graph about the items."""
 
@@ -184,7 +199,7 @@ class TypedGraphOptions(TripleOptions):
     )
 
 
-class AnyDataOptions(KnowledgeOptions, PairOptions, TypedGraphOptions):
+class AnyDataOptions(SequenceOptions, KnowledgeOptions, PairOptions, TypedGraphOptions):
     """All options, for commands that read data without a model."""
 
     features: dict[str, str] = Field(
@@ -196,6 +211,7 @@ class AnyDataOptions(KnowledgeOptions, PairOptions, TypedGraphOptions):
 #: what a model may declare as ``reads``, and the options of these data
 READS: dict[str, type[DataOptions]] = {
     "interactions": InteractionOptions,
+    "sequences": SequenceOptions,
     "pairs": PairOptions,
     "facts": KnowledgeOptions,
     "features": FeatureOptions,

@@ -10,16 +10,16 @@ from hasten.config import (
     AnyDataOptions,
     DataOptions,
     FeatureOptions,
-    InteractionOptions,
     KnowledgeOptions,
+    SequenceOptions,
     TypedGraphOptions,
 )
 from hasten.data.event_store.manifest import holds_store
 from hasten.data.event_store.opened import open_store
 from hasten.data.graph.files import claims_triples, holds_typed, located
 from hasten.data.graph.load import load_graph, with_node_features
-from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features
+from hasten.data.interactions.load_item_features import load_sequences
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.interactions.side_files import (
     holds_features,
@@ -35,7 +35,7 @@ from hasten.errors import DataError, UsageError
 
 _OF_TRIPLES = ("head", "relation", "tail")
 _HOLDS: dict[type[DataOptions], str] = {
-    InteractionOptions: "interactions",
+    SequenceOptions: "interactions",
     KnowledgeOptions: "interactions with a knowledge graph",
     FeatureOptions: "interactions with item features",
     TypedGraphOptions: "triples",
@@ -58,7 +58,7 @@ def load_any(options: AnyDataOptions, seed: int) -> AnyDataset:
     if options.format != triples.NAME and holds_features(options):
         return load_features(narrowed(options, FeatureOptions), seed)
     if not holds_triples(options):
-        return load_dataset(narrowed(options, InteractionOptions), seed)
+        return load_sequences(narrowed(options, SequenceOptions), seed)
     graph = load_graph(narrowed(options, TypedGraphOptions), seed)
     return with_node_features(graph, options.features) if options.features else graph
 

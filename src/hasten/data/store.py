@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path, write_atomically
+from hasten.data import item_features
 from hasten.data.columns.label_digest import add_labels
 from hasten.data.event_store import linked
 from hasten.data.event_store.mapped import MappedDataset
@@ -80,9 +81,12 @@ def fingerprint(dataset: AnyDataset) -> str:
         if dataset.facts is not None:
             vocabularies += [dataset.facts.entities, dataset.facts.relations]
             columns += _triple_columns(dataset.facts.triples).items()
+    of_items = dataset.item_features if isinstance(dataset, Dataset) else None
     digest = hashlib.sha256(f"hasten {kind} 1\n".encode())
     for name, modality in features:
         digest.update(f"features {name} {modality.digest}\n".encode())
+    if of_items is not None:
+        digest.update(f"item features {of_items.digest()}\n".encode())
     for vocabulary in vocabularies:
         add_labels(digest, vocabulary.labels, vocabulary.names)
     for name, column in columns:
@@ -129,6 +133,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     with os_errors_as(HastenError, "cannot be written", folder):
         folder.mkdir(parents=True, exist_ok=True)
         mark = fingerprint(dataset)
+        of_items = dataset.item_features if isinstance(dataset, Dataset) else None
         of_store: dict[str, Any] = {}
         if isinstance(dataset, MappedDataset):
             linked.link(dataset, folder)
@@ -146,6 +151,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
             "split": dataset.split,
             "fingerprint": mark,
             "features": save_features(_modalities(dataset), folder),
+            "item_features": None if of_items is None else of_items.about(),
             "source": asdict(dataset.source),
             **of_store,
         }
@@ -171,6 +177,8 @@ def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
         described = map(_vocabulary_table, (facts.entities, facts.relations))
         tables = (*described, pa.table(_triple_columns(facts.triples)))
         found |= dict(zip(FACTS_FILES, tables, strict=True))
+    if isinstance(dataset, Dataset) and dataset.item_features is not None:
+        found |= dataset.item_features.to_tables()
     return found
 
 
@@ -214,6 +222,10 @@ def load_stored(folder: Path) -> AnyDataset:
         if isinstance(dataset, Dataset):
             found = load_features(described.get("features", []), folder, dataset.items.labels)
             dataset = replace(dataset, modalities=found)
+            if about := described.get("item_features"):
+                tables = _read(folder, item_features.FILES)
+                features = item_features.ItemFeatures.from_tables(about, tables)
+                dataset = replace(dataset, item_features=features)
         elif described.get("features"):
             found = load_features(described["features"], folder, dataset.entities.labels)
             by_type = tuple((int(each.name.removeprefix("type-")), each) for each in found)

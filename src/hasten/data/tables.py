@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64, ragged_offsets
 from hasten.data.histories import Histories as Histories  # noqa: PLC0414 - also imported from here
+from hasten.data.item_features import ItemFeatures
 from hasten.errors import DataError
 
 #: float16 or float32 [N, d]
@@ -206,7 +207,8 @@ class Dataset:
 
     part: int8 [n], TRAIN, VALID or TEST for each interaction.
     split: a description of how the parts were made, reported with every metric.
-    facts: the knowledge graph about the items, or None; modalities: the item features.
+    facts: the knowledge graph about the items, or None; modalities: the item features of models
+    that read vectors; item_features: those of sequences.
     """
 
     name: str
@@ -218,6 +220,7 @@ class Dataset:
     source: Source
     facts: Facts | None = None
     modalities: tuple[Modality, ...] = ()
+    item_features: ItemFeatures | None = None
 
     def holds(self, part: int) -> bool:
         """Whether any interaction is in this part."""

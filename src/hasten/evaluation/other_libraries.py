@@ -114,7 +114,7 @@ def peer_settings(name: str, model: str, reads: str) -> dict[str, Any]:
         raise ConfigurationError(
             f"evaluation.like {name} ranks {ranked}, which {model} does not: choose one of {fits}"
         )
-    if name == "recbole" and reads == "interactions":
+    if name == "recbole" and reads in ("interactions", "sequences"):
         peer = _RECBOLE_SEQUENTIAL
     found = {f"evaluation.{key}": value for key, value in peer.options().items()}
     data = {f"data.{key}": value for key, value in peer.data.items()}

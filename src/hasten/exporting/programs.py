@@ -59,7 +59,8 @@ def graph_of(loaded: LoadedRun, k: int) -> Any:
     for kind, graph in _GRAPHS.items():
         if isinstance(model, kind):
             return graph(model, k) if issubclass(graph, RecommenderGraph) else graph(model)
-    if not Supports.of(type(model)).gradient_steps or model.reads in ("triples", "interactions"):
+    outside = model.reads in ("triples", "interactions", "sequences")
+    if not Supports.of(type(model)).gradient_steps or outside:
         raise UsageError(
             f"{loaded.path}: {loaded.config.model.name} computes its scores outside of torch's "
             "dense tensors: it cannot be exported to onnx or torch; slim and itemknn can be "

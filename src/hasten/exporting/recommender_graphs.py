@@ -104,7 +104,8 @@ class SASRecGraph(RecommenderGraph):
         self, states: Tensor, history: Tensor, exclude: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The state of the last item is the vector; zeros for an empty history."""
-        lengths, items = self.lengths(history), self.model.items.weight
+        lengths = self.lengths(history)
+        items = self.model.items.block(0, len(self.model.items))
         last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[1])
         laid_out = states.view(history.shape[0], history.shape[1], states.shape[1])
         vectors = laid_out.gather(1, last)[:, 0] * (lengths > 0)[:, None]

@@ -40,6 +40,11 @@ def choose_method(
     is given.
     """
     sequential = isinstance(model, SASRec | TiSASRec)
+    if sequential and model.sizes.item_values:
+        raise UsageError(
+            f"{name} with data.item_features does not support influence: items share the weights "
+            "of their features, so gradients of the item table have no factors"
+        )
     if isinstance(model, SASRec | TiSASRec | ConvE | BilinearModel):
         if sequential and layers == "all":
             raise UsageError(

@@ -31,10 +31,10 @@ from hasten.ops.ranking.scorer import Scorer
 if TYPE_CHECKING:
     from hasten.ops.graph.best_paths import PathGraph
 
-#: the data that a model trains on: sequences of interactions; user-item pairs; pairs with a
-#: knowledge graph about the items; pairs with item features; triples; typed graphs with node
-#: features (see ``hasten.config.data.READS``)
-Reads = Literal["interactions", "pairs", "facts", "features", "triples", "typed_graph"]
+#: the data that a model trains on: interactions; sequences of them, with item features; user-item
+#: pairs; pairs with a knowledge graph about the items; pairs with item features; triples; typed
+#: graphs with node features (see ``hasten.config.data.READS``)
+Reads = Literal["interactions", "sequences", "pairs", "facts", "features", "triples", "typed_graph"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Sizes:
 
     relations: without their reciprocals. modalities: (name, width) of the item features.
     node_features: widths of the given features by node type, 0 for a type without features; () if
-    no type has any.
+    no type has any. item_values: values of the item features of sequences.
     """
 
     users: int = 0
@@ -53,6 +53,7 @@ class Sizes:
     node_types: tuple[int, ...] = ()
     modalities: tuple[tuple[str, int], ...] = ()
     node_features: tuple[int, ...] = ()
+    item_values: int = 0
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> Sizes:
@@ -71,6 +72,7 @@ class Sizes:
             entities=0 if facts is None else len(facts.entities),
             relations=0 if facts is None else len(facts.relations),
             modalities=tuple((m.name, m.width) for m in dataset.modalities),
+            item_values=0 if dataset.item_features is None else len(dataset.item_features.values),
         )
 
 

@@ -21,8 +21,10 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN, AnyDataset, Dataset, KnowledgeGraph, Triples, Vocabulary
 from hasten.errors import DataError
 
-#: plain_nodes: nodes of the types that have no node features
-Kind = Literal["users", "items", "entities", "relations", "node_types", "plain_nodes"]
+#: plain_nodes: nodes of the types that have no node features; item_values: of the item features
+Kind = Literal[
+    "users", "items", "entities", "relations", "node_types", "plain_nodes", "item_values"
+]
 #: similar items by content, whose rows a new item without interactions begins with
 _SIMILAR = 10
 
@@ -98,6 +100,8 @@ def _labels(dataset: AnyDataset) -> dict[Kind, pa.Array]:
         if dataset.facts is not None:
             found["entities"] = dataset.facts.entities.labels
             found["relations"] = dataset.facts.relations.labels
+        if dataset.item_features is not None:
+            found["item_values"] = dataset.item_features.values
         return found
     types = NodeTypes.of(dataset)
     featured = [number for number, _ in dataset.features]

@@ -21,6 +21,7 @@ from hasten.updating.joined import (
     NEW,
     Joined,
     joined_features,
+    joined_item_features,
     repeated,
     source_counts,
     united,
@@ -109,7 +110,9 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
         joined_features(each, given_features.get(each.name), places, items.labels, "item")
         for each in old.modalities
     )
-    return Joined(replace(dataset, modalities=modalities), trained, found, whole)
+    features = joined_item_features(old.item_features, new.item_features, places)
+    dataset = replace(dataset, modalities=modalities, item_features=features)
+    return Joined(dataset, trained, found, whole)
 
 
 def _parts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.columns.checks import counted
+from hasten.data.item_features import ItemFeatures
 from hasten.data.tables import AnyDataset, Modality, Vocabulary
 from hasten.errors import DataError
 
@@ -105,6 +106,44 @@ def joined_features(
             f"name them: --set data.features.{old.name}=FILE"
         )
     return Modality.of(old.name, values)
+
+
+def joined_item_features(
+    old: ItemFeatures | None, new: ItemFeatures | None, places: tuple[Int64, Int64]
+) -> ItemFeatures | None:
+    """The features of all items, numbers standardized as in the run. places: of the items of both.
+
+    Items of which the run has features keep them. New items without any have none.
+
+    Raises:
+        DataError: the tables have other columns.
+    """
+    if old is None:
+        return None
+    item = places[0][old.item]
+    if new is None:
+        order = np.argsort(item, kind="stable")
+        return replace(old, item=item[order], value=old.value[order], weight=old.weight[order])
+    if dict(new.columns) != dict(old.columns):
+        told = ["; ".join(f"{n}: {k}" for n, k in each.columns) for each in (new, old)]
+        raise DataError(
+            f"the item features of the new data are {told[0]}, those of the run {told[1]}"
+        )
+    values, first, second = united(Vocabulary(old.values), Vocabulary(new.values))
+    label = np.array(new.values.to_pylist(), object)[new.value]
+    weight = new.weight.astype(np.float64)
+    for name, (mean, deviation) in new.scale.items():
+        of_run, at = old.scale[name], label == name
+        weight[at] = (weight[at] * deviation + mean - of_run[0]) / of_run[1]
+    added = places[1][new.item]
+    fresh = ~np.isin(added, item)
+    item = np.concatenate([item, added[fresh]])
+    value = np.concatenate([first[old.value], second[new.value][fresh]])
+    order = np.argsort(item, kind="stable")
+    both = np.concatenate([old.weight, weight[fresh].astype(np.float32)])
+    return replace(
+        old, values=values.labels, item=item[order], value=value[order], weight=both[order]
+    )
 
 
 def source_counts(dataset: AnyDataset, joined: AnyDataset) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hasten.config import (
     KnowledgeOptions,
     PairOptions,
     RunConfig,
+    SequenceOptions,
     TripleOptions,
     TypedGraphOptions,
 )
@@ -19,6 +20,7 @@ from hasten.config.data import DataOptions
 from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
+from hasten.data.interactions.load_item_features import load_sequences
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.tables import AnyDataset, Dataset, KnowledgeGraph
 from hasten.errors import DataError
@@ -28,7 +30,8 @@ from hasten.updating.joined import Joined
 
 #: keys that name files of the run's own data, or choose among the ids that these hold
 _OF_FILES = (
-    "format", "train", "valid", "test", "names", "times", "kg", "links", "features", "entities",
+    "format", "train", "valid", "test", "names", "times", "kg", "links", "features",
+    "item_features", "entities",
     "relations", "relation_names", "nodes", "edges", "node_types", "edge_types", "symmetric",
 )  # fmt: skip
 
@@ -92,5 +95,7 @@ def _read(options: DataOptions, seed: int, table: object | None) -> AnyDataset:
         return load_features(options, seed, table, required=False)
     if isinstance(options, KnowledgeOptions):
         return load_knowledge(options, seed, table, required=False)
+    if isinstance(options, SequenceOptions):
+        return load_sequences(options, seed, table)
     assert isinstance(options, InteractionOptions)
     return load_dataset(options, seed, table)

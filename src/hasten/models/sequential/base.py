@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from hasten.config import ModelOptions, OnlyWith, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
 from hasten.models.rows import Rows
+from hasten.models.sequential.featured_items import FeaturedItems
 from hasten.objectives.base import Phase, Term
 from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
 from hasten.objectives.sampled_softmax import SampledSoftmaxMicroBatch, SampledSoftmaxPhase
@@ -103,19 +105,35 @@ class SequentialModel(Model):
     """
 
     sample = "sequences"
+    reads = "sequences"
     scores_new_users = True
     options: SequentialOptions
+    items: EmbeddingTable | FeaturedItems
 
     def __init__(self, options: SequentialOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.items = EmbeddingTable(sizes.items, options.width)
+        if sizes.item_values:
+            self.items = FeaturedItems(sizes.items, options.width, sizes.item_values)
+        else:
+            self.items = EmbeddingTable(sizes.items, options.width)
+
+    def attach(self, dataset: Dataset) -> None:
+        if isinstance(self.items, FeaturedItems):
+            self.items.attach(dataset)
+
+    def encoded_once(self) -> AbstractContextManager[None]:
+        items = self.items
+        return items.computed_once() if isinstance(items, FeaturedItems) else nullcontext()
 
     @abstractmethod
     def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
         """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
 
     def rows_of(self) -> Mapping[str, Rows]:
-        return {"items.weight": Rows.of("items")}
+        found = {"items.weight": Rows.of("items")}
+        if isinstance(self.items, FeaturedItems):
+            found["items.values.weight"] = Rows.of("item_values")
+        return found
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences."""

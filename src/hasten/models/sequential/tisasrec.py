@@ -84,16 +84,17 @@ class TiSASRec(AttentionModel):
             return PAPER_L2 if self.options.loss in ("bce", "gbce") else 0.0
         return self.options.embedding_l2
 
-    def tables(self) -> Sequence[EmbeddingTable]:
+    def tables(self) -> Sequence[Tensor]:
         """All embedding tables."""
-        positions = self.key_positions, self.value_positions
-        return self.items, *positions, self.key_intervals, self.value_intervals
+        others = self.key_positions, self.value_positions, self.key_intervals, self.value_intervals
+        features = [p for name, p in self.items.named_parameters() if name != "weight"]
+        return self.items.weight, *(table.weight for table in others), *features
 
     def regularizers(self) -> Sequence[Term]:
         """The squared embeddings (the paper's λ‖Θ‖²)."""
         if self.embedding_l2 == 0:
             return ()
-        squares = [table.weight.square().sum() for table in self.tables()]
+        squares = [table.square().sum() for table in self.tables()]
         return [Term("embedding_l2", torch.stack(squares).sum(), 1.0, self.embedding_l2)]
 
     def hidden(
