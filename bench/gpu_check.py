@@ -1,7 +1,8 @@
 """Checks and times on a CUDA device, into a dated result: ``make gpu-check``.
 
 Operations and Triton kernels against their references, times of the kernels, training steps in CUDA
-graphs with the weights of the usual ones, the guard against bad gradients without a host
+graphs with the weights of the usual ones, steps of every model that may not wait for the device,
+with their times, launches and memory, the guard against bad gradients without a host
 synchronisation, MMGCN's losses in half precision, SASRec in every precision and compiled, repeated
 runs under ``deterministic``, the peak memory that plans predict, the process group (nccl) with as
 many processes as there are devices.
@@ -79,6 +80,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     from bench.gpu_losses import losses
     from bench.gpu_operations import OPERATIONS
     from bench.gpu_plan import plan_peaks
+    from bench.gpu_steps import model_steps
     from bench.gpu_training import Synthetic, repeated, training_runs
 
     begin = time.perf_counter()
@@ -88,7 +90,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
         say(f"{operation.__name__}: {verdict(operations[operation.__name__])}")
     operations["losses"] = attempt(partial(losses, device))
     say(f"losses: {verdict(operations['losses'])}")
-    for kernels in (triton_kernels, triton_times, captured_steps):
+    for kernels in (triton_kernels, triton_times, captured_steps, model_steps):
         operations[kernels.__name__] = attempt(partial(kernels, device))
         say(f"{kernels.__name__}: {verdict(operations[kernels.__name__])}")
     if contract:
@@ -194,7 +196,31 @@ def markdown(result: dict[str, Any]) -> str:
     for name, outcome in {**result["operations"], "repeated": result["repeated"]}.items():
         lines.append(f"| {name.replace('_', ' ')} | {verdict(outcome)} |")
     lines += kernel_lines(result["operations"].get("triton_times", {}).get("times", {}))
+    lines += step_lines(result["operations"].get("model_steps", {}).get("phases", {}))
     return "\n".join(lines) + "\n"
+
+
+def step_lines(phases: dict[str, Any]) -> list[str]:
+    """The table of :func:`bench.gpu_steps.model_steps`."""
+    lines = [
+        "",
+        "| step, fp32, default settings | ms | launches | peak MiB | MB moved | GFLOP "
+        "| % of the roofline |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in phases.items():
+        if "error" in row:
+            lines.append(f"| {name} | no: {row['error'][:200]} | | | | | |")
+            continue
+        peak, share = row["peak_bytes"], row.get("share_of_roofline")
+        shown = [
+            f"{row['ms']:.2f}", row["launches"] or "",
+            "" if peak is None else f"{peak / 2**20:.0f}",
+            f"{row['bytes'] / 1e6:.1f}", f"{row['flops'] / 1e9:.2f}",
+            "" if share is None else f"{share:.1%}",
+        ]  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(map(str, shown))} |")
+    return lines if phases else []
 
 
 def kernel_lines(times: dict[str, Any]) -> list[str]:

@@ -80,7 +80,7 @@ def triton_times(device: torch.device, catalogues: Sequence[int] = CATALOGUES) -
     """Milliseconds of a forward and a backward pass in bf16, and the share of the roofline."""
     if device.type != "cuda":
         return {"passed": True, "skipped": "the kernels need a CUDA device"}
-    ceilings = _ceilings(device)
+    limits = ceilings(device)
     half, buckets = torch.bfloat16, [Bucket(0, 128, 200)]
     cases: dict[str, Callable[[], Case]] = {
         f"cross-entropy, {QUERIES} x {rows:,}": partial(
@@ -99,7 +99,7 @@ def triton_times(device: torch.device, catalogues: Sequence[int] = CATALOGUES) -
     found = {}
     for name, build in cases.items():
         case = build()
-        floor = max(case.flops / ceilings["flops"], case.moved_bytes / ceilings["bytes"])
+        floor = max(case.flops / limits["flops"], case.moved_bytes / limits["bytes"])
         timed = {
             how: _milliseconds(operation, case.leaves)
             for how, operation in (
@@ -112,7 +112,7 @@ def triton_times(device: torch.device, catalogues: Sequence[int] = CATALOGUES) -
         share = None if ours is None else 1e3 * floor / ours["ms"]
         found[name] = {**timed, "floor_ms": 1e3 * floor, "share_of_roofline": share}
     passed = all(each["kernels"] is not None for each in found.values())
-    return {"passed": passed, "ceilings": ceilings, "times": found}
+    return {"passed": passed, "ceilings": limits, "times": found}
 
 
 def cross_entropy(
@@ -259,7 +259,7 @@ def _milliseconds(operation: Operation, leaves: Sequence[Tensor]) -> dict[str, f
     torch.cuda.reset_peak_memory_stats()
     try:
         for number in range(9):
-            begin, end = _events()
+            begin, end = events()
             begin.record()
             _results(operation, leaves)
             end.record()
@@ -272,12 +272,12 @@ def _milliseconds(operation: Operation, leaves: Sequence[Tensor]) -> dict[str, f
     return {"ms": median(times), "peak_mib": torch.cuda.max_memory_allocated() / 2**20}
 
 
-def _events() -> tuple[Any, Any]:
+def events() -> tuple[Any, Any]:
     begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     return begin, torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _ceilings(device: torch.device) -> dict[str, float]:
+def ceilings(device: torch.device) -> dict[str, float]:
     """FLOP/s of a large product in bf16 and bytes/s of a copy, measured here."""
     a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
     source, target = (torch.empty(1 << 28, device=device) for _ in range(2))
@@ -286,7 +286,7 @@ def _ceilings(device: torch.device) -> dict[str, float]:
     for run in runs:
         times = []
         for _ in range(10):
-            begin, end = _events()
+            begin, end = events()
             begin.record()
             run()
             end.record()

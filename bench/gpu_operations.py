@@ -150,11 +150,11 @@ def guard(device: torch.device) -> dict[str, Any]:
         phase.poison.fill_(math.nan)
         # the loss scaler decides on the host whether to step: fp16 waits once a step
         silent = name != "fp16" and device.type == "cuda"
-        with _no_synchronisation(silent):
+        with no_synchronisation(silent):
             step(batch, 1e-2)
         untouched = all(torch.equal(a, b) for a, b in zip(before, _state(step), strict=True))
         phase.poison.fill_(0.0)
-        with _no_synchronisation(silent):
+        with no_synchronisation(silent):
             step(batch, 1e-2)
         moved = not torch.equal(before[0], _state(step)[0])
         good = (
@@ -215,7 +215,7 @@ def _state(step: OptimizerStep) -> list[Tensor]:
 
 
 @contextmanager
-def _no_synchronisation(wanted: bool) -> Iterator[None]:
+def no_synchronisation(wanted: bool) -> Iterator[None]:
     """Make waiting for the device an error inside."""
     if not wanted:
         yield

@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-from bench import gpu_losses, gpu_operations
-from bench.gpu_check import attempt, kernel_lines, main, markdown, verdict
+from bench import gpu_losses, gpu_operations, gpu_steps
+from bench.gpu_check import attempt, kernel_lines, main, markdown, step_lines, verdict
 from bench.gpu_kernels import triton_kernels, triton_times
 from bench.gpu_losses import losses
 from bench.gpu_operations import OPERATIONS
@@ -42,6 +42,21 @@ def test_the_table_of_kernel_times():
     times["1-n"]["share_of_roofline"] = 0.416
     assert kernel_lines(times)[-1] == "| 1-n | 0.50 | 2.00 | out of memory | 42% |"
     assert kernel_lines({}) == []
+
+
+def test_a_step_of_a_model_and_its_table(monkeypatch):
+    found = gpu_steps.model_steps(CPU, ["bprmf"], 1)
+    assert found["passed"], found
+    (row,) = found["phases"].values()
+    # Adam alone reads weights, gradients and two moments, and writes three of them
+    assert row["bytes"] > 7 * 4 * 64 * (gpu_steps.USERS + gpu_steps.ITEMS)
+    assert row["launches"] is None
+    (line,) = step_lines(found["phases"])[3:]
+    assert line.startswith("| bprmf, pairwise | ")
+    monkeypatch.setattr(gpu_steps.OptimizerStep, "__call__", lambda *_: 1 / 0)
+    wrong = gpu_steps.model_steps(CPU, ["bprmf"], 1)
+    assert not wrong["passed"]
+    assert "ZeroDivisionError" in step_lines(wrong["phases"])[-1]
 
 
 @pytest.mark.slow
