@@ -28,9 +28,11 @@ from hasten.ops.losses.catalogue_loss import (
 from hasten.ops.losses.sampled_loss import sampled_loss
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import bits, key
+from hasten.ops.ranking.lists import RankingLists
 from hasten.ops.ranking.rank_all import rank_all
 from hasten.ops.ranking.topk_all import topk_all
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
@@ -129,7 +131,8 @@ def ranking(device: torch.device) -> dict[str, Any]:
     found = []
     for place in (torch.device("cpu"), device):
         scorer = FactorScorer(vectors.to(place), Catalogue(table.to(place)))
-        ranks = rank_all(scorer, 256, 7000, targets, hidden, columns=1024).masked()
+        lists = to_device(RankingLists.of(targets, hidden), place)
+        ranks = rank_all(scorer, 7000, lists, columns=1024).masked()
         ids, _ = topk_all(scorer, 256, 7000, 20, hidden, columns=1024)
         found.append([part.cpu() for part in (ranks.higher, ranks.tied, ids)])
     return {"passed": all(torch.equal(a, b) for a, b in zip(*found, strict=True))}

@@ -25,7 +25,7 @@ from hasten.errors import RunFolderError, UsageError
 from hasten.evaluation.beyond_accuracy import list_figures
 from hasten.evaluation.grouped_metrics import By, check_grouping, grouped_metrics
 from hasten.evaluation.protocols import ranking_task
-from hasten.evaluation.query_tiles import TILE_ROWS, QueryChunks
+from hasten.evaluation.query_tiles import MOST_ROWS, QueryChunks
 from hasten.models.interface import Model
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import read_checkpoint
@@ -116,7 +116,7 @@ def evaluate(
                     groups.append(grouped_metrics(task, found.ranks, metrics, data, cast(By, by)))
                 if beyond is not None:
                     figures[name] = list_figures(loaded.model, task, loaded.dataset, beyond)
-        if chunks.rows < TILE_ROWS and processes.is_rank0:
+        if chunks.rows < MOST_ROWS and processes.is_rank0:
             write_stderr(f"memory ran out: ranked {chunks.rows} queries at a time")
     if not parts:
         missing = f"no {part} events" if part else f"no {' or '.join(usual)} events"

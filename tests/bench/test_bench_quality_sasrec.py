@@ -5,6 +5,7 @@ import torch
 from bench.quality_sasrec import METRICS, Network, Scores, metrics, read, states
 from hasten.evaluation.metrics import metrics_per_query
 from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.lists import RankingLists
 from hasten.ops.ranking.rank_all import rank_all
 
 
@@ -28,10 +29,10 @@ def test_its_metrics_are_those_of_hasten():
     lengths = np.cumsum([0, *map(len, histories)])
     counts = rank_all(
         Given(scores[:, 1:]),
-        40,
         30,
-        CSR(queries, targets.numpy() - 1),
-        CSR(lengths, torch.cat(histories).numpy() - 1),
+        RankingLists.of(
+            CSR(queries, targets.numpy() - 1), CSR(lengths, torch.cat(histories).numpy() - 1)
+        ),
     )
     counts = counts.masked()
     theirs = metrics_per_query(METRICS, queries, counts.higher.numpy(), counts.tied.numpy())

@@ -28,6 +28,7 @@ from hasten.evaluation.metrics import (
     parse_metric,
 )
 from hasten.ops.graph.csr import CSR
+from hasten.ops.ranking.lists import RankingLists
 from hasten.ops.ranking.rank_all import rank_all
 
 QUERIES, ITEMS = 60, 40
@@ -59,7 +60,7 @@ def scores() -> np.ndarray:
 def ours(names: list[str], scores: np.ndarray, relevant: np.ndarray) -> dict[str, float]:
     offsets = np.concatenate([[0], np.cumsum(relevant.sum(1))]).astype(np.int64)
     targets = CSR(offsets, np.nonzero(relevant)[1].astype(np.int64))
-    ranks = rank_all(Matrix(torch.from_numpy(scores)), *scores.shape, targets)
+    ranks = rank_all(Matrix(torch.from_numpy(scores)), scores.shape[1], RankingLists.of(targets))
     found = metrics_per_query(names, offsets, ranks.higher.numpy(), ranks.tied.numpy())
     return {name: metric.mean() for name, metric in found.items()}
 

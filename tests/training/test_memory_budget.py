@@ -32,9 +32,9 @@ class Memory:
             self.use(fixed + step / stepper.micro_batches)
             return accumulate(stepper, batch)
 
-        def ranked(model: Any, task: Any, rows: Any) -> Any:
-            self.use(tile * len(rows) / 256)
-            return rank(model, task, rows)
+        def ranked(model: Any, task: Any, queries: Any, shape: Any) -> Any:
+            self.use(tile * len(queries) / 256)
+            return rank(model, task, queries, shape)
 
         patch.setattr(OptimizerStep, "accumulate", accumulated)
         patch.setattr(ranker, "_rank_rows", ranked)

@@ -17,7 +17,7 @@ from hasten import api, run
 from hasten.cli.main import main
 from hasten.config_loading.build import load_config
 from hasten.errors import OutOfMemoryError, is_out_of_memory
-from hasten.evaluation import ranker
+from hasten.evaluation import tile_inputs
 from hasten.evaluation.query_tiles import QueryChunks
 from hasten.objectives.base import Batch
 from hasten.runs.checkpoint import read_checkpoint
@@ -89,7 +89,7 @@ PLACES: dict[str, Callable[[pytest.MonkeyPatch, Exception], Any]] = {
     "forward": lambda patch, error: failing(patch, OptimizerStep, "encode", {2, 3}, error),
     "backward": lambda patch, error: failing(patch, OptimizerStep, "backward", {3}, error),
     "optimizer": lambda patch, error: failing(patch, PhaseAdam, "step", {1, 4}, error, after=False),
-    "evaluation": lambda patch, error: failing(patch, ranker, "rank_all", {1}, error),
+    "evaluation": lambda patch, error: failing(patch, tile_inputs, "rank_all", {1}, error),
 }
 FAST = ("sasrec-ce", "kgat")
 SLOW = (
@@ -227,7 +227,7 @@ def test_an_evaluation_is_the_same_for_any_number_of_queries(tmp_path, monkeypat
     before = run_evaluation(tmp_path / "plain")
     for halvings in (1, 8):
         with monkeypatch.context() as patch:
-            failing(patch, ranker, "rank_all", range(1, halvings + 1))
+            failing(patch, tile_inputs, "rank_all", range(1, halvings + 1))
             found = run_evaluation(tmp_path / "plain")
         for part in ("valid", "test"):
             assert found[part] == pytest.approx(before[part], abs=1e-5)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hasten.arrays import Int64
@@ -31,30 +30,43 @@ def ranges_of(graph: KnowledgeGraph, relation: Int64) -> tuple[Int64, Int64] | N
     return types.offsets[wanted], types.offsets[wanted + 1]
 
 
-@dataclass(frozen=True)
-class RangeScorer:
-    """A scorer that restricts each query to a range of candidates.
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """The first candidate of each query and the end of its range.
 
-    range_start, range_stop: int64 [Q]; the candidates of a query are those from start to stop - 1.
+    start, stop: int64 [Q], on the host; both: int64 [2, Q], the same for the device.
     """
 
+    start: Int64
+    stop: Int64
+    both: Tensor
+
+    @classmethod
+    def of(cls, start: Int64, stop: Int64) -> Ranges:
+        return cls(start, stop, torch.from_numpy(np.stack([start, stop])))
+
+    def part(self, first: int, last: int) -> Ranges:
+        """Those of the queries from first to last - 1."""
+        return Ranges(self.start[first:last], self.stop[first:last], self.both[:, first:last])
+
+
+@dataclass(frozen=True)
+class RangeScorer:
+    """A scorer that restricts each query to a range of candidates, from start to stop - 1."""
+
     scorer: Scorer
-    range_start: Int64
-    range_stop: Int64
+    ranges: Ranges
 
     def block(self, start: int, stop: int) -> Tensor:
         """[Q, stop-start] scores, -inf outside of the ranges."""
-        low = max(start, int(self.range_start.min()))
-        high = min(stop, int(self.range_stop.max()))
+        low = max(start, int(self.ranges.start.min()))
+        high = min(stop, int(self.ranges.stop.max()))
         if low >= high:
             one = self.scorer.block(start, start + 1)  # for its dtype and device
             return one.new_full((len(one), stop - start), -torch.inf)
         inner = self.scorer.block(low, high)
         candidates = torch.arange(low, high, device=inner.device)
-        starts, stops = (
-            torch.from_numpy(bound).to(inner.device)[:, None]
-            for bound in (self.range_start, self.range_stop)
-        )
+        starts, stops = self.ranges.both.to(inner.device)[:, :, None]
         inner = inner.masked_fill((candidates < starts) | (candidates >= stops), -torch.inf)
         if (low, high) == (start, stop):
             return inner
@@ -65,13 +77,12 @@ class RangeScorer:
 
 @dataclass(frozen=True)
 class SubsetScorer:
-    """A scorer that restricts all queries to a set of candidates. candidates: bool [N]."""
+    """A scorer that restricts all queries to a set of candidates. others: bool [N], not in it."""
 
     scorer: Scorer
-    candidates: NDArray[np.bool_]
+    others: Tensor
 
     def block(self, start: int, stop: int) -> Tensor:
         """[Q, stop-start] scores, -inf for all other items."""
         scores = self.scorer.block(start, stop)
-        others = torch.from_numpy(~self.candidates[start:stop]).to(scores.device)
-        return scores.masked_fill(others, -torch.inf)
+        return scores.masked_fill(self.others[start:stop], -torch.inf)

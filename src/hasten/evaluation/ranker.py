@@ -14,16 +14,14 @@ from functools import partial
 import numpy as np
 import torch
 
-from hasten.arrays import Int64, ragged_positions
-from hasten.evaluation.candidate_ranges import RangeScorer, SubsetScorer
-from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagnose_nodes
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask, RankingTask
-from hasten.evaluation.query_tiles import TILE_ROWS, QueryChunks, Tile, make_tiles
+from hasten.evaluation.query_tiles import QueryChunks, Tile, TileShape, make_tiles
+from hasten.evaluation.tile_inputs import TileInputs, moved_together
 from hasten.models.interface import Model
-from hasten.ops.ranking.column_blocks import ColumnBlocks
-from hasten.ops.ranking.rank_all import RankCounts, rank_all, rank_among
+from hasten.ops.ranking.rank_all import RankCounts
+from hasten.ops.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,8 @@ def evaluate(
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
-    device: the device of the model. stop: called before each tile (a fixed group of 256 queries);
-    True stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
+    device: the device of the model. stop: called before each tile (a fixed group of queries); True
+    stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
     counts 0 for other targets; merge: sums the counts over all processes. chunks: if memory
     runs out, retries with fewer queries at a time; None: the error is raised.
     Raises ConfigurationError for an unknown metric before anything is ranked.
@@ -73,16 +71,17 @@ def evaluate(
     for name in metrics:
         parse_metric(name)
     begin = time.perf_counter()
-    tiles = make_tiles(task.queries.lengths)[rank::world_size]
+    shape = TileShape.of(device, len(task.queries), task.item_count)
+    tiles = make_tiles(task.queries.lengths, shape.rows)[rank::world_size]
 
     def ranked() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
         with scoring(model):
-            ranks = _rank(model, task, tiles, device, stop, chunks)
+            ranks = _rank(model, task, tiles, shape, device, stop, chunks)
             diagnosed = model.diagnosed_embeddings() if ranks is not None else None
             return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
     # covers encoding and diagnostics; a tile that fails is repeated by itself in _rank
-    ranks, diagnostics = ranked() if chunks is None else chunks.attempt(ranked)
+    ranks, diagnostics = ranked() if chunks is None else chunks.attempt(ranked, shape.rows)
     if merge is not None:
         ranks = merge(ranks)
     values, margins = {}, {}
@@ -101,24 +100,31 @@ def _rank(
     model: Model,
     task: AnyTask,
     tiles: Sequence[Tile],
+    shape: TileShape,
     device: torch.device,
     stop: Callable[[], bool] | None,
     chunks: QueryChunks | None,
 ) -> RankCounts | None:
     """The counts of S targets; None if stopped."""
-    shape = (len(fields(RankCounts)), len(task.targets.items))
-    counts = torch.zeros(shape, dtype=torch.int64, device=device)
-    for tile in tiles:
-        if stop is not None and stop():
-            return None
-        if chunks is None:
-            ranks = _rank_rows(model, task, tile.padded_rows)
-        else:
-            ranks = chunks.attempt(partial(_rank_chunks, model, task, tile, chunks))
-        positions, _ = ragged_positions(task.targets.offsets, tile.rows)
-        target_indices = torch.from_numpy(positions).to(device)
-        # the targets of padding queries come last: drop them
-        counts[:, target_indices] = torch.stack(list(vars(ranks).values()))[:, : len(positions)]
+    total = len(fields(RankCounts)), len(task.targets.items)
+    counts = torch.zeros(total, dtype=torch.int64, device=device)
+    for group in moved_together(task, tiles, device):
+        inputs, found = None, []
+        for number in range(len(group)):
+            if stop is not None and stop():
+                return None
+            if inputs is None:
+                inputs = to_device(TileInputs.of(task, group), device)
+            tile = inputs.part(number * shape.rows, (number + 1) * shape.rows)
+            if chunks is None:
+                ranks = _rank_rows(model, task, tile, shape)
+            else:
+                function = partial(_rank_chunks, model, task, tile, shape, chunks)
+                ranks = chunks.attempt(function, shape.rows)
+            found.append(torch.stack(list(vars(ranks).values())))
+        if inputs is not None:
+            # the targets of padding queries come last: drop them
+            counts[:, inputs.order] = torch.cat(found, 1)[:, : len(inputs.order)]
     return RankCounts(*counts)
 
 
@@ -174,32 +180,22 @@ def scoring(model: Model) -> Iterator[None]:
             part.training = True
 
 
-def _rank_chunks(model: Model, task: AnyTask, tile: Tile, chunks: QueryChunks) -> RankCounts:
+def _rank_chunks(
+    model: Model, task: AnyTask, tile: TileInputs, shape: TileShape, chunks: QueryChunks
+) -> RankCounts:
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
-    parts = np.split(tile.padded_rows, TILE_ROWS // chunks.rows)
-    counts = [vars(_rank_rows(model, task, rows)).values() for rows in parts]
+    rows = min(chunks.rows, shape.rows)
+    parts = [tile.part(start, start + rows) for start in range(0, shape.rows, rows)]
+    counts = [vars(_rank_rows(model, task, part, shape)).values() for part in parts]
     if chunks.rows > 1:  # one query cannot be divided further
         chunks.check_memory()
     return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
 
 
-def _rank_rows(model: Model, task: AnyTask, rows: Int64) -> RankCounts:
+def _rank_rows(model: Model, task: AnyTask, queries: TileInputs, shape: TileShape) -> RankCounts:
     """The counts of the targets of these queries.
 
     With fewer queries than a tile, blocks have proportionally fewer columns too, to save memory.
     """
-    columns = None
-    if len(rows) < TILE_ROWS:
-        width = ColumnBlocks.choose(TILE_ROWS, task.item_count, None).columns
-        columns = max(1, width * len(rows) // TILE_ROWS)
-    scorer = model.scorer(task.queries.take(rows))
-    if task.candidates is not None:  # column 0 is the target
-        return rank_among(scorer, task.item_count, task.candidates[rows], columns=columns)
-    if isinstance(task, CompletionTask) and task.range_start is not None:
-        assert task.range_stop is not None
-        scorer = RangeScorer(scorer, task.range_start[rows], task.range_stop[rows])
-    if isinstance(task, RankingTask) and task.subset is not None:
-        scorer = SubsetScorer(scorer, task.subset)
-    excluded = None if task.excluded is None else task.excluded.take(rows)
-    targets = task.targets.take(rows)
-    return rank_all(scorer, len(rows), task.item_count, targets, excluded, columns=columns)
+    columns = max(1, shape.columns * len(queries) // shape.rows)
+    return queries.rank(model.scorer(task.queries.take(queries.rows)), columns)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hasten.arrays import Int64
-from hasten.evaluation.candidate_ranges import RangeScorer
+from hasten.evaluation.candidate_ranges import Ranges, RangeScorer
 from hasten.evaluation.query_tiles import make_tiles
 from hasten.evaluation.ranker import scoring
 from hasten.models.interface import Model
@@ -70,5 +70,5 @@ def batch_top_k(
     """
     scorer: Scorer = model.scorer(queries)
     if ranges is not None:
-        scorer = RangeScorer(scorer, *ranges)
+        scorer = RangeScorer(scorer, Ranges.of(*ranges))
     return topk_all(scorer, len(queries), candidates, min(k, candidates), excluded, allowed)

@@ -19,7 +19,7 @@ import torch
 from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.query_tiles import TILE_ROWS
+from hasten.evaluation.query_tiles import TileShape
 from hasten.evaluation.ranker import evaluate
 from hasten.new_run import new_run
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
@@ -239,7 +239,7 @@ def _how_many(seconds: float) -> int:
 
 def _evaluation_seconds(training: TrainingRun, task: AnyTask) -> float:
     """Seconds of a whole evaluation, from the tile of the longest queries and some others."""
-    tiles = -(-len(task.queries) // TILE_ROWS)
+    tiles = _tiles(training, task)
     if not tiles:
         return 0.0
     _evaluate(training, task, 1)
@@ -252,9 +252,16 @@ def _evaluation_seconds(training: TrainingRun, task: AnyTask) -> float:
     return one + (tiles - 1) * max(0.0, some - one) / (count - 1)
 
 
+def _tiles(training: TrainingRun, task: AnyTask) -> int:
+    queries = len(task.queries)
+    return -(
+        -queries // TileShape.of(training.setup.processes.device, queries, task.item_count).rows
+    )
+
+
 def _evaluate(training: TrainingRun, task: AnyTask, count: int) -> tuple[float, int]:
     """Seconds of an evaluation of at least ``count`` tiles, the last included; their number."""
-    setup, tiles = training.setup, -(-len(task.queries) // TILE_ROWS)
+    setup, tiles = training.setup, _tiles(training, task)
     every = max(1, tiles // count)
     first = (tiles - 1) % every
     begin = time.perf_counter()

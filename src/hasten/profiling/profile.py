@@ -24,7 +24,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_data
 from hasten.errors import UsageError
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.query_tiles import make_tiles
+from hasten.evaluation.query_tiles import TileShape, make_tiles
 from hasten.initial_weights import apply_initial_weights, initial_checkpoint
 from hasten.models.interface import Model
 from hasten.models.supports import Supports
@@ -168,7 +168,8 @@ def _evaluate(
     """The times of an evaluation; None without a validation part."""
     if not len(task.queries):
         return None
-    tiles = len(make_tiles(task.queries.lengths)[processes.rank :: processes.world])
+    rows = TileShape.of(processes.device, len(task.queries), task.item_count).rows
+    tiles = len(make_tiles(task.queries.lengths, rows)[processes.rank :: processes.world])
 
     def seconds(limit: int) -> float:
         """Of an evaluation that ends after this number of tiles."""

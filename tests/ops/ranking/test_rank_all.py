@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking import column_blocks as blocks_module
+from hasten.ops.ranking.lists import RankingLists
 from hasten.ops.ranking.rank_all import rank_all, rank_among
 from hasten.scoring import Catalogue, FactorScorer
 from tests.ops.reference import rank_all_reference
@@ -70,7 +71,7 @@ def problems(draw: st.DrawFn) -> tuple[Tensor, CSR, CSR | None, int | None]:
 def test_matches_the_definition(problem: tuple[Tensor, CSR, CSR | None, int | None]) -> None:
     scores, targets, excluded, columns = problem
     queries, count = scores.shape
-    found = rank_all(Matrix(scores), queries, count, targets, excluded, columns=columns)
+    found = rank_all(Matrix(scores), count, RankingLists.of(targets, excluded), columns=columns)
     wanted = rank_all_reference(Matrix(scores), queries, count, targets, excluded)
     assert found.masked().higher.tolist() == wanted.higher.tolist()
     assert found.masked().tied.tolist() == wanted.tied.tolist()
@@ -87,9 +88,8 @@ def test_against_dense_numpy_on_tied_scores() -> None:
     hidden = [
         np.unique(rng.integers(0, count, rng.integers(0, 50))).tolist() for _ in range(queries)
     ]
-    found = rank_all(
-        Matrix(torch.from_numpy(scores)), queries, count, csr([[t] for t in target]), csr(hidden)
-    ).masked()
+    lists = RankingLists.of(csr([[t] for t in target]), csr(hidden))
+    found = rank_all(Matrix(torch.from_numpy(scores)), count, lists).masked()
     for row in range(queries):
         keep = np.ones(count, bool)
         keep[hidden[row]] = False
@@ -101,16 +101,16 @@ def test_against_dense_numpy_on_tied_scores() -> None:
 
 def test_a_nan_target_ranks_last_and_a_nan_rival_counts_as_higher() -> None:
     scores = torch.tensor([[torch.nan, 1.0, -torch.inf], [2.0, torch.nan, 1.0]])
-    found = rank_all(Matrix(scores), 2, 3, csr([[0], [0]]))
+    found = rank_all(Matrix(scores), 3, RankingLists.of(csr([[0], [0]])))
     assert found.higher.tolist() == [2, 1]
     assert found.tied.tolist() == [0, 0]
-    diverged = rank_all(Matrix(torch.full((1, 5), torch.nan)), 1, 5, csr([[3]]))
+    diverged = rank_all(Matrix(torch.full((1, 5), torch.nan)), 5, RankingLists.of(csr([[3]])))
     assert (diverged.higher.item(), diverged.tied.item()) == (4, 0)
 
 
 def test_an_excluded_target_is_ranked_but_competes_with_no_other() -> None:
     scores = torch.tensor([[3.0, 2.0, 1.0]])
-    found = rank_all(Matrix(scores), 1, 3, csr([[0, 2]]), csr([[0]])).masked()
+    found = rank_all(Matrix(scores), 3, RankingLists.of(csr([[0, 2]]), csr([[0]]))).masked()
     assert found.higher.tolist() == [0, 1]
 
 
@@ -121,7 +121,7 @@ def test_identical_catalogue_rows_tie_wherever_they_stand(columns: int | None) -
     table = torch.randn(count, 64)
     table[copies] = table[0].clone()
     scorer = FactorScorer(torch.randn(256, 64), Catalogue(Rows(table), torch.zeros(count)))
-    found = rank_all(scorer, 256, count, csr([[2500]] * 256), columns=columns)
+    found = rank_all(scorer, count, RankingLists.of(csr([[2500]] * 256)), columns=columns)
     assert found.tied.tolist() == [len(copies) - 1] * 256
 
 
@@ -130,29 +130,30 @@ def test_scores_are_computed_once_or_twice_where_targets_are(
 ) -> None:
     scores = torch.randn(2, 10)
     once = Matrix(scores)
-    rank_all(once, 2, 10, csr([[9], [8]]))
+    rank_all(once, 10, RankingLists.of(csr([[9], [8]])))
     assert once.asked == [(0, 10)]
     monkeypatch.setattr(blocks_module, "WHOLE", 19)
     monkeypatch.setattr(blocks_module, "COLUMNS", 4)
     blocked = Matrix(scores)
-    rank_all(blocked, 2, 10, csr([[9], [8]]))
+    rank_all(blocked, 10, RankingLists.of(csr([[9], [8]])))
     assert blocked.asked == [(8, 10), (0, 4), (4, 8), (8, 10)]
 
 
 def test_no_targets_give_no_ranks() -> None:
     for columns in (None, 2):
-        found = rank_all(Matrix(torch.randn(3, 5)), 3, 5, csr([[], [], []]), columns=columns)
+        lists = RankingLists.of(csr([[], [], []]))
+        found = rank_all(Matrix(torch.randn(3, 5)), 5, lists, columns=columns)
         assert found.higher.tolist() == found.tied.tolist() == []
 
 
 @pytest.mark.parametrize("columns", [None, 3])
 def test_rank_among_counts_only_the_candidates(columns: int | None) -> None:
     scores = torch.tensor([[5.0, 4.0, 4.0, 9.0, 1.0, torch.nan], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]])
-    candidates = np.array([[1, 0, 2, 2, 4, 5], [5, 0, 1, 2, 3, 4]])
+    candidates = torch.tensor([[1, 0, 2, 2, 4, 5], [5, 0, 1, 2, 3, 4]])
     found = rank_among(Matrix(scores), 6, candidates, columns=columns)
     assert found.higher.tolist() == [2, 0]
     assert found.tied.tolist() == [2, 0]
-    lost = rank_among(Matrix(scores), 6, np.array([[5, 0, 1], [0, 1, 2]]), columns=columns)
+    lost = rank_among(Matrix(scores), 6, torch.tensor([[5, 0, 1], [0, 1, 2]]), columns=columns)
     assert lost.higher.tolist() == [2, 2]
 
 
@@ -191,17 +192,13 @@ def test_scores_of_listed_targets_replace_a_second_product_if_they_are_those_of_
 ) -> None:
     scorer = listing(monkeypatch, 6, 50)
     monkeypatch.setattr(Listing, "off", off)
-    targets, excluded = (
-        csr([[1], [9], [17], [25], [33], [41]]),
-        csr([[1, 3], [], [4], [49], [], []]),
-    )
-    found = rank_all(scorer, 6, 50, targets, excluded)
+    targets = csr([[1], [9], [17], [25], [33], [41]])
+    lists = RankingLists.of(targets, csr([[1, 3], [], [4], [49], [], []]))
+    found = rank_all(scorer, 50, lists)
     blocks = [(start, min(start + 8, 50)) for start in range(0, 50, 8)]
     again = [(0, 8), *blocks[:6], *blocks]  # given up at the first block, then as without lists
     assert asked == ([8, *again] if off else [8, *blocks])
-    plain = rank_all(
-        Matrix(FactorScorer.block(scorer, 0, 50)), 6, 50, targets, excluded, columns=50
-    )
+    plain = rank_all(Matrix(FactorScorer.block(scorer, 0, 50)), 50, lists, columns=50)
     for name, counts in vars(found).items():
         assert torch.equal(counts, vars(plain)[name]), name
     assert found.tied.tolist()[0] == 1
@@ -209,7 +206,7 @@ def test_scores_of_listed_targets_replace_a_second_product_if_they_are_those_of_
 
 def test_candidates_of_a_large_catalogue_are_scored_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = listing(monkeypatch, 4, 50)
-    candidates = np.random.default_rng(0).integers(0, 50, (4, 9))
+    candidates = torch.from_numpy(np.random.default_rng(0).integers(0, 50, (4, 9)))
     candidates[:, 0], candidates[:, 3] = 1, 25  # equal rows
     found = rank_among(scorer, 50, candidates)
     assert asked == []

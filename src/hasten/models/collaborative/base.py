@@ -19,6 +19,7 @@ from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
+from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 #: metrics and split of the published experiments with users and items
@@ -121,6 +122,6 @@ class NodeVectorModel(CollaborativeModel):
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """Inner products of the vectors of users and items."""
         vectors = self._vectors()
-        user = torch.from_numpy(queries.user).to(vectors.device) + self.sizes.items
+        user = to_device(torch.from_numpy(queries.user), vectors.device) + self.sizes.items
         items = FixedTable(vectors[: self.sizes.items])
         return FactorScorer(vectors.index_select(0, user), Catalogue(items))

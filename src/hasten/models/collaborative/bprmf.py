@@ -21,6 +21,7 @@ from hasten.objectives.base import Encoded
 from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, Table
+from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 
@@ -60,5 +61,5 @@ class BPRMF(CollaborativeModel):
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """``u · i`` for all items."""
-        users = self.users.rows(torch.from_numpy(queries.user).to(self.device))
+        users = self.users.rows(to_device(torch.from_numpy(queries.user), self.device))
         return FactorScorer(users, Catalogue(self.items))

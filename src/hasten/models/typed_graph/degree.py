@@ -18,6 +18,7 @@ from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.supports import FITTED
 from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.transfer import to_device
 from hasten.scoring import PairScorer, TripleQueries
 
 
@@ -54,8 +55,8 @@ class Degree(Model):
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         """The degrees of all candidates, and that of the given end."""
-        entity, relation = map(torch.from_numpy, (queries.entity, queries.relation))
-        return PairScorer(self.scores, entity.to(self.device), relation.to(self.device))
+        ids = tuple(map(torch.from_numpy, (queries.entity, queries.relation)))
+        return PairScorer(self.scores, *to_device(ids, self.device))
 
     def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
         """[Q, K] for int64 [Q, K] answers."""

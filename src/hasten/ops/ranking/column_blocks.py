@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import Int64
 from hasten.ops.ranking.scorer import Scorer
 
 #: most scores held in one block: 64 MiB of float32, 65,536 candidates for 256 queries
@@ -53,37 +51,35 @@ class ColumnBlocks:
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Positions (row, item) in a score matrix, sorted by block.
+    """Positions (row, item) in a score matrix, sorted by block; on the device of the scores.
 
-    row, column (within its block), order (index in the caller's list): int64 [n];
-    starts: int64 [blocks + 1], the first position of each block.
+    row, column (within its block): int64 [n]; order: int64 [n] the index in the caller's list, None
+    for one block; starts: [blocks + 1], the first position of each block.
     """
 
-    row: Int64
-    column: Int64
-    order: Int64
-    starts: Int64
+    row: Tensor
+    column: Tensor
+    order: Tensor | None
+    starts: list[int]
     blocks: ColumnBlocks
 
     @classmethod
-    def build(cls, row: Int64, item: Int64, blocks: ColumnBlocks) -> Positions:
+    def build(cls, row: Tensor, item: Tensor, blocks: ColumnBlocks) -> Positions:
+        """With several blocks the host waits for the device once, for ``starts``."""
         if len(blocks) == 1:
-            order = np.arange(len(item), dtype=np.int64)
-            return cls(row, item, order, np.array([0, len(item)], np.int64), blocks)
+            return cls(row, item, None, [0, len(item)], blocks)
         block = item // blocks.columns
-        order = np.argsort(block, kind="stable")
-        starts = np.searchsorted(block[order], np.arange(len(blocks) + 1))
-        column = item - block * blocks.columns
-        return cls(row[order], column[order], order, starts, blocks)
-
-    def per_row(self, rows: int) -> Int64:
-        """The number of positions in each row [rows]."""
-        return np.bincount(self.row, minlength=rows)
+        order = torch.argsort(block, stable=True)
+        numbers = torch.arange(len(blocks) + 1, device=block.device)
+        starts = torch.searchsorted(block[order], numbers).tolist()
+        return cls(row[order], (item - block * blocks.columns)[order], order, starts, blocks)
 
     def fill(self, scores: Tensor, number: int, value: float) -> None:
         """Overwrite the scores of one block at the positions."""
-        if self.starts[number + 1] > self.starts[number]:
-            scores.view(-1).index_fill_(0, self._flat(scores, number), value)
+        part = slice(self.starts[number], self.starts[number + 1])
+        if part.stop > part.start:
+            flat = self.row[part] * scores.shape[1] + self.column[part]
+            scores.view(-1).index_fill_(0, flat, value)
 
     def scores(self, scorer: Scorer, whole: Tensor | None) -> Tensor:
         """[n] the scores at the positions, in the caller's order; only their blocks are computed.
@@ -92,29 +88,38 @@ class Positions:
         """
         if whole is not None:
             return self.take(whole, 0)
-        numbers = np.flatnonzero(np.diff(self.starts)).tolist() or [0]
         return self.in_order(
-            [self.take(self.blocks.scores(scorer, number), number) for number in numbers]
+            [
+                self.take(self.blocks.scores(scorer, number), number)
+                for number in self.numbers or [0]
+            ]
         )
+
+    @property
+    def numbers(self) -> list[int]:
+        """The blocks that hold a position."""
+        return [n for n in range(len(self.blocks)) if self.starts[n + 1] > self.starts[n]]
 
     def take(self, scores: Tensor, number: int) -> Tensor:
         """The scores at the positions of one block, in the order of the blocks."""
-        return scores.view(-1)[self._flat(scores, number)]
-
-    def are(self, values: Tensor, scores: Tensor, number: int) -> bool:
-        """Whether the scores at the positions of one block are these values [n] of all of them."""
         part = slice(self.starts[number], self.starts[number + 1])
-        order = torch.from_numpy(self.order[part]).to(values.device)
-        return torch.equal(values[order], self.take(scores, number))
+        return scores[self.row[part], self.column[part]]
+
+    def same(self, values: Tensor, scores: Tensor, number: int) -> Tensor:
+        """Whether the scores at the positions of one block are these values [n] of all of them.
+
+        NaN is not the same.
+        """
+        part = slice(self.starts[number], self.starts[number + 1])
+        expected = values[part if self.order is None else self.order[part]]
+        return (expected == self.take(scores, number)).all()
 
     def in_order(self, found: Sequence[Tensor]) -> Tensor:
         """[n] what ``take`` found in all blocks, in the caller's order."""
+        if self.order is None:
+            (values,) = found
+            return values
         values = torch.cat(list(found))
         result = torch.empty_like(values)
-        result[torch.from_numpy(self.order).to(values.device)] = values
+        result[self.order] = values
         return result
-
-    def _flat(self, scores: Tensor, number: int) -> Tensor:
-        part = slice(self.starts[number], self.starts[number + 1])
-        flat = self.row[part] * scores.shape[1] + self.column[part]
-        return torch.from_numpy(flat).to(scores.device)

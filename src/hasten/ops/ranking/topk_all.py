@@ -17,7 +17,9 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking.column_blocks import ColumnBlocks, Positions
+from hasten.ops.ranking.lists import ListedIds
 from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.transfer import to_device
 
 #: columns of a block if not all fit; wider than in ranking, as each is selected from and merged
 _COLUMNS = 8192
@@ -46,9 +48,7 @@ def topk_all(
     assert count < _LOWER
     assert excluded is None or len(excluded) == queries
     blocks = ColumnBlocks.choose(queries, count, columns, _COLUMNS)
-    hidden = None
-    if excluded is not None:
-        hidden = Positions.build(excluded.rows, excluded.items, blocks)
+    hidden: Positions | None = None
     listed = None if allowed is None else np.unique(allowed)
     best: Tensor | None = None
     for number, (start, stop) in enumerate(blocks):
@@ -58,7 +58,10 @@ def topk_all(
             if not len(part):
                 continue
         scores = blocks.scores(scorer, number)
-        if hidden is not None:
+        if excluded is not None:
+            if hidden is None:
+                lists = to_device(ListedIds.of(excluded), scores.device)
+                hidden = Positions.build(lists.rows, lists.items, blocks)
             hidden.fill(scores, number, -torch.inf)
         if part is None:
             ids = torch.arange(start, stop, device=scores.device)
