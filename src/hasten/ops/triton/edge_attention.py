@@ -36,41 +36,11 @@ import triton.language as tl
 from torch import Tensor
 
 from hasten.ops.edge_segments import EdgeSegments
+from hasten.ops.triton.edge_rows import load_edges, load_heads, load_rows, store_row
 
 #: numbers in a tile of edges, two of which a program holds in registers: 16 of each thread
 _TILE = 2048
 _WARPS = 4
-
-
-@triton.jit
-def _rows(
-    source, rows, used, head_stride, row_stride,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, ALL: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """[rows, ALL, WIDE] in float32: the heads of rows, padded with zeros."""
-    head, column = tl.arange(0, ALL)[None, :, None], tl.arange(0, WIDE)[None, None, :]
-    place = rows.to(tl.int64)[:, None, None] * row_stride + head.to(tl.int64) * head_stride + column
-    mask = used[:, None, None] & (head < HEADS) & (column < SIZE)
-    return tl.load(source + place, mask=mask, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _store(
-    target, values, row, used, head_stride, row_stride,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, ALL: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """Write values [ALL, WIDE] to a row, if it is used."""
-    head, column = tl.arange(0, ALL)[:, None], tl.arange(0, WIDE)[None, :]
-    place = row.to(tl.int64) * row_stride + head.to(tl.int64) * head_stride + column
-    tl.store(target + place, values, mask=used & (head < HEADS) & (column < SIZE))
-
-
-@triton.jit
-def _of_heads(source, rows, used, HEADS: tl.constexpr, ALL: tl.constexpr, other):
-    """[rows, ALL] of a tensor [N, HEADS]."""
-    head = tl.arange(0, ALL)[None, :]
-    place = rows.to(tl.int64)[:, None] * HEADS + head
-    return tl.load(source + place, mask=used[:, None] & (head < HEADS), other=other)
 
 
 @triton.jit
@@ -87,17 +57,6 @@ def _own(offsets, part_row, part_first, parts, longest):
     first = tl.load(part_first + program, mask=is_part, other=first)
     last = tl.where(is_part | is_all, tl.minimum(first + longest, last), first)
     return row, first, last, is_part, is_all
-
-
-@triton.jit
-def _edges(edge, ends, keep, start, last, BLOCK: tl.constexpr):
-    """The rows at the other end of some edges, and which are used."""
-    e = start + tl.arange(0, BLOCK)
-    used = e < last
-    there = tl.load(ends + e, mask=used, other=0)
-    if keep is not None:
-        used = used & tl.load(keep + tl.load(edge + e, mask=used, other=0), mask=used, other=False)
-    return there, used
 
 
 @triton.jit
@@ -129,23 +88,23 @@ def _forward(
     """slots_stride: from a head to the next in mapped, the keys and then the values of slots."""
     row, first, last, is_part, is_all = _own(offsets, part_row, part_first, parts, longest)
     one = row + tl.arange(0, 1)
-    asked = _rows(query, one, one >= 0, SIZE, query_stride, HEADS, SIZE, ALL, WIDE)
+    asked = load_rows(query, one, one >= 0, SIZE, query_stride, HEADS, SIZE, ALL, WIDE)
     largest = tl.full([ALL], -float("inf"), dtype=tl.float32)
     total = tl.zeros([ALL], dtype=tl.float32)
     attended = tl.zeros([ALL, WIDE], dtype=tl.float32)
     for start in range(first, last, BLOCK):
-        slot, used = _edges(edge, ends, keep, start, last, BLOCK)
-        keys = _rows(mapped, slot, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+        slot, used = load_edges(edge, ends, keep, start, last, BLOCK)
+        keys = load_rows(mapped, slot, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
         scores = tl.where(used[:, None], tl.sum(keys * asked, 2), -float("inf"))
         beside = mapped + tl.full([], HEADS, tl.int64) * slots_stride
-        values = _rows(beside, slot, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+        values = load_rows(beside, slot, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
         largest, total, attended = _add(scores, values, largest, total, attended)
     average, log_sum = _finish(largest, total, attended)
     head = tl.arange(0, ALL)
     part = tl.program_id(0)
-    _store(out, average, row, is_all, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+    store_row(out, average, row, is_all, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
     tl.store(lse + row * HEADS + head, log_sum, mask=is_all & (head < HEADS))
-    _store(sums, average, part, is_part, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+    store_row(sums, average, part, is_part, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
     tl.store(part_lse + part * HEADS + head, log_sum, mask=is_part & (head < HEADS))
 
 
@@ -166,28 +125,28 @@ def _backward(
     here = one >= 0
     beside = mapped + tl.full([], HEADS, tl.int64) * slots_stride
     if OF_SLOT:
-        keys = _rows(mapped, one, here, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
-        values = _rows(beside, one, here, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+        keys = load_rows(mapped, one, here, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+        values = load_rows(beside, one, here, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
     else:
-        asked = _rows(query, one, here, SIZE, query_stride, HEADS, SIZE, ALL, WIDE)
-        upper = _rows(grad, one, here, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
-        average = _rows(out, one, here, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
-        log_sum = _of_heads(lse, one, here, HEADS, ALL, 0.0)
+        asked = load_rows(query, one, here, SIZE, query_stride, HEADS, SIZE, ALL, WIDE)
+        upper = load_rows(grad, one, here, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+        average = load_rows(out, one, here, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+        log_sum = load_heads(lse, one, here, HEADS, ALL, 0.0)
         share = tl.sum(upper * average, 2)
         head = tl.arange(0, ALL)[None, :]
         tl.store(inner + one[:, None] * HEADS + head, share, mask=head < HEADS)
     total = tl.zeros([ALL, WIDE], dtype=tl.float32)
     of_values = tl.zeros([ALL, WIDE], dtype=tl.float32)
     for start in range(first, last, BLOCK):
-        there, used = _edges(edge, ends, keep, start, last, BLOCK)
+        there, used = load_edges(edge, ends, keep, start, last, BLOCK)
         if OF_SLOT:
-            asked = _rows(query, there, used, SIZE, query_stride, HEADS, SIZE, ALL, WIDE)
-            upper = _rows(grad, there, used, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
-            log_sum = _of_heads(lse, there, used, HEADS, ALL, 0.0)
-            share = _of_heads(inner, there, used, HEADS, ALL, 0.0)
+            asked = load_rows(query, there, used, SIZE, query_stride, HEADS, SIZE, ALL, WIDE)
+            upper = load_rows(grad, there, used, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+            log_sum = load_heads(lse, there, used, HEADS, ALL, 0.0)
+            share = load_heads(inner, there, used, HEADS, ALL, 0.0)
         else:
-            keys = _rows(mapped, there, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
-            values = _rows(beside, there, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+            keys = load_rows(mapped, there, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+            values = load_rows(beside, there, used, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
         scores = tl.sum(asked * keys, 2) - log_sum
         weights = tl.exp(tl.where(used[:, None], scores, -float("inf")))
         slope = (weights * (tl.sum(upper * values, 2) - share))[:, :, None]
@@ -198,15 +157,17 @@ def _backward(
             total += tl.sum(slope * keys, 0)
     part = tl.program_id(0)
     if OF_SLOT:
-        _store(grads, total, row, is_all, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+        store_row(grads, total, row, is_all, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
         upper_half = grads + tl.full([], HEADS, tl.int64) * slots_stride
-        _store(upper_half, of_values, row, is_all, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
-        _store(sums, total, part, is_part, SIZE, 2 * HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+        store_row(upper_half, of_values, row, is_all, slots_stride, SIZE, HEADS, SIZE, ALL, WIDE)
+        store_row(sums, total, part, is_part, SIZE, 2 * HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
         values_of = sums + HEADS * SIZE
-        _store(values_of, of_values, part, is_part, SIZE, 2 * HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+        store_row(
+            values_of, of_values, part, is_part, SIZE, 2 * HEADS * SIZE, HEADS, SIZE, ALL, WIDE
+        )
     else:
-        _store(grads, total, row, is_all, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
-        _store(sums, total, part, is_part, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+        store_row(grads, total, row, is_all, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+        store_row(sums, total, part, is_part, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
 
 
 @triton.jit
@@ -224,17 +185,17 @@ def _merge(
     for start in range(tl.load(long_parts + number), last, BLOCK):
         part = start + tl.arange(0, BLOCK)
         used = part < last
-        parts = _rows(sums, part, used, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
+        parts = load_rows(sums, part, used, SIZE, HEADS * SIZE, HEADS, SIZE, ALL, WIDE)
         if part_lse is None:
             merged += tl.sum(parts, 0)
         else:
-            scores = _of_heads(part_lse, part, used, HEADS, ALL, -float("inf"))
+            scores = load_heads(part_lse, part, used, HEADS, ALL, -float("inf"))
             largest, total, merged = _add(scores, parts, largest, total, merged)
     if part_lse is not None:
         merged, log_sum = _finish(largest, total, merged)
         head = tl.arange(0, ALL)
         tl.store(lse + row * HEADS + head, log_sum, mask=head < HEADS)
-    _store(out, merged, row, row >= 0, head_stride, row_stride, HEADS, SIZE, ALL, WIDE)
+    store_row(out, merged, row, row >= 0, head_stride, row_stride, HEADS, SIZE, ALL, WIDE)
 
 
 def forward(
