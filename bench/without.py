@@ -57,13 +57,13 @@ def dropout() -> None:
 
 def packing() -> None:
     """Every sequence padded to the longest of its batch."""
-    from hasten.objectives import next_item
+    from hasten.objectives import sequence_batch
     from hasten.ops.buckets import Bucket
 
     def one(lengths: NDArray[np.int64], _slack: int) -> list[Bucket]:
         return [Bucket(0, len(lengths), int(lengths[0]))]
 
-    _replace(next_item, "make_buckets", one)
+    _replace(sequence_batch, "make_buckets", one)
 
 
 def chunked_loss() -> None:

@@ -99,7 +99,7 @@ class FactoredEvents(EventTerms):
         arithmetic: Arithmetic,
         kept: Int64 | None = None,
     ) -> None:
-        phase.known = None  # neither of the two losses has negatives
+        phase.known, phase.negative_count = None, 0  # neither of the two losses has negatives
         super().__init__(phase, kept)
         self.model = model
         self.queries, self.targets, self.tests = tests, targets, len(tests)

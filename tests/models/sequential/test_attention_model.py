@@ -11,7 +11,7 @@ import torch
 from hasten.data.tables import Histories
 from hasten.models.sequential.sasrec import SASRec
 from hasten.models.sequential.tisasrec import TiSASRec
-from hasten.objectives import next_item
+from hasten.objectives import sequence_batch
 from hasten.scoring import RecommenderQueries
 from tests.models.sequential.equations import (
     LENGTH,
@@ -37,7 +37,7 @@ def test_loss_and_gradients_are_those_of_the_equations(
     kind, block, heads, loss, slack, monkeypatch
 ):
     """Whatever the padding within buckets: packed = padded = one at a time."""
-    monkeypatch.setattr(next_item, "SLACK_CPU", slack)
+    monkeypatch.setattr(sequence_batch, "SLACK_CPU", slack)
     histories = random_histories()
     form = {"block": "ligr"} if block == "ligr" else {"norm": block}
     model = build(kind, **form, heads=heads, loss=loss, negatives=3, feedforward=2)
