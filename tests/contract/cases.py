@@ -9,6 +9,11 @@ from typing import Any
 
 import numpy as np
 
+#: relations of a ring of entities: steps along it
+_RING: Mapping[str, tuple[int, ...]] = {
+    "next": (1,), "previous": (-1,), "second": (2,), "opposite": (15,),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ModelCase:
@@ -72,8 +77,7 @@ _TRIPLES = {"model.width": 16, "training.batch_size": 32}
 _CONVE = {**_TRIPLES, "model.width": 36, "model.channels": 8, "model.group": 8}
 _CONVE_PLAIN = {f"model.{name}_dropout": 0.0 for name in ("input", "feature", "hidden")}
 
-#: relations of a ring of entities: steps along it
-_RING = {"next": (1,), "previous": (-1,), "second": (2,), "opposite": (15,)}
+
 #: scores that are the same from both ends can tell each of the two from the other
 _NEAR = {"next": (-1, 1), "beside": (-1, 1)}
 _HGT = {

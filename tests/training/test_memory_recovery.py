@@ -143,7 +143,7 @@ def test_with_dropout_recompute_changes_no_bit_and_a_resumed_run_keeps_the_setti
     with monkeypatch.context() as patch:
         failing(patch, OptimizerStep, "encode", {2, 3})
         train("sasrec-ce", tmp_path / "divided", dropout=True)
-    assert retreats(tmp_path / "divided") == [(1, 1, True, 256), (1, 2, True, 256)]
+    assert retreats(tmp_path / "divided") == [(1, 1, True, 4096), (1, 2, True, 4096)]
     run.resume(tmp_path / "divided", checkpoint="epoch-0001", out=tmp_path / "resumed", quiet=True)
     assert fingerprint(tmp_path / "resumed") == fingerprint(tmp_path / "divided")
     assert load_config(tmp_path / "resumed" / "config.yaml").training.accumulate == 1

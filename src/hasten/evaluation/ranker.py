@@ -29,8 +29,8 @@ class Evaluation:
     """Metrics and how they were measured. ``values`` is empty if the evaluation was stopped.
 
     ranks: for each target, how many candidates score higher and how many tie. diagnostics: of the
-    node embeddings, for models with ``diagnosed_embeddings``. margins: half of the 95 % interval of
-    each metric, if the users are a sample.
+    node embeddings, for models with ``diagnosed_embeddings``. margins: half-width of the 95 %
+    confidence interval of each metric, if only a sample of the users is ranked.
     """
 
     values: dict[str, float]
@@ -42,7 +42,7 @@ class Evaluation:
     margins: dict[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The metrics for a log line, without ``NAME/kept`` and ``NAME/masked``."""
+        """The metrics for a log line, without those of the other treatment of the history."""
         shown = {name: f"{value:.4f}" for name, value in self.values.items() if "/" not in name}
         shown |= {name: f"{shown[name]} ± {self.margins[name]:.4f}" for name in self.margins}
         return "  ".join(f"{name} {value}" for name, value in shown.items())
@@ -80,7 +80,7 @@ def evaluate(
             diagnosed = model.diagnosed_embeddings() if ranks is not None else None
             return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
-    # covers encoding and diagnostics; a tile that fails is repeated by itself in _rank
+    # retries encoding and diagnostics if memory runs out; _rank retries single tiles
     ranks, diagnostics = ranked() if chunks is None else chunks.attempt(ranked, shape.rows)
     if merge is not None:
         ranks = merge(ranks)
@@ -138,7 +138,10 @@ def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dic
 
 
 def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
-    """The metrics of :func:`mean_values` before averaging."""
+    """The metrics of every query; of recommenders as ``NAME/kept`` or ``NAME/masked`` too.
+
+    These rank with the other treatment of the history than the protocol's.
+    """
     found = metric_values(task, ranks, metrics, task.masked)
     if isinstance(task, RankingTask) and task.excluded is not None:
         other = "kept" if task.masked else "masked"
@@ -156,12 +159,12 @@ def metric_values(
     """
     ranks = ranks.masked() if masked else ranks
     higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
-    counts = task.competitors(masked)
+    competitors = task.competitors(masked)
     # targets that count as misses, such as triples with an entity unseen in training
     if task.rank_last is not None and masked:
-        higher = np.where(task.rank_last, counts, higher)
+        higher = np.where(task.rank_last, competitors, higher)
         tied = np.where(task.rank_last, 0, tied)
-    return metrics_per_query(metrics, task.offsets, higher, tied, counts, task.protocol.ties)
+    return metrics_per_query(metrics, task.offsets, higher, tied, competitors, task.protocol.ties)
 
 
 @contextmanager

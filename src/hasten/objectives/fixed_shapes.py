@@ -67,7 +67,7 @@ def with_unused_targets(inputs: NextItemInputs, size: int, base: int) -> NextIte
     return NextItemInputs(
         replace(batch, real=padded(real), unused=unused),
         padded(inputs.targets),
-        None if inputs.users is None else padded(inputs.users),
+        None if inputs.known_rows is None else padded(inputs.known_rows),
         None if inputs.counters is None else padded(inputs.counters),
         inputs.known,
         torch.tensor(signed(base)),

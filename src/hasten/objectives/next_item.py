@@ -52,8 +52,8 @@ class NextItemModel(Protocol):
         ...
 
     @property
-    def loss_of_zeros(self) -> float:
-        """The loss of a target whose state is zeros."""
+    def padding_target_loss(self) -> float:
+        """The loss that each target of the padding adds (:mod:`.fixed_shapes`): its state is 0."""
         ...
 
     def regularizers(self) -> Sequence[Term]:
@@ -68,15 +68,15 @@ class NextItemModel(Protocol):
 class NextItemPhase(ExampleBatches):
     """Next-item prediction for the users with at least two training interactions.
 
-    prepare: changes histories row by row, such as their times. Histories in mapped files stay
-    there: what is made of them is made for the users of each micro-batch.
+    prepare: transforms histories, for instance their times. Histories in memory-mapped files are
+    not loaded: prepare then takes those of the users of each micro-batch.
 
     Raises:
         DataError: there is no such user, or a user has no negative items.
     """
 
     name = "next_item"
-    varying: str | None = "each batch has another number of tokens"
+    varying: str | None = "the number of tokens varies between batches"
     fixed: FixedShapes | None = None
 
     def __init__(
@@ -118,7 +118,7 @@ class NextItemPhase(ExampleBatches):
                 self.known = self.known_items(histories)
 
     def known_items(self, histories: Histories) -> KnownItems:
-        """What the negatives of each row avoid."""
+        """The items of each history, which are not sampled as its negatives."""
         rows = np.repeat(np.arange(len(histories)), histories.lengths)
         return KnownItems.build(rows, histories.items, len(histories), self.items)
 
@@ -142,15 +142,15 @@ class NextItemPhase(ExampleBatches):
         self.micro_batch = wrap(self.micro_batch)  # type: ignore[method-assign]
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
-        made = self.sequences(ids.numpy())
+        inputs = self.sequences(ids.numpy())
         if self.fixed is None or len(ids) != self.fixed.rows:
-            return made
+            return inputs
         base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-        return with_unused_targets(made, self.fixed.capacity(len(made.targets)), base)
+        return with_unused_targets(inputs, self.fixed.capacity(len(inputs.targets)), base)
 
     def fix_shapes(self) -> None:
         if self.histories.mapped and self.negative_count:
-            self.varying = "each batch has another number of known items"
+            self.varying = "the number of known items varies between batches"
             return
         self.fixed = FixedShapes.of(self.target_counts, self.batch_size)
         if self.fixed is not None:
@@ -161,15 +161,17 @@ class NextItemPhase(ExampleBatches):
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         inputs: NextItemInputs = self.on_device(batch, ids)
-        found = self.terms_of(batch, self.micro_batch(batch, inputs))
+        terms = self.terms_of(batch, self.micro_batch(batch, inputs))
         if inputs.count is None or inputs.unused is None:
-            return found
-        loss, surplus = found[0].numerator, inputs.unused * self.model.loss_of_zeros
+            return terms
+        # fixed shapes: subtract the constant loss of the targets of the padding, and divide by the
+        # number of the others, a tensor, so that a CUDA graph can be replayed
+        loss, surplus = terms[0].numerator, inputs.unused * self.model.padding_target_loss
         return [Term("loss", loss - surplus.to(loss.dtype), inputs.count)]
 
-    def terms_of(self, batch: Batch, laid_out: NextItemMicroBatch) -> Sequence[Term]:
+    def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
-        return [Term("loss", self.model.next_item_loss(laid_out), batch.denominators["targets"])]
+        return [Term("loss", self.model.next_item_loss(micro_batch), batch.denominators["targets"])]
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         return self.model.regularizers()
@@ -192,24 +194,24 @@ class NextItemPhase(ExampleBatches):
             histories, rows = self.prepare(histories.take(users)), np.arange(len(users))
         fixed = self.fixed if self.fixed is not None and self.fixed.rows == len(ids) else None
         length = None if fixed is None else fixed.length
-        found, source = sequence_batch(histories, rows, lengths, self.device, skip, length)
+        sequences, source = sequence_batch(histories, rows, lengths, self.device, skip, length)
         targets = torch.from_numpy(histories.items[source + 1])
-        user_S1 = first_S1 = None
+        row_S1 = first_S1 = None
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
-            # distance to the last input; inputs.positions has padding
+            # distance to the last input, without padding, which SequenceBatch.positions includes
             positions = histories.ends[row_of_target] - 1 - skip - source
             # a distinct counter for each (user, position, negative), whatever the batch
             first = (user_of_target * self.max_length + positions) * self.negative_count
-            user_S1, first_S1 = (torch.from_numpy(x)[:, None] for x in (row_of_target, first))
-        return NextItemInputs(found, targets, user_S1, first_S1, known)
+            row_S1, first_S1 = (torch.from_numpy(x)[:, None] for x in (row_of_target, first))
+        return NextItemInputs(sequences, targets, row_S1, first_S1, known)
 
     def micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
         """The micro-batch with these inputs; its negatives are sampled on the device."""
         sampled = None
         if self.negative_count:
-            assert inputs.users is not None
+            assert inputs.known_rows is not None
             assert inputs.counters is not None
             if self.known is not None and self.known.keys.device != self.device:
                 self.known = self.known.to(self.device)
@@ -217,8 +219,8 @@ class NextItemPhase(ExampleBatches):
             assert known is not None
             counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
             base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            drawn = base if inputs.base is None else inputs.base
-            sampled = negatives(known, inputs.users, drawn, counters)
+            negatives_key = base if inputs.base is None else inputs.base
+            sampled = negatives(known, inputs.known_rows, negatives_key, counters)
         return NextItemMicroBatch(
             **vars(inputs.sequences), targets=inputs.targets, negatives=sampled
         )

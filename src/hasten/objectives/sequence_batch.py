@@ -99,15 +99,16 @@ def sequence_batch(
 class NextItemInputs:
     """What a micro-batch has from the host.
 
-    users, counters: int64 [S, 1], user and first counter of each target's negatives; None: without.
-    known: what the negatives avoid, if it is made for each micro-batch: the rows are its users.
+    known_rows, counters: int64 [S, 1], row of the known items and first counter of each target's
+    negatives; None: without negatives. known: the known items, if they are made for each
+    micro-batch.
     Of a batch with :class:`FixedShapes` also scalars of the batch: base: int64, the key of the
     negatives; count, unused: float64, the numbers of its targets and of unused ones.
     """
 
     sequences: SequenceBatch
     targets: Tensor
-    users: Tensor | None
+    known_rows: Tensor | None
     counters: Tensor | None
     known: KnownItems | None = None
     base: Tensor | None = None

@@ -64,10 +64,11 @@ class OptimizerStep:
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
         self.micro_batches = options.accumulate
-        #: whether the last step encoded something for all its micro-batches (Phase.encode), of
-        #: which more do not reduce the memory
+        #: whether Phase.encode computed something that all micro-batches of the last step share:
+        #: more micro-batches do not reduce the memory of that part
         self.shares_encoding = False
-        #: takes the steps instead of :meth:`eager` (:mod:`.capture`)
+        #: if set, called instead of :meth:`eager`: replays the step as a CUDA graph
+        #: (:mod:`.capture`)
         self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
         #: skip a step that runs out of memory, for :mod:`.memory_recovery`, or raise the error
         self.skips_when_out_of_memory = False
@@ -76,7 +77,7 @@ class OptimizerStep:
         #: (index of the batch, reason) of the earliest step skipped here because memory ran out,
         #: until it is repeated; else None
         self.out_of_memory: tuple[int, str] | None = None
-        #: [1] on how many processes memory has run out; None without a process group
+        #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         #: on the device, so that a step need not make them
         self.zero, self.one = torch.zeros((), device=device), torch.ones((), device=device)
@@ -103,8 +104,8 @@ class OptimizerStep:
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.alone:
             return {}
-        # RowAdam updates only the rows of a table that the batch reads: these rows, not the table,
-        # are then among its parameters
+        # with RowAdam these hold the rows that the batch reads in the place of the whole table, so
+        # they can differ from self.parameters
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
@@ -137,9 +138,9 @@ class OptimizerStep:
     def try_accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Run :meth:`accumulate`, and set missing gradients to zero.
 
-        No losses if memory runs out, or ran out in an earlier step that is not yet repeated. With
-        several processes a gradient becomes NaN then: the all-reduce spreads it, so every process
-        skips the step without further communication.
+        Returns {} if memory runs out, or ran out in an earlier step that is not yet repeated. With
+        several processes it then sets one gradient to NaN on purpose: the all-reduce spreads it, so
+        every process skips the step without further communication.
         """
         if self.out_of_memory is None:
             try:
@@ -164,9 +165,10 @@ class OptimizerStep:
         return {}
 
     def forget_skipped(self, steps: int) -> None:
-        """Undo what the last ``steps`` steps, which were skipped for lack of memory, changed.
+        """Undo the side effects of the last ``steps`` steps, which ran out of memory.
 
-        These are the counts of non-finite steps, and the loss scale, which each lowered.
+        With several processes each raised the counts of non-finite steps and lowered the loss
+        scale. With one there are none: :meth:`eager` returned early.
         """
         self.out_of_memory = None
         if not self.alone:
@@ -181,18 +183,19 @@ class OptimizerStep:
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        own = batch.parts(*self.own_parts)
-        inputs = batch.inputs or [None] * (1 + len(own))  # on a CPU they are made where needed
+        micro_batches = batch.parts(*self.own_parts)
+        # first those of encode, then of each micro-batch; on a CPU Phase.on_device makes them
+        inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
-            inputs = to_device(inputs_of(self.phase, batch, own), self.device)
+            inputs = to_device(inputs_of(self.phase, batch, micro_batches), self.device)
         # True until encode() returns: more micro-batches do not help if memory runs out in it
         self.shares_encoding = True
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)
-        for (part, ids), given in zip(own, inputs[1:], strict=True):
+        for (part, ids), micro_inputs in zip(micro_batches, inputs[1:], strict=True):
             self.seed(batch, part)
             with self.precision.autocast():
-                terms = self.phase.terms(leaves, replace(batch, inputs=given), ids)
+                terms = self.phase.terms(leaves, replace(batch, inputs=micro_inputs), ids)
             self.backward(terms, losses)
         # on rank 0 only: gradients are summed over ranks, so these terms would be multiplied
         if self.shard.rank == 0:
@@ -209,15 +212,15 @@ class OptimizerStep:
         return range(first, first + count), self.shard.world_size * count
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
-        """The batch of a step; for other devices than CPUs with its inputs, prepared ahead."""
+        """The batch of a step. On a GPU it comes from the prefetcher, with its inputs."""
         if self.prefetcher is None:
             return self.phase.plan(seed, epoch, index)
         return self.prefetcher.take(Wanted(seed, epoch, index, *self.own_parts))
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """What the phase encodes once per step, and the leaves that accumulate its gradients."""
-        # RowAdam applies the missed updates of the rows that this batch reads and returns these
-        # rows: nothing is encoded then; other optimizers return None
+        # RowAdam first applies the deferred updates of the rows that this batch reads and returns
+        # these rows, which replace Phase.encode; other optimizers return None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             self.phase.start_step()

@@ -203,7 +203,7 @@ class SequentialModel(Model):
         return sampled_loss(states, sampled.view(*ids.shape, -1), self._beta)
 
     @property
-    def loss_of_zeros(self) -> float:
+    def padding_target_loss(self) -> float:
         """The loss of a target whose state is zeros: all its scores are 0."""
         if self.options.loss == "ce":
             return math.log(len(self.items))

@@ -37,12 +37,13 @@ class SASRecOptions(AttentionOptions):
     name: Literal["sasrec"] = "sasrec"
     padding: Literal["masked", "keys"] = Field(
         "masked",
-        description="positions before a short history: not attended to; keys: as code that pads to "
-        "max_length with zeros and does not mask them as keys",
+        description="masked: padding is not attended to; keys: short histories are padded to "
+        "max_length with zero vectors, which take part in the softmax of the attention as in "
+        "implementations without a mask of keys",
     )
 
     @model_validator(mode="after")
-    def _keys_of_zeros(self) -> SASRecOptions:
+    def _check_padding(self) -> SASRecOptions:
         if self.padding == "keys" and self.norm == "pre":
             raise ValueError(
                 "padding=keys needs norm=query or post: with norm=pre, padding is normalized and "

@@ -1,12 +1,12 @@
 """Softmax cross-entropy of targets against items sampled once for the whole batch.
 
-``sum_t [ log(exp(s_t+) + sum_j exp(s_tj + w_j)) - s_t+ ]`` with s = x · e. w_j is the logarithm of
-how often item j was drawn over how often it was to be expected (the logQ correction: Bengio &
-Senécal 2008, equation 12; Yi et al. 2019), so that the sum over j estimates the sum over the whole
-catalog without bias. The target is no sample, so its score has no correction.
+``sum_t [ log(exp(s_t+) + sum_j exp(s_tj + w_j)) - s_t+ ]`` with s = x · e. w_j =
+log(c_j / E[c_j]), where c_j is the number of times that item j was drawn (the logQ correction:
+Bengio & Senécal 2008, equation 12; Yi et al. 2019): the sum over j estimates the sum over the whole
+catalog without bias. The target is not sampled, so its score is not corrected.
 Forward and backward are computed together, a chunk of targets at a time, as in
-:mod:`.catalogue_loss`: memory is one chunk of logits and gradients of the rows that are given.
-Sums and softmax are float32; under bf16 and fp16 the logits and products are in these.
+:mod:`.catalogue_loss`: peak memory is one chunk of logits, and the gradients of x and rows.
+Softmax and sums are in float32; under autocast, matrix products are in bf16 or fp16.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def sampled_softmax(
     masked: Tensor,
     chunk_bytes: int | None = None,
 ) -> Tensor:
-    """The sum over ``x`` [T, D] against rows [R, D]: a scalar.
+    """The sum of the losses of T targets.
 
-    targets: int64 [T] and sampled: int64 [S], rows. log_weights: [S], w above. masked: int64 [M]
+    x: [T, D], the states that predict the targets. rows: [R, D], item embeddings. targets: int64
+    [T] and sampled: int64 [S], indices into rows. log_weights: [S], w above. masked: int64 [M]
     ascending ``t * S + j``, pairs that are left out. chunk_bytes: of the logits held at once (None:
     by device).
     """
@@ -61,7 +62,8 @@ class _SampledSoftmax(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         kind, scale, columns = accumulation_dtype(x), residual_scale(dtype), len(sampled)
-        # fp16 gradients are cast after the backward pass has scaled them
+        # in float32 until backward has multiplied them by the loss scale: cast to fp16 earlier,
+        # small gradients would become zero
         grad_x, grad_rows = (torch.zeros_like(given, dtype=kind) for given in (x, rows))
         loss = torch.zeros((), dtype=kind, device=x.device)
         with torch.autocast(x.device.type, enabled=False):
@@ -69,25 +71,27 @@ class _SampledSoftmax(torch.autograd.Function):
             grad_table = torch.zeros(table.shape, dtype=kind, device=x.device)
             for start in range(0, len(x), size):
                 part = slice(start, start + size)
-                places = targets[part]
-                count = len(places)
-                own = rows.index_select(0, places).to(dtype)
+                indices = targets[part]
+                count = len(indices)
+                target_rows = rows.index_select(0, indices).to(dtype)
                 chunk = x[part].to(dtype)
-                score = (chunk * own).sum(1, dtype=kind)
+                score = (chunk * target_rows).sum(1, dtype=kind)
                 chunk = padded_rows(chunk)
                 logits = (chunk @ table.T)[:count, :columns].to(kind) + log_weights
                 logits.view(-1)[_within(masked, start, count, len(x), columns)] = -torch.inf
                 total = torch.logaddexp(score, torch.logsumexp(logits, 1))
                 loss += (total - score).sum()
-                slope = torch.expm1(score - total)[:, None]
-                residual = logits.sub_(total[:, None]).exp_()
+                grad_score = torch.expm1(score - total)[:, None]
+                grad_logits = logits.sub_(total[:, None]).exp_()
                 if scale != 1:
-                    residual *= scale
-                missing = len(table) - columns, len(chunk) - count
-                low = F.pad(residual.to(dtype), (0, missing[0], 0, missing[1]))
+                    grad_logits *= scale
+                padding = len(table) - columns, len(chunk) - count
+                low = F.pad(grad_logits.to(dtype), (0, padding[0], 0, padding[1]))
                 grad_table += residual_product(low.T, chunk, scale)
-                grad_x[part] = residual_product(low, table, scale)[:count] + slope * own
-                grad_rows.index_add_(0, places, slope * chunk[:count])
+                grad_x[part] = (
+                    residual_product(low, table, scale)[:count] + grad_score * target_rows
+                )
+                grad_rows.index_add_(0, indices, grad_score * chunk[:count])
             grad_rows.index_add_(0, sampled, grad_table[:columns])
         ctx.dtypes = x.dtype, rows.dtype
         ctx.save_for_backward(grad_x, grad_rows)
