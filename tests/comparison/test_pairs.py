@@ -20,7 +20,7 @@ from hasten.comparison.run import compare_finished
 from hasten.comparison.values import unit_values
 from hasten.comparison.verdict import Criteria, Margin, Outcome
 from hasten.errors import RunFolderError, UsageError
-from hasten.evaluation import ranker
+from hasten.evaluation import tile_inputs
 from hasten.evaluation.protocols import ranking_task
 from hasten.loaded_run import load_run
 from hasten.runs.run_folder import RunFolder
@@ -64,7 +64,7 @@ def test_the_values_of_users_are_read_again_from_the_folder(runs, tmp_path, monk
 
 def test_values_are_found_with_less_memory(runs, monkeypatch):
     expected = unit_values(runs / "base-0", "valid", ["ndcg@10"], None)
-    count = failing(monkeypatch, ranker, "rank_all", {1})
+    count = failing(monkeypatch, tile_inputs, "rank_all", {1})
     found = unit_values(runs / "base-0", "valid", ["ndcg@10"], None)
     assert count[0] > 1
     assert found.sums["ndcg@10"] == pytest.approx(expected.sums["ndcg@10"], abs=1e-5)

@@ -20,7 +20,7 @@ from hasten import api, run
 from hasten.config import DistributedOptions
 from hasten.distributed.processes import Processes
 from hasten.errors import HastenError
-from hasten.evaluation import ranker
+from hasten.evaluation import tile_inputs
 from hasten.training import trainer
 from hasten.training.optimizers import row_adam
 from hasten.training.optimizers.adam import PhaseAdam
@@ -57,7 +57,7 @@ SCENARIOS: dict[str, tuple[tuple[int, ...], Any, str, Callable[[int], bool]]] = 
     "backward": ((0,), OptimizerStep, "backward", {4}.__contains__),
     "first step of all": ((0, 1), OptimizerStep, "encode", {1}.__contains__),
     "optimizer": ((1,), PhaseAdam, "step", {1, 4}.__contains__),
-    "evaluation": ((0,), ranker, "rank_all", {1, 2}.__contains__),
+    "evaluation": ((0,), tile_inputs, "rank_all", {1, 2}.__contains__),
     "three times": ((1,), OptimizerStep, "encode", {3, 4, 5}.__contains__),
 }
 #: read every fifth step only, as on devices that the host does not wait for

@@ -27,16 +27,16 @@ def settings(found: dict[str, Any]) -> list[tuple[int, int, bool, int]]:
 @pytest.mark.parametrize(
     ("name", "expected", "done"),
     [
-        ("forward", "plain", [(2, 1, True, 256)]),
-        ("backward", "plain", [(1, 1, True, 256)]),
-        ("first step of all", "plain", [(0, 1, True, 256)]),
+        ("forward", "plain", [(2, 1, True, 4096)]),
+        ("backward", "plain", [(1, 1, True, 4096)]),
+        ("first step of all", "plain", [(0, 1, True, 4096)]),
         ("optimizer", "plain", []),
         ("evaluation", "plain", [(3, 1, False, 64)]),
-        ("three times", "plain", [(2, 1, True, 256), (2, 2, True, 256), (2, 4, True, 256)]),
-        ("late", "late plain", [(1, 1, True, 256), (4, 2, True, 256)]),
-        ("late on both", "late plain", [(2, 1, True, 256)]),
-        ("terms", "terms plain", [(0, 1, True, 256)]),
-        ("rows", "rows plain", [(22, 1, True, 256), (24, 2, True, 256)]),
+        ("three times", "plain", [(2, 1, True, 4096), (2, 2, True, 4096), (2, 4, True, 4096)]),
+        ("late", "late plain", [(1, 1, True, 4096), (4, 2, True, 4096)]),
+        ("late on both", "late plain", [(2, 1, True, 4096)]),
+        ("terms", "terms plain", [(0, 1, True, 4096)]),
+        ("rows", "rows plain", [(22, 1, True, 4096), (24, 2, True, 4096)]),
     ],
 )
 def test_both_processes_go_on_with_the_same_settings(both, name, expected, done):
