@@ -67,8 +67,7 @@ class OptimizerStep:
         #: whether Phase.encode computed something that all micro-batches of the last step share:
         #: more micro-batches do not reduce the memory of that part
         self.shares_encoding = False
-        #: if set, called instead of :meth:`eager`: replays the step as a CUDA graph
-        #: (:mod:`.capture`)
+        #: called instead of :meth:`eager`, if set: replays the step as a CUDA graph
         self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
         #: skip a step that runs out of memory, for :mod:`.memory_recovery`, or raise the error
         self.skips_when_out_of_memory = False
@@ -79,7 +78,6 @@ class OptimizerStep:
         self.out_of_memory: tuple[int, str] | None = None
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
-        #: on the device, so that a step need not make them
         self.zero, self.one = torch.zeros((), device=device), torch.ones((), device=device)
         #: steps in a row whose gradients were not finite, and the number of all such steps: float32
         #: like ``found_inf``, exact below 2^24
@@ -188,7 +186,7 @@ class OptimizerStep:
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(inputs_of(self.phase, batch, micro_batches), self.device)
-        # True until encode() returns: more micro-batches do not help if memory runs out in it
+        # until encode() returns: more micro-batches do not help if memory runs out in it
         self.shares_encoding = True
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)
