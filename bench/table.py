@@ -219,6 +219,17 @@ def replaced(text: str, body: str, begin: str = BEGIN, end: str = END) -> str:
     return f"{head}{begin}\n\n{body}\n\n{end}{tail}"
 
 
+def write_pages(wanted: Mapping[Path, str], root: Path, *, check: bool) -> int:
+    """Write the pages that differ; check: only name them, and return 1 if there are any."""
+    stale = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(root)} is stale: run make docs", file=sys.stderr)
+        else:
+            path.write_text(wanted[path])
+    return 1 if check and stale else 0
+
+
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     results = results_by_name(root / "bench" / "results")
     page = PAGE.format(
@@ -240,14 +251,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
             MEMORY_END,
         ),
     }
-    stale = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
-    if "--check" in arguments:
-        for path in stale:
-            print(f"{path.relative_to(root)} is stale: run make docs", file=sys.stderr)
-        return 1 if stale else 0
-    for path in stale:
-        path.write_text(wanted[path])
-    return 0
+    return write_pages(wanted, root, check="--check" in arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import ROOT
-from bench.table import replaced
+from bench.table import replaced, write_pages
 from experiments.recipes import measured
 from experiments.summary import RESULTS, load_configurations
 from hasten.recipes.load import Recipe, recipes
@@ -147,14 +147,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         readme: replaced(readme.read_text(), headline_table(found, records), BEGIN, END),
         page: PAGE.format(table=table(found, records).replace("](docs/", "](")),
     }
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    if "--check" in arguments:
-        for path in stale:
-            print(f"{path.relative_to(root)} is stale: run make docs", file=sys.stderr)
-        return 1 if stale else 0
-    for path in stale:
-        path.write_text(wanted[path])
-    return 0
+    return write_pages(wanted, root, check="--check" in arguments)
 
 
 if __name__ == "__main__":
