@@ -18,8 +18,9 @@ from hasten.cli.main import main
 from hasten.config_loading.build import load_config
 from hasten.errors import Interrupted, RunFolderError
 from hasten.models.sequential.sasrec import SASRec
+from hasten.run import resume
 from hasten.runs import record as records
-from hasten.runs.manifest import own_hash
+from hasten.runs.manifest import hash_of, own_hash
 from hasten.training.trainer import Trainer
 from tests.contract.cases import graph, sequences
 
@@ -51,7 +52,7 @@ def rewrite_record(run: Path, **changes: object) -> None:
     del record["sha256"]
     for name, value in changes.items():
         section, _, key = name.partition("__")
-        record[section][key] = value
+        (record[section] if key else record)[key or section] = value
     (run / "record.json").write_text(json.dumps({**record, "sha256": own_hash(record)}))
 
 
@@ -223,6 +224,51 @@ def test_an_interrupted_run_is_verified_up_to_its_last_epoch(tmp_path, monkeypat
     found = verify.verify(tmp_path / "run")
     assert found["same"]
     assert (found["epochs"], found["weights"]["best"]) == (1, True)
+
+
+def test_a_run_that_was_extended_is_repeated_in_stages(copied, capsys):
+    """The learning rates of the first epochs are those of the shorter run."""
+    resume(copied, changes={"training.epochs": 5, "training.max_time": 99.0}, quiet=True)
+    assert main(["verify", str(copied)]) == 0
+    said = capsys.readouterr().err
+    assert "resumed      after epoch 3 with training.epochs 5 (before: 3)\n" in said
+    assert "the same: 5 epochs repeated, expected to agree bit by bit" in said
+    found = verify.verify(copied, epochs=2)
+    assert (found["same"], found["expected"], found["resumed"]) == (True, "bits", [])
+
+
+def test_a_change_within_an_epoch_is_named_with_what_can_be_compared(tmp_path, capsys):
+    run = train(
+        tmp_path / "run",
+        training__schedule="linear",
+        checkpoint__every_steps=1,
+        checkpoint__keep=99,
+    ).path
+    middle = {"checkpoint": "epoch-0001-step-000001", "quiet": True}
+    resume(run, changes={"training.epochs": 4}, **middle)
+    found = verify.verify(run)
+    assert found["expected"] == "digits"
+    assert main(["verify", str(run), "--epochs", "1"]) == 0
+    assert "expected to agree bit by bit" in capsys.readouterr().err
+    assert found["resumed"] == [
+        "within epoch 2 with training.epochs 4 (before: 3); the epochs from there on cannot be "
+        "repeated exactly (only those before can: --epochs 1)"
+    ]
+
+
+def test_a_run_resumed_without_a_record_of_its_options_is_repeated_as_before(copied, capsys):
+    resume(copied, changes={"training.epochs": 4}, quiet=True)
+    file = copied / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        line.pop("changed", None)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = json.loads((copied / "record.json").read_text())["files"]
+    rewrite_record(copied, files=files | {"metrics.jsonl": hash_of(file)})
+    assert main(["verify", str(copied)]) == 1
+    said = capsys.readouterr().err
+    assert "resumed      by a version of hasten that did not record changed options" in said
+    assert "not the same: 4 epochs" in said
 
 
 def test_a_run_without_a_complete_epoch_or_a_record_is_refused(tmp_path):

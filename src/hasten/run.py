@@ -30,6 +30,7 @@ from hasten.new_run import new_run
 from hasten.registry import load_model
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import Checkpoint
+from hasten.runs.option_changes import changed_options
 from hasten.runs.resuming import (
     checkpoint_to_resume,
     copy_run,
@@ -258,8 +259,8 @@ def _resume_joined(
         lambda: held.append(RunFolder.open(run, lock=True)), "locking the run folder"
     )
     with held[0] if held else RunFolder(run, None) as folder:
-        config = with_changes(load_config(run / "config.yaml"), changes)
-        resolved = resolve_config(config, processes)
+        saved = load_config(run / "config.yaml")
+        resolved = resolve_config(with_changes(saved, changes), processes)
         config, device = resolved.config, processes.device
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
         processes.run_on_rank0(lambda: refuse_changed_data(folder, dataset))
@@ -273,12 +274,12 @@ def _resume_joined(
         found = shared_checkpoint(processes, choose)
         weights = initial_checkpoint(processes, config) if found is None else None
         apply_initial_weights(model, weights, dataset)
-        processes.run_on_rank0(lambda: folder.write_config(config))
+        changed = processes.run_on_rank0(lambda: changed_options(run, found, saved, config))
         phases = model.phases(without_left_out(dataset, folder.data), config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
             processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until,
-            callbacks,
+            callbacks, changed,
         )  # fmt: skip
         return _run(setup, found, warnings)
 
@@ -288,4 +289,7 @@ def _run(
 ) -> Summary:
     """Train from the checkpoint, or from the beginning, and summarize."""
     with open_run(setup, checkpoint, warnings) as training:
+        if warnings is not None:  # resumed: once metrics.jsonl has what changed
+            write = setup.folder.write_config
+            setup.processes.run_on_rank0(lambda: write(setup.resolved.config))
         return training.summarize(training.trainer.run(setup.until))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from hasten.runs.environment import peak_memory_bytes
 from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 from hasten.runs.record import remove_record, write_record
-from hasten.runs.resuming import all_options, position_of, state_part
+from hasten.runs.resuming import all_options, last_kept_step, state_part
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.summary import Summary
 from hasten.runs.trackers.tracker import Status
@@ -54,8 +54,8 @@ class RunSetup:
     begin: float
     #: end after this epoch, as if ``max_time`` were over
     until: int | None = None
-    #: called after each epoch
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[Callback] = ()  #: called after each epoch
+    changed: Mapping[str, Any] = field(default_factory=dict)  #: options, by resuming
 
 
 @contextmanager
@@ -70,9 +70,7 @@ def open_run(
     # a run that died before its first checkpoint starts again: none of its records are kept
     resume_step = None if warnings is None else -1
     if checkpoint is not None:
-        position = position_of(checkpoint)
-        # records are written at the end of an epoch: within an epoch, none of this step is kept
-        resume_step = position["step"] - (position["step_of_epoch"] > 0)
+        resume_step = last_kept_step(checkpoint)
     first = processes.is_rank0
     with (
         Journal(folder, setup.quiet, resume_step=resume_step, logging=config.logging)
@@ -154,8 +152,9 @@ class TrainingRun:
             self.trainer.recovery.hold(plan["budget_bytes"])
         if checkpoint is not None:
             self.trainer.restore(checkpoint)
-            position = self.trainer.state.position
-            journal.record("event", position.epoch, position.step, {"event": "resume"})
+            at = self.trainer.state.position
+            event = {"event": "resume", "step_of_epoch": at.step_of_epoch, "changed": setup.changed}
+            journal.record("event", at.epoch, at.step, event)
         else:
             names = resolved.config.evaluation.metrics
             tags = [f"{part}/{name}" for part in ("valid", "test") for name in names]

@@ -23,8 +23,9 @@ from hasten.errors import (
 from hasten.run import resume
 from hasten.runs.checkpoint import checkpoint_name
 from hasten.runs.manifest import recorded_hash
+from hasten.runs.option_changes import stages_of
 from hasten.runs.record import WEIGHTS, read_record
-from hasten.runs.run_folder import UPDATE, RunFolder
+from hasten.runs.run_folder import CONFIG, UPDATE, RunFolder
 
 #: significant digits in which losses and metrics must agree where bits may differ
 DIGITS = 2
@@ -44,7 +45,8 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
     None: all. If a file of the run has changed since it ended, nothing is repeated.
 
     Returns ``{"run", "same", "expected": "bits" | "digits", "required_digits", "changed": [text],
-    "epochs", "environment": [{"name", "recorded", "here"}], "losses", "metrics", "weights"}``.
+    "epochs", "resumed": [text], "environment": [{"name", "recorded", "here"}], "losses", "metrics",
+    "weights"}``. resumed: with which other options the run went on.
 
     Raises:
         RunFolderError: there is no record, or no complete epoch to repeat.
@@ -71,24 +73,29 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
         kept = recorded_hash(at, WEIGHTS, verify=True) if at.exists() else None
     except CheckpointError as error:
         return found | {"changed": [str(error)]}
+    plan = stages_of(folder.path, load_config(folder.path / CONFIG), record["effective"], until)
+    record = record | {"effective": plan.stages[-1].effective}
     with tempfile.TemporaryDirectory(prefix="hasten-verify-") as scratch:
         again = Path(scratch) / "run"
-        _prepare(folder, again, record)
+        _prepare(folder, again)
         try:
-            resume(again, quiet=quiet, until=until)
+            for stage in plan.stages:
+                config = _repeatable(stage.config, stage.effective)
+                RunFolder(again, None).write_config(config)
+                resume(again, quiet=quiet, until=stage.until)
         except Interrupted as error:
             raise Interrupted("interrupted: nothing was compared", error.signal_number) from error
-        return found | _compare(folder, record, RunFolder.open(again, lock=False), until, kept)
+        repeated = RunFolder.open(again, lock=False)
+        compared = _compare(folder, record, repeated, until, kept, exact=plan.exact)
+        return found | {"resumed": plan.notes} | compared
 
 
-def _prepare(folder: RunFolder, again: Path, record: Mapping[str, Any]) -> None:
-    """A run folder with the data and the configuration of the run, and no checkpoint."""
+def _prepare(folder: RunFolder, again: Path) -> None:
+    """A folder with the data of the run, to which a configuration makes a run."""
     again.mkdir()
     for name in ("data.json", "environment.json"):
         shutil.copyfile(folder.path / name, again / name)
     (again / "data").symlink_to(folder.data.resolve())
-    config = load_config(folder.path / "config.yaml")
-    RunFolder(again, None).write_config(_repeatable(config, record["effective"]))
 
 
 def _repeatable(config: RunConfig, effective: Mapping[str, Any]) -> RunConfig:
@@ -111,9 +118,19 @@ def _repeatable(config: RunConfig, effective: Mapping[str, Any]) -> RunConfig:
 
 
 def _compare(
-    folder: RunFolder, record: Mapping[str, Any], again: RunFolder, until: int, kept: str | None
+    folder: RunFolder,
+    record: Mapping[str, Any],
+    again: RunFolder,
+    until: int,
+    kept: str | None,
+    *,
+    exact: bool,
 ) -> dict[str, Any]:
-    """kept: the hash of the weights after the last repeated epoch, if there is a checkpoint."""
+    """Compare the run with its repetition.
+
+    kept: the hash of the weights after the last repeated epoch, if there is a checkpoint. exact:
+    whether all options could be repeated.
+    """
     repeated, _ = read_record(again)
     recorded_lines, repeated_lines = _lines(folder.path), _lines(again.path)
     best = record["metrics"]["epoch"]
@@ -133,9 +150,13 @@ def _compare(
     if selected or whole:
         weights["best"] = record["weights"].get("best") == repeated["weights"]["best"]
     environment = list(_differences(record, repeated))
-    exact = not environment and (
-        repeated["effective"]["device"] == "cpu"
-        or record["configuration"]["training.deterministic"]
+    exact = (
+        exact
+        and not environment
+        and (
+            repeated["effective"]["device"] == "cpu"
+            or record["configuration"]["training.deterministic"]
+        )
     )
     compared = {"losses": _agreement(losses), "metrics": _agreement(metrics)}
     if exact:
@@ -221,7 +242,9 @@ def _differences(
                     any(report["in_effect"] for report in _reports(each["effective"]))
                     for each in (record, repeated)
                 )
-            if before != here:
+            # of the beginning of a run that was resumed with others: as here
+            unknown = name in ("device", "threads") and before in ("auto", None)
+            if before != here and not unknown:
                 yield {"name": f"{section}.{name}", "recorded": before, "here": here}
 
 

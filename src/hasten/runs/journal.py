@@ -73,7 +73,7 @@ class Journal:
         kind: Literal["train", "valid", "test", "event", "health"],
         epoch: int,
         step: int,
-        values: Mapping[str, float | str | int],
+        values: Mapping[str, Any],
     ) -> None:
         """Append a line to ``metrics.jsonl`` and the numbers to TensorBoard."""
         assert not set(values) & set(_OWN_KEYS), f"these keys are reserved: {_OWN_KEYS}"
@@ -178,9 +178,7 @@ class RankLog:
             folder.mkdir(parents=True, exist_ok=True)  # another machine without a shared disk
             self._file = open_log(self._path)
 
-    def record(
-        self, kind: str, epoch: int, step: int, values: Mapping[str, float | str | int]
-    ) -> None:
+    def record(self, kind: str, epoch: int, step: int, values: Mapping[str, Any]) -> None:
         """Do nothing: rank 0 records."""
 
     def record_settings(
@@ -237,7 +235,7 @@ def _repair(path: Path, resume_step: int | None) -> int:
     *lines, _torn = content.split(b"\n")
     kept, damaged = [], 0
     for line in lines:
-        record = _record(line)
+        record = line_record(line)
         if record is None:
             damaged += 1
         elif resume_step is None or (record["step"] <= resume_step and record["kind"] != "test"):
@@ -248,8 +246,8 @@ def _repair(path: Path, resume_step: int | None) -> int:
     return damaged
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None if it is damaged."""
+def line_record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line of ``metrics.jsonl``; None if it is damaged."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -153,6 +153,15 @@ def position_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return state_part(checkpoint, "position", "epoch", "step", "step_of_epoch")
 
 
+def last_kept_step(checkpoint: Checkpoint) -> int:
+    """The last step whose records a run keeps that resumes from this checkpoint.
+
+    Records are written at the end of an epoch: within an epoch, none of the last step is kept.
+    """
+    position = position_of(checkpoint)
+    return int(position["step"]) - (int(position["step_of_epoch"]) > 0)
+
+
 def state_part(checkpoint: Checkpoint, name: str, *keys: str) -> dict[str, Any]:
     """A part of a checkpoint's state. Raises CheckpointError if it lacks one of the keys."""
     part = checkpoint.state.get(name)

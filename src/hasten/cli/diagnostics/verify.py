@@ -47,17 +47,18 @@ def _show(found: Mapping[str, Any]) -> None:
     if found["changed"]:
         output.say("not the same: files of the run were changed; nothing was repeated")
         return
+    for text in found["resumed"]:
+        output.say(f"resumed      {text}")
     for each in found["environment"]:
         output.say(f"differs      {each['name']}: {each['recorded']}, here {each['here']}")
     for name in ("losses", "metrics"):
         output.say(f"{name:<12} {_agreement(found[name])}")
     for name, equal in found["weights"].items():
         output.say(f"weights      {name}: {'identical' if equal else 'different'} (SHA-256)")
-    expected = (
-        "bit by bit"
-        if found["expected"] == "bits"
-        else f"in {found['required_digits']} digits (the environment differs)"
-    )
+    expected = "bit by bit"
+    if found["expected"] == "digits":
+        why = "the environment differs" if found["environment"] else "the options changed"
+        expected = f"in {found['required_digits']} digits ({why})"
     verdict = "the same" if found["same"] else "not the same"
     count = "1 epoch" if found["epochs"] == 1 else f"{found['epochs']} epochs"
     output.say(f"{verdict}: {count} repeated, expected to agree {expected}")
