@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import KEEP_PAGES, ROOT, commit, describe_machine, load
-from bench.sources import TRACE, describe_sources, loaded_files
+from bench.sources import TRACE, called_functions, describe_sources
 from bench.statistics import spread
 
 #: blocks that a figure needs: their range is an interval of the median of more than 95 %
@@ -91,8 +91,13 @@ class SideFailedError(RuntimeError):
     """A side's process ended without a report."""
 
 
-def run_side(side: Side, threads: int, keep_pages: bool, timeout: float) -> dict[str, Any]:
-    """One fresh process of a side; returns the report it printed, and the files it loaded."""
+def run_side(
+    side: Side, threads: int, keep_pages: bool, timeout: float, functions: Path | None = None
+) -> dict[str, Any]:
+    """One fresh process of a side; returns the report it printed.
+
+    functions: a folder for the functions that it calls, which takes it longer.
+    """
     program, *arguments = shlex.split(side.command.format(threads=threads))
     if program == "python":
         program = sys.executable
@@ -103,19 +108,18 @@ def run_side(side: Side, threads: int, keep_pages: bool, timeout: float) -> dict
     environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(map(str, paths))}
     environment |= KEEP_PAGES if keep_pages else {"HASTEN_ALLOCATOR": "off"}
     environment |= side.environment
-    with tempfile.TemporaryDirectory() as notes:
-        environment["BENCH_SOURCES"] = notes
-        done = subprocess.run(
-            [program, *arguments],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        sources = loaded_files(Path(notes))
+    if functions is not None:
+        environment["BENCH_FUNCTIONS"] = str(functions)
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise SideFailedError(
@@ -123,7 +127,20 @@ def run_side(side: Side, threads: int, keep_pages: bool, timeout: float) -> dict
             + "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         )
     report: dict[str, Any] = json.loads(lines[-1])
-    return {**report, "sources": sources}
+    return report
+
+
+def sources_of(entry: Entry, timeout: float = 3600) -> dict[str, Any]:
+    """The functions that the timed parts of an entry's sides call, from a run of each side."""
+    called: set[str] = set()
+    for side in entry.sides.values():
+        with tempfile.TemporaryDirectory() as folder:
+            run_side(side.as_run("memory"), 2, False, timeout, Path(folder))
+            found = called_functions(Path(folder))
+        if not found:
+            raise SideFailedError(f"{side.label} called no function of ours while it was timed")
+        called |= found
+    return describe_sources(called)
 
 
 def measure(
@@ -133,6 +150,7 @@ def measure(
     *,
     timeout: float = 3600,
     run: Callable[[Side, int, bool, float], dict[str, Any]] = run_side,
+    sources: Callable[[Entry], dict[str, Any]] = sources_of,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> dict[str, Any]:
     """All runs of an entry and their summary, as it goes into the result file.
@@ -140,8 +158,8 @@ def measure(
     Provisional with fewer than ENOUGH_BLOCKS blocks.
     """
     runs: list[dict[str, Any]] = []
-    sources: set[str] = set()
     started_load = load()
+    code = sources(entry)
     for mode in modes:
         threads, quantity = MODES[mode]
         for block in range(1 if mode == "memory" else blocks):
@@ -149,7 +167,6 @@ def measure(
             for role, side in sides if block % 2 == 0 else reversed(sides):
                 keep = entry.keep_pages and mode != "memory"
                 report = run(side.as_run(mode), threads, keep, timeout)
-                sources.update(report.pop("sources", ()))
                 runs.append({"mode": mode, "block": block, "side": role, "report": report})
                 say(f"{entry.name} {mode} {block + 1} {side.label}: {report[quantity]:.4g}")
     return {
@@ -161,7 +178,7 @@ def measure(
         "machine": describe_machine() | {"load_before": started_load},
         "commit": commit(),
         "provisional": blocks < ENOUGH_BLOCKS,
-        "sources": describe_sources(sources),
+        "sources": code,
         "sides": {
             role: {
                 "label": side.label,

@@ -136,7 +136,7 @@ def with_interval(spread: Mapping[str, Any], scale: float = 1.0) -> str:
 
 def markdown(result: Mapping[str, Any]) -> str:
     """One result for people: figures, settings, machine and the command to repeat it."""
-    machine, sides = result["machine"], result["sides"]
+    machine, sides, code = result["machine"], result["sides"], result["sources"]
     lines = [f"# {result['title']}", ""]
     if result.get("provisional"):
         lines += [f"**Provisional**: fewer than {ENOUGH_BLOCKS} blocks.", ""]
@@ -169,7 +169,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"{machine['system']}, {', '.join(machine['instructions'])}; governor "
         f"{machine['governor'] or 'not readable'}, huge pages {machine['huge_pages']}, "
         f"load before {machine['load_before']}",
-        f"- code: {len(result['sources']['files'])} files, {result['sources']['sha256'][:12]}",
+        f"- code: {sum(map(len, code['functions'].values()))} functions of "
+        f"{len(code['functions'])} files, {code['sha256'][:12]}",
         f"- allocator of all sides in speed runs: {_settings(result['allocator'])}",
         f"- repeat: `{result['repeat']}`",
     ]

@@ -7,7 +7,7 @@ import pytest
 
 from bench import machine, results
 from bench import run as runner
-from bench.harness import Entry, Side, SideFailedError, measure, run_side
+from bench.harness import Entry, Side, SideFailedError, measure, run_side, sources_of
 from bench.machine import KEEP_PAGES, describe_machine
 from bench.results import (
     earlier_results,
@@ -18,7 +18,7 @@ from bench.results import (
     with_interval,
     write_result,
 )
-from bench.sources import describe_sources, is_stale, loaded_files
+from bench.sources import called_functions, describe_sources, is_stale
 from bench.statistics import spread
 from bench.table import (
     BEGIN,
@@ -58,14 +58,23 @@ def fake_run(side, threads, keep_pages, timeout):
         "peak_memory_bytes": times * 100 << 20,
         "versions": {"torch": "0"},
         "coverage": 0.05 if side.label == "slow" else 1.0,
-        "sources": ["bench/report.py", f"bench/{threads}.py"],
     }
+
+
+def fake_sources(entry):
+    return describe_sources(["bench/report.py:print_report"])
+
+
+def quiet(text):
+    """Say nothing."""
 
 
 @pytest.fixture
 def result():
     fake_run.calls = []
-    measured = measure(ENTRY, ("wall", "cpu", "memory"), 7, run=fake_run, say=lambda text: None)
+    measured = measure(
+        ENTRY, ("wall", "cpu", "memory"), 7, run=fake_run, sources=fake_sources, say=quiet
+    )
     return measured | {"repeat": "make bench"}
 
 
@@ -104,18 +113,17 @@ def test_a_result_says_what_was_measured(result):
     assert timed_part(result, "published") == "5 %"
     assert timed_part(result, "hasten") == "100 %"
     assert result["machine"]["cpu"]
-    assert result["sources"]["files"] == ["bench/1.py", "bench/2.py", "bench/report.py"]
-    assert all("sources" not in run["report"] for run in result["runs"])
+    assert result["sources"]["functions"] == {"bench/report.py": ["print_report"]}
     assert result["summary"]["wall"]["ratios"]["plain"]["coverage"] > 0.95
     fake_run.calls = []
-    few = measure(ENTRY, ("wall",), 6, run=fake_run, say=lambda text: None)
+    few = measure(ENTRY, ("wall",), 6, run=fake_run, sources=fake_sources, say=quiet)
     assert few["provisional"] is True
 
 
 def test_few_blocks_are_provisional_whatever_a_result_says(result):
     assert not is_provisional(result)
     fake_run.calls = []
-    few = measure(ENTRY, ("wall", "memory"), 6, run=fake_run, say=lambda text: None)
+    few = measure(ENTRY, ("wall", "memory"), 6, run=fake_run, sources=fake_sources, say=quiet)
     assert is_provisional(few | {"provisional": False})
     assert is_provisional(result | {"provisional": True})
 
@@ -147,7 +155,7 @@ def test_the_newest_result_with_enough_blocks_is_the_row(result, tmp_path):
     write_result(result | {"date": "2003-03-03", **few}, "", tmp_path)
     write_result(result | {"date": "2002-02-02", "name": "other", **few}, "", tmp_path)
     fake_run.calls = []
-    study = measure(STUDY, ("wall",), 7, run=fake_run, say=lambda text: None)
+    study = measure(STUDY, ("wall",), 7, run=fake_run, sources=fake_sources, say=quiet)
     write_result(study | {"date": "2002-02-02", "name": "setting"}, "", tmp_path)
     (tmp_path / "2003-01-01-gpu.json").write_text(json.dumps({"name": "gpu"}))
     found = results_by_name(tmp_path)
@@ -184,27 +192,98 @@ def test_results_of_one_baseline_are_listed_by_themselves(result, tmp_path):
     assert changed.endswith("-old-repeat-2.md) (uncommitted changes) |")
 
 
-def test_code_that_has_changed_since_makes_a_result_stale(tmp_path):
+SOURCE = '''"""About."""
+import math
+import random
+
+ROWS = 4
+PARTS = ROWS * 2
+OTHER = 7
+
+
+class Side:
+    """A side."""
+
+    steps = 3
+
+    def run(self):
+        """Two."""
+        return inner() + PARTS + math.pi
+
+    def not_run(self):
+        return 1
+
+
+def inner():
+    return 1
+
+
+if ROWS:
+
+    def other():
+        return 1
+'''
+
+MEASURED = [
+    "bench/side.py:Side.run",
+    "bench/side.py:inner.<locals>.<lambda>",
+    "bench/side.py:other",
+]
+
+
+def changed(before, after, root):
+    """Whether a result is stale after this change of the code that it measured."""
+    file = root / "bench" / "side.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(SOURCE)
+    result = {"sources": describe_sources([*MEASURED, "bench/side.py:<module>"], root)}
+    assert not is_stale(result, root)
+    assert before in SOURCE
+    file.write_text(SOURCE.replace(before, after, 1))
+    return is_stale(result, root)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("return inner()", "return 2 * inner()"),
+        ("def inner():\n    return 1", "def inner():\n    return 2"),
+        ("    def other():\n        return 1", "    def other():\n        return 2"),
+        ("steps = 3", "steps = 4"),
+        ("PARTS = ROWS * 2", "PARTS = ROWS * 3"),
+        ("ROWS = 4", "ROWS = 5"),
+        ("import math\n", "import cmath as math\n"),
+        ("def inner", "def outer"),
+        ("    def run(self)", "    @staticmethod\n    def run(self)"),
+    ],
+)
+def test_code_that_has_changed_since_makes_a_result_stale(before, after, tmp_path):
+    assert changed(before, after, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("About", "Otherwise"),
+        ('"""Two."""\n', '"""Three."""\n\n'),
+        ("def inner():\n", "def inner():\n    # a comment\n"),
+        ("OTHER = 7", "OTHER = 8"),
+        ("def not_run(self):\n        return 1", "def not_run(self):\n        return 2"),
+        ("import random\n", ""),
+    ],
+)
+def test_code_that_was_not_measured_makes_no_result_stale(before, after, tmp_path):
+    assert not changed(before, after, tmp_path)
+
+
+def test_a_result_without_its_code_is_stale(tmp_path):
     file = tmp_path / "bench" / "side.py"
     file.parent.mkdir()
-    file.write_text('"""About."""\n\n\ndef f():\n    """Two."""\n    return 1\n')
-    result = {"sources": describe_sources(["bench/side.py"], tmp_path)}
-    assert not is_stale(result, tmp_path)
-    file.write_text('"""Otherwise."""\n# a comment\ndef f():\n    """Three."""\n\n    return 1\n')
-    assert not is_stale(result, tmp_path)
-    file.write_text('"""About."""\ndef f():\n    return 2\n')
-    assert is_stale(result, tmp_path)
+    file.write_text(SOURCE)
+    result = {"sources": describe_sources(MEASURED, tmp_path)}
     file.unlink()
     assert is_stale(result, tmp_path)
     assert is_stale({})
-
-
-def test_what_runs_outside_of_the_timed_part_is_not_measured(tmp_path):
-    timed = ["bench/hasten_side.py", "src/hasten/data/tables.py", "src/hasten/training/step.py"]
-    untimed = ["src/hasten/cli/train.py", "src/hasten/data/readers/lines.py"]
-    untimed += ["src/hasten/registry.py", "bench/entries/hgt.py"]
-    (tmp_path / "1.txt").write_text("\n".join([*timed, *untimed, "tests/conftest.py"]) + "\n")
-    assert loaded_files(tmp_path) == timed
 
 
 def test_nothing_is_recorded_on_a_busy_machine_or_from_changed_files(monkeypatch, capsys):
@@ -281,24 +360,55 @@ def test_a_side_runs_in_a_process_of_its_own_with_its_settings(tmp_path, monkeyp
     )
     side = Side("x", f"{sys.executable} {script}", {"EXTRA": "1"})
     report = run_side(side, threads=1, keep_pages=True, timeout=60)
-    assert report.pop("sources") == []
     pad = KEEP_PAGES["MALLOC_TOP_PAD_"]
     assert report == {"MALLOC_TOP_PAD_": pad, "OMP_NUM_THREADS": "1", "EXTRA": "1"}
     assert run_side(side, 2, keep_pages=False, timeout=60)["MALLOC_TOP_PAD_"] is None
 
 
-def test_the_files_that_a_side_and_its_processes_load_are_noted(tmp_path):
+NOTED = """
+import subprocess, sys, threading
+from bench.report import Stopwatch, peak_memory_bytes, print_report
+from bench.sources import describe_sources
+CALL = "from bench.report import Stopwatch; clock = Stopwatch(); "
+CALL += "from bench.statistics import spread; spread([1.0]); clock.seconds()"
+describe_sources([])
+clock = Stopwatch()
+thread = threading.Thread(target=peak_memory_bytes)
+thread.start()
+thread.join()
+subprocess.run([sys.executable, "-c", CALL], check=True)
+clock.seconds()
+counts = dict.fromkeys(["wall", "cpu", "steps", "steps_per_epoch", "examples_per_epoch"], 1)
+print_report(**counts, versions={}, threads=1)
+"""
+
+
+def test_the_functions_that_a_side_calls_while_it_is_timed_are_noted(tmp_path):
     script = tmp_path / "side.py"
-    script.write_text(
-        "import json, subprocess, sys\n"
-        "import bench.report\n"
-        "subprocess.run([sys.executable, '-c', 'import hasten.arrays'], check=True)\n"
-        "print(json.dumps({}))\n"
-    )
-    sources = run_side(Side("x", f"{sys.executable} {script}"), 1, False, 60)["sources"]
-    assert "bench/report.py" in sources
-    assert "src/hasten/arrays.py" in sources
-    assert "bench/trace/sitecustomize.py" not in sources
+    script.write_text(NOTED)
+    side = Side("x", f"{sys.executable} {script}")
+    run_side(side, 1, False, 60, tmp_path)
+    called = called_functions(tmp_path)
+    assert {"bench/report.py:peak_memory_bytes", "bench/statistics.py:spread"} <= called
+    assert not any("describe_sources" in line or "print_report" in line for line in called)
+    assert not any("sitecustomize" in line for line in called)
+    entry = Entry("fake", "Fake", "The same work.", candidate=side)
+    assert sources_of(entry)["functions"]["bench/statistics.py"] == ["spread"]
+
+
+def test_the_functions_of_an_epoch_are_those_of_the_timed_part(tmp_path):
+    command = f"python -m hasten train sasrec --epochs 2 --quiet --json --out {tmp_path / 'run'}"
+    run_side(Side("hasten", command), 1, False, 120, tmp_path)
+    called = called_functions(tmp_path)
+    assert "src/hasten/training/trainer.py:Trainer.train_phase" in called
+    assert not any("src/hasten/cli" in line or "readers" in line for line in called)
+
+
+def test_a_side_that_calls_nothing_of_ours_is_an_error(tmp_path):
+    script = tmp_path / "side.py"
+    script.write_text("print('{}')")
+    with pytest.raises(SideFailedError, match="called no function"):
+        sources_of(Entry("fake", "Fake", "", candidate=Side("x", f"{sys.executable} {script}")))
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit('broken here')", "print('no report')"])
