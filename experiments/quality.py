@@ -77,7 +77,7 @@ def headline_table(found: Sequence[Recipe], records: Records) -> str:
     for recipes_of_pair in of_pair.values():
         named = [r for r in recipes_of_pair if r.key.partition("/")[2] in HEADLINES]
         for recipe in named or recipes_of_pair[:1]:
-            cells = [*_cells(recipe, next(headlines(recipe)), records), _training(recipe)]
+            cells = [*_cells(recipe, next(headlines(recipe, records)), records), _training(recipe)]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -89,7 +89,7 @@ def table(found: Sequence[Recipe], records: Records) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for recipe in found:
-        for metric in headlines(recipe):
+        for metric in headlines(recipe, records):
             cells = [
                 *_cells(recipe, metric, records),
                 f"{len(recipe.seeds)}",
@@ -117,9 +117,15 @@ def _training(recipe: Recipe) -> str:
     return f"{recipe.training_seconds:,} s"
 
 
-def headlines(recipe: Recipe) -> Iterator[str]:
-    """The metric that selected the checkpoint, and the AUROC of held-out links."""
-    yield next(iter(recipe.expected))
+def headlines(recipe: Recipe, records: Records) -> Iterator[str]:
+    """The metric that is shown, and the AUROC of held-out links.
+
+    It is the one that selected the checkpoint, unless the model without options was measured by
+    others only.
+    """
+    found = _without_options(recipe, records)
+    first = next(iter(recipe.expected))
+    yield next((metric for metric in recipe.expected if metric in found), first)
     if "link_auroc" in recipe.expected:
         yield "link_auroc"
 
@@ -128,11 +134,27 @@ def as_it_comes(recipe: Recipe, metric: str, records: Records) -> str:
     """The figure of the model without options, linked to its record, or "not measured"."""
     if all(key.startswith("data.") or key == "evaluation.metrics" for key in recipe.configuration):
         return figure(recipe.expected[metric])
-    name = f"{recipe.model}-{recipe.data}-as-it-comes"
-    found = measured(records.get(name, ()))
-    if len(found.get("seeds", ())) < ENOUGH or metric not in found["expected"]:
+    found = _without_options(recipe, records)
+    if metric not in found:
         return "not measured"
-    return f"[{figure(found['expected'][metric])}](docs/experiments.md#{name})"
+    return f"[{figure(found[metric])}](docs/experiments.md#{_record_without_options(recipe)})"
+
+
+def _record_without_options(recipe: Recipe) -> str:
+    return f"{recipe.model}-{recipe.data}-as-it-comes"
+
+
+def _without_options(recipe: Recipe, records: Records) -> Mapping[str, Sequence[float]]:
+    """The figures of the model without options, with the recipe's treatment of the history."""
+    runs = records.get(_record_without_options(recipe), ())
+    found = measured(runs)
+    if len(found.get("seeds", ())) < ENOUGH:
+        return {}
+    kept = "history kept" in recipe.protocol
+    if kept != ("history kept" in found["protocol"]) and "history" in recipe.protocol:
+        found = measured(runs, "/kept" if kept else "/masked")
+    expected: Mapping[str, Sequence[float]] = found["expected"]
+    return expected
 
 
 def figure(values: Sequence[float]) -> str:

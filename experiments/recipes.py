@@ -20,14 +20,17 @@ from hasten.recipes.load import FOLDER
 Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def measured(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Seeds, test figures, protocol, time and machine of the runs whose test figures are known."""
+def measured(records: Sequence[Mapping[str, Any]], treatment: str = "") -> dict[str, Any]:
+    """Seeds, test figures, protocol, time and machine of the runs whose test figures are known.
+
+    treatment: ``/kept`` or ``/masked`` for the figures with the opposite treatment of the history.
+    """
     seen = [{**r, **r.get("opened", {})} for r in records if "test" in r or "opened" in r]
     if not seen:
         return {}
     first = seen[0]
     metrics = first["config"]["evaluation"]["metrics"]
-    figures = {name: [record["test"][name] for record in seen] for name in metrics}
+    figures = {name: [record["test"][name + treatment] for record in seen] for name in metrics}
     if first.get("embeddings"):
         for name in ("auroc", "ap"):
             found = [record["embeddings"]["links"][name] for record in seen]

@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from bench.machine import ROOT
 from experiments.definitions import EXPERIMENTS
 from experiments.experiment import by_recipe, configuration_keys, differing_keys
-from experiments.quality import DATA, as_it_comes, figure
+from experiments.quality import DATA, as_it_comes, figure, headlines
 from experiments.recipes import completed, measured
 from experiments.summary import RESULTS, load_configurations
 from hasten.config_loading.build import build_config
@@ -74,6 +75,20 @@ def test_a_figure_as_it_comes_needs_three_seeds():
     assert as_it_comes(recipe, "ndcg@10", {name: runs[:2]}) == "not measured"
     linked = f"[{figure(recipe.expected['ndcg@10'])}](docs/experiments.md#{name})"
     assert as_it_comes(recipe, "ndcg@10", {name: runs}) == linked
+
+
+def test_a_figure_as_it_comes_has_the_treatment_of_the_recipe_and_a_shared_metric():
+    records = load_configurations(RESULTS)
+    name, recipe = "bprmf-ml-100k-facts-as-it-comes", find_recipe("bprmf", "ml-100k-facts/best")
+    assert next(iter(recipe.expected)) == "ndcg@20"
+    assert list(headlines(recipe, records)) == ["recall@20"]
+    assert list(headlines(recipe, {})) == ["ndcg@20"]
+    masked = measured(records[name])["expected"]["recall@20"]
+    assert f"[{figure(masked)}]" in as_it_comes(recipe, "recall@20", records)
+    kept = replace(recipe, protocol=recipe.protocol.replace("history masked", "history kept"))
+    other = measured(records[name], "/kept")["expected"]["recall@20"]
+    assert other != masked
+    assert f"[{figure(other)}]" in as_it_comes(kept, "recall@20", records)
 
 
 def test_measured_figures_replace_what_a_file_says(tmp_path):
