@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -35,6 +37,7 @@ from hasten.data.store import fingerprint, load_stored
 from hasten.data.tables import TEST, VALID, AnyDataset, Dataset, KnowledgeGraph
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import merged_ranks
+from hasten.distributed.row_shard import RowShard
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError, UsageError
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.query_tiles import QueryChunks
@@ -42,6 +45,7 @@ from hasten.evaluation.ranker import Evaluation, evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.ops.random import Stream, key
+from hasten.ops.ranking.candidate_part import CandidatePart
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.run_folder import RunFolder
@@ -181,6 +185,8 @@ def build_model(
     """
     kind = load_model(config.model.name)
     trains_on_cpu = for_training and device.type == "cpu" and Supports.of(kind).gradient_steps
+    if config.training.shard_tables == "always":  # each process then keeps a part of them
+        trains_on_cpu = False
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
     with MemoryLimit(copies=COPIES_WITH_ADAM if trains_on_cpu else 1):
@@ -197,27 +203,35 @@ def evaluate_task(
     processes: Processes,
     stop: Callable[[], bool] | None = None,
     chunks: QueryChunks | None = None,
+    shard: RowShard | None = None,
 ) -> Evaluation:
     """Evaluate the model; each process ranks its share of the queries.
 
     chunks: as in :func:`hasten.evaluation.ranker.evaluate`, the same on all processes afterwards.
+    shard: the candidates that this process holds; it then ranks them for all queries.
     """
-    found = evaluate(
-        model,
-        task,
-        config.evaluation.metrics,
-        device=processes.device,
-        stop=stop,
-        rank=processes.rank,
-        world_size=processes.world,
-        merge=lambda counts: merged_ranks(processes, counts),
-        chunks=chunks,
-    )
+    metrics, merge = config.evaluation.metrics, partial(merged_ranks, processes)
+    if shard is None:
+        share: dict[str, Any] = {"rank": processes.rank, "world_size": processes.world}
+        share |= {"stop": stop, "chunks": chunks}
+    else:
+        share = {"part": CandidatePart(shard.first, shard.stop, partial(_sum, processes))}
+        share["stop"] = None if stop is None else partial(_any, processes, stop)
+    found = evaluate(model, task, metrics, device=processes.device, merge=merge, **share)
     # results of different machines can differ in the last bits: rank 0 decides
     told = processes.gather([found.values, None if chunks is None else chunks.rows])
     if chunks is not None:
         chunks.rows = min(rows for _, rows in told)
     return replace(found, values=told[0][0])
+
+
+def _sum(processes: Processes, values: Tensor) -> Tensor:
+    return processes.sum_(values, "the scores of an evaluation")
+
+
+def _any(processes: Processes, stop: Callable[[], bool]) -> bool:
+    """Whether ``stop`` holds on any process."""
+    return bool(processes.sum_(torch.tensor(float(stop())), "the end of an evaluation") > 0)
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:

@@ -199,6 +199,7 @@ class TrainingRun:
                 setup.processes,
                 lambda: self.signals.received is not None or stop(),
                 chunks,
+                self.trainer.tables.shard,
             )
         )
 
@@ -206,7 +207,9 @@ class TrainingRun:
         """Read the best checkpoint and load its weights into the model."""
         setup, groups = self.setup, {"weights", "phases"}
         best = shared_checkpoint(
-            setup.processes, lambda: read_checkpoint(setup.folder.best, groups=groups)
+            setup.processes,
+            lambda: read_checkpoint(setup.folder.best, groups=groups),
+            self.trainer.tables.tensors,
         )
         assert best is not None
         load_weights(setup.model, best)

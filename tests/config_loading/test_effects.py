@@ -38,6 +38,7 @@ from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
+from hasten.training.shard_tables import shard_tables
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES
 
@@ -78,6 +79,15 @@ def steps_of(config: Any) -> tuple[Any, list[Any], Schedule]:
 
 
 # What can be observed of a configuration.
+
+
+def sharding(config: Any) -> Any:
+    """The tables that two processes would share, or why they cannot."""
+    two = SimpleNamespace(world=2, rank=0, local_world=2, device=CPU)
+    try:
+        return shard_tables(*built(config), config.training, two).names
+    except ConfigurationError as error:
+        return str(error)
 
 
 def weights(config: Any) -> Any:
@@ -319,6 +329,7 @@ EFFECTS: dict[str, Entry] = {
     "training.cleanup_every": (1, {}, "loop"),
     "training.compile": ("default", {}, compiled_functions),
     "training.capture": ("never", {}, why_not_captured),
+    "training.shard_tables": ("always", {}, sharding),
     "training.patience": ("1 evaluations", NO_GAIN, "loop"),
     "training.max_time": (1e-9, {}, "loop"),
     "training.deterministic": (True, {}, determinism),
@@ -361,28 +372,31 @@ OF_STEPS = {
     if key.startswith(("training.", "checkpoint.")) and key != "training.deterministic"
 } | {"evaluation.every", "init_from"}
 NOT_RECOMPUTED, NOT_COMPILED = {"training.recompute"}, {"training.compile"}
+NOT_SHARDED = {"training.shard_tables"}
 
 #: model -> the options that are refused for it, whatever the others are
 REFUSED: dict[str, set[str]] = {
     "sasrec": set(),
     "tisasrec": set(),
-    "kgat": NOT_COMPILED,
+    "kgat": NOT_COMPILED | NOT_SHARDED,
     "bprmf": NOT_RECOMPUTED
+    | NOT_SHARDED
     | NOT_COMPILED
     | {"training.precision", "training.emulate_fp16", "training.matmul"},
-    "lightgcn": NOT_RECOMPUTED | NOT_COMPILED,
-    "mmgcn": set(),
-    "dragon": NOT_COMPILED,
-    "bm3": NOT_RECOMPUTED | NOT_COMPILED,
-    "freedom": NOT_RECOMPUTED | NOT_COMPILED,
+    "lightgcn": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,
+    "mmgcn": NOT_SHARDED,
+    "dragon": NOT_COMPILED | NOT_SHARDED,
+    "bm3": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,
+    "freedom": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,
     "conve": set(),
     "distmult": NOT_RECOMPUTED,
     "complex": NOT_RECOMPUTED,
-    "tucker": NOT_RECOMPUTED | NOT_COMPILED,
+    "tucker": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,
     "rotate": NOT_RECOMPUTED
+    | NOT_SHARDED
     | NOT_COMPILED
     | {"training.precision", "training.emulate_fp16", "training.matmul"},
-    "hgt": NOT_COMPILED,
+    "hgt": NOT_COMPILED | NOT_SHARDED,
     "degree": OF_STEPS,
     "pop": OF_STEPS,
     "ease": OF_STEPS,

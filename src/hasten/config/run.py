@@ -114,6 +114,11 @@ class TrainingOptions(Section):
         description="CUDA graphs of whole training steps; auto: on CUDA, where steps are alike and "
         "graphs are measured to be faster",
     )
+    shard_tables: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="divide the rows of embedding tables over the processes; auto: on CPUs, with "
+        "sampled negatives, if whole tables would take half of the memory",
+    )
     patience: Annotated[Patience | None, BeforeValidator(_patience)] = Field(
         None, description='early stopping: "5 evaluations" or "20 epochs" without improvement'
     )

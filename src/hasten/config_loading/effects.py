@@ -75,6 +75,8 @@ def _unsupported(key: str, model: type[Model]) -> str | None:
         return f"{model.name} has no matrix products that a lower precision would speed up"
     if key == "training.compile" and not supports.compile:
         return f"{model.name} has nothing to compile"
+    if key == "training.shard_tables" and not supports.shard_tables:
+        return f"{model.name} cannot train on tables that are sharded over processes"
     return _of_other_task(key, model)
 
 

@@ -136,10 +136,10 @@ class Processes:
             self.raise_if_lost()
         return tensor
 
-    def broadcast_(self, tensor: Tensor, what: str) -> Tensor:
-        """Replace a tensor by that of rank 0."""
+    def broadcast_(self, tensor: Tensor, what: str, source: int = 0) -> Tensor:
+        """Replace a tensor by that of rank ``source``."""
         if self.joined:
-            self._run(what, lambda: dist.broadcast(tensor, 0, async_op=True), tensor)
+            self._run(what, lambda: dist.broadcast(tensor, source, async_op=True), tensor)
         return tensor
 
     def gather(self, value: Any, what: str = "an all-gather") -> list[Any]:

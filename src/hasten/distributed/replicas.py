@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hasten.data.store import fingerprint
 from hasten.distributed.processes import Processes
+from hasten.distributed.row_shard import RowShard
 from hasten.errors import DataError, ProcessesError
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.checkpoint import Checkpoint
@@ -47,14 +48,17 @@ def require_same_weights(processes: Processes, model: nn.Module, when: str) -> N
     _compare(processes, [digest.hexdigest()], ["the weights"], when)
 
 
-def require_same_checksums(processes: Processes, model: nn.Module, when: str) -> None:
+def require_same_checksums(
+    processes: Processes, model: nn.Module, when: str, sharded: Collection[str] = ()
+) -> None:
     """Compare a checksum of every weight and buffer over the processes; cheaper than a hash.
 
-    Raises ProcessesError that names the first tensor that differs.
+    sharded: names of those of which each process holds other rows. Raises ProcessesError that names
+    the first tensor that differs.
     """
     if processes.world == 1:
         return
-    tensors = model.state_dict()
+    tensors = {name: t for name, t in model.state_dict().items() if name not in sharded}
     sums = [
         t.detach().contiguous().view(-1).view(_WHOLE[t.element_size()]).sum(dtype=torch.int64)
         for t in tensors.values()
@@ -76,9 +80,14 @@ def _compare(processes: Processes, own: list[Any], names: list[str], when: str) 
 
 
 def shared_checkpoint(
-    processes: Processes, read: Callable[[], Checkpoint | None]
+    processes: Processes,
+    read: Callable[[], Checkpoint | None],
+    shards: Mapping[tuple[str, str], RowShard] | None = None,
 ) -> Checkpoint | None:
-    """The checkpoint that ``read`` returns on rank 0, on all ranks; only rank 0 needs the files."""
+    """The checkpoint that ``read`` returns on rank 0, on all ranks; only rank 0 needs the files.
+
+    shards: (group, name) -> shard of the tensors of which each process gets its rows only.
+    """
     if processes.world == 1:
         return read()
     kept: list[Checkpoint] = []
@@ -106,6 +115,9 @@ def shared_checkpoint(
     tensors = kept[0].tensors if kept else _empty(told["tensors"])
     for group in told["tensors"]:
         for name in told["tensors"][group]:
+            if shards is not None and (group, name) in shards:
+                tensors[group][name] = shards[group, name].scatter(tensors[group][name])
+                continue
             content = _bytes(tensors[group][name])
             if len(content):
                 processes.broadcast_(content, f"the checkpoint's {name}")

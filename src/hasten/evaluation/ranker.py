@@ -20,6 +20,7 @@ from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.query_tiles import QueryChunks, Tile, TileShape, make_tiles
 from hasten.evaluation.tile_inputs import TileInputs, moved_together
 from hasten.models.interface import Model
+from hasten.ops.ranking.candidate_part import CandidatePart
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.ops.transfer import to_device
 
@@ -59,13 +60,15 @@ def evaluate(
     world_size: int = 1,
     merge: Callable[[RankCounts | None], RankCounts | None] | None = None,
     chunks: QueryChunks | None = None,
+    part: CandidatePart | None = None,
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
     device: the device of the model. stop: called before each tile (a fixed group of queries); True
     stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
     counts 0 for other targets; merge: sums the counts over all processes. chunks: if memory
-    runs out, retries with fewer queries at a time; None: the error is raised.
+    runs out, retries with fewer queries at a time; None: the error is raised. part: the candidates
+    among which this process ranks all targets; None: all.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
@@ -76,7 +79,7 @@ def evaluate(
 
     def ranked() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
         with scoring(model):
-            ranks = _rank(model, task, tiles, shape, device, stop, chunks)
+            ranks = _rank(model, task, tiles, shape, device, stop, chunks, part)
             diagnosed = model.diagnosed_embeddings() if ranks is not None else None
             return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
@@ -104,6 +107,7 @@ def _rank(
     device: torch.device,
     stop: Callable[[], bool] | None,
     chunks: QueryChunks | None,
+    part: CandidatePart | None,
 ) -> RankCounts | None:
     """The counts of S targets; None if stopped."""
     total = len(fields(RankCounts)), len(task.targets.items)
@@ -117,7 +121,7 @@ def _rank(
                 inputs = to_device(TileInputs.of(task, group), device)
             tile = inputs.part(number * shape.rows, (number + 1) * shape.rows)
             if chunks is None:
-                ranks = _rank_rows(model, task, tile, shape)
+                ranks = _rank_rows(model, task, tile, shape, part)
             else:
                 function = partial(_rank_chunks, model, task, tile, shape, chunks)
                 ranks = chunks.attempt(function, shape.rows)
@@ -195,10 +199,16 @@ def _rank_chunks(
     return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
 
 
-def _rank_rows(model: Model, task: AnyTask, queries: TileInputs, shape: TileShape) -> RankCounts:
+def _rank_rows(
+    model: Model,
+    task: AnyTask,
+    queries: TileInputs,
+    shape: TileShape,
+    part: CandidatePart | None = None,
+) -> RankCounts:
     """The counts of the targets of these queries.
 
     With fewer queries than a tile, blocks have proportionally fewer columns too, to save memory.
     """
     columns = max(1, shape.columns * len(queries) // shape.rows)
-    return queries.rank(model.scorer(task.queries.take(queries.rows)), columns)
+    return queries.rank(model.scorer(task.queries.take(queries.rows)), columns, part)

@@ -19,6 +19,7 @@ from hasten.evaluation.candidate_ranges import Ranges, RangeScorer, SubsetScorer
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.query_tiles import Tile
+from hasten.ops.ranking.candidate_part import CandidatePart
 from hasten.ops.ranking.lists import RankingLists
 from hasten.ops.ranking.rank_all import RankCounts, rank_all, rank_among
 from hasten.ops.ranking.scorer import Scorer
@@ -79,15 +80,19 @@ class TileInputs:
             self.others,
         )
 
-    def rank(self, scorer: Scorer, columns: int) -> RankCounts:
-        """The counts of the targets. columns: the width of a block."""
+    def rank(self, scorer: Scorer, columns: int, part: CandidatePart | None = None) -> RankCounts:
+        """The counts of the targets. columns: the width of a block; part: the candidates."""
         if self.candidates is not None:
+            if part is not None:
+                return part.rank_among(scorer, self.candidates)
             return rank_among(scorer, self.items, self.candidates, columns=columns)
         assert self.lists is not None
         if self.ranges is not None:
             scorer = RangeScorer(scorer, self.ranges)
         if self.others is not None:
             scorer = SubsetScorer(scorer, self.others)
+        if part is not None:
+            return part.rank_all(scorer, self.lists, columns=columns)
         return rank_all(scorer, self.items, self.lists, columns=columns)
 
 

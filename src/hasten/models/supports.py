@@ -16,12 +16,15 @@ class Supports:
     recompute: it reads ``training.recompute`` (activation checkpointing).
     precision: ``training.precision`` changes its arithmetic: autocast finds matrix products.
     compile: its phases have a function for ``training.compile``.
+    shard_tables: its tables can be sharded over processes: the score is a product with the rows of
+    the table that its phases update by rows.
     """
 
     gradient_steps: bool = True
     recompute: bool = False
     precision: bool = True
     compile: bool = False
+    shard_tables: bool = False
 
     @classmethod
     def of(cls, model: type[Any]) -> Supports:

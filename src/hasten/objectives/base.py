@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.objectives.permutations import LastValueCache, cached_permutation
+from hasten.ops.sharded_table import Shard
 from hasten.ops.transfer import to_device
 
 
@@ -112,12 +113,20 @@ class TableRows:
     """A table of which a step reads few rows. Only ``encode`` reads it, and returns these rows.
 
     weight: [N, D]. read: the distinct rows (int64 [S], on the host) that a batch reads, over all
-    processes. at_most: about the largest S, or that of a usual step.
+    processes. at_most: about the largest S, or that of a usual step. shard: the rows of the table
+    that ``weight`` holds, if it is sharded over processes. others: further tables of that width,
+    whose rows are numbered after those of ``weight``; then the phase has no other parameters.
     """
 
     weight: nn.Parameter
     read: Callable[[Batch], Tensor]
     at_most: int
+    shard: Shard | None = None
+    others: tuple[nn.Parameter, ...] = ()
+
+    def __len__(self) -> int:
+        """The rows of all tables."""
+        return sum(len(weight) for weight in (self.weight, *self.others))
 
 
 class Phase(ABC):

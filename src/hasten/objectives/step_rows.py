@@ -35,10 +35,16 @@ MANY_ROWS = 100_000
 FEWEST = 4
 
 
-def many_rows(table: Any) -> bool:
-    """Whether these phases may pay for a table: a large one, on a CPU."""
-    large = isinstance(table, EmbeddingTable) and len(table) > MANY_ROWS
-    return large and table.weight.device.type == "cpu"
+def reads_few_rows(read: int, rows: int) -> bool:
+    """Whether steps that read about so many rows should not read all rows of large tables."""
+    return rows > MANY_ROWS and FEWEST * read <= rows
+
+
+def by_rows(table: Any, sharded: bool) -> bool:
+    """Whether to use these phases for a table: a large one, or one that is to be sharded."""
+    if not isinstance(table, EmbeddingTable) or table.weight.device.type != "cpu":
+        return False
+    return sharded or len(table) > MANY_ROWS
 
 
 class StepRows(ExampleBatches):
@@ -48,14 +54,17 @@ class StepRows(ExampleBatches):
     :meth:`read_from` after the phase's own ``__init__``.
     """
 
-    def read_from(self, embeddings: EmbeddingTable, draws: float) -> None:
-        """embeddings: the table. draws: ids that a usual step reads, repeated ones too."""
+    def read_from(self, embeddings: EmbeddingTable, draws: float, sharded: bool) -> None:
+        """embeddings: the table. draws: ids that a usual step reads, repeated ones too.
+
+        sharded: whether the table is to be sharded, however many rows a step reads.
+        """
         self.embeddings = embeddings
         self._micro_batch: LastValueCache[Any] = LastValueCache()
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
         usual = math.ceil(count * -math.expm1(-draws / count))
-        if FEWEST * usual <= count:
+        if sharded or FEWEST * usual <= count:
             self.table = TableRows(embeddings.weight, self.read, usual)
 
     @abstractmethod
@@ -101,11 +110,11 @@ class StepRows(ExampleBatches):
 class StepRowsNextItemPhase(StepRows, NextItemPhase):
     """Next item by binary cross-entropy with sampled negatives (``bce``, ``gbce``)."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, sharded: bool, **named: Any) -> None:
         super().__init__(*arguments, **named)
         assert isinstance(self.model.items, EmbeddingTable)
         targets = self.batch_size * float(self.target_counts.mean())
-        self.read_from(self.model.items, targets * (2 + self.negative_count))
+        self.read_from(self.model.items, targets * (2 + self.negative_count), sharded)
 
     def laid_out(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
         return self.micro_batch(batch, self.sequences(ids.numpy()))
@@ -128,9 +137,10 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
         batch_size: int,
         entities: EmbeddingTable,
         negatives: int,
+        sharded: bool,
     ) -> None:
         super().__init__(model, examples, batch_size)
-        self.read_from(entities, batch_size * (2 + negatives))
+        self.read_from(entities, batch_size * (2 + negatives), sharded)
 
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))

@@ -46,7 +46,7 @@ from hasten.runs.manifest import (
     verify_files,
 )
 from hasten.runs.own_files import EPOCH
-from hasten.runs.tensor_file import TensorFile
+from hasten.runs.tensor_file import ShardedTensor, TensorFile
 
 _READ_ATTEMPTS = 20
 
@@ -73,13 +73,14 @@ def checkpoint_name(epoch: int, step: int) -> str:
 
 def write_checkpoint(
     folder: Path,
-    tensors: Mapping[str, Mapping[str, Tensor]],
+    tensors: Mapping[str, Mapping[str, Tensor | ShardedTensor]],
     state: Mapping[str, Any],
     same_tensors: Path | None = None,
 ) -> None:
     """Write a checkpoint atomically. An existing one of that name stays valid until replaced.
 
-    tensors: group (file stem) -> name -> dense tensor, contiguous or not, on any device.
+    tensors: group (file stem) -> name -> dense tensor, contiguous or not, on any device. If some
+    are sharded, the other processes call :func:`send_rows` with the same.
     state: JSON values. Floats round-trip exactly, including non-finite ones; tuples become lists.
     same_tensors: a checkpoint with equal tensors, whose files are hard-linked where possible.
     Raises CheckpointError, with the required and the free bytes if the disk is full.
@@ -115,6 +116,12 @@ def write_checkpoint(
         if isinstance(error, OSError):
             raise _write_error(folder, needed, error) from error
         raise
+
+
+def send_rows(tensors: Mapping[str, Mapping[str, Tensor | ShardedTensor]]) -> None:
+    """Send this process's rows of sharded tensors to the one that writes the checkpoint."""
+    for named in tensors.values():
+        TensorFile(named).send()
 
 
 def _linked(source: Path | None, path: Path, size: int) -> str | None:

@@ -34,6 +34,7 @@ RESUMABLE = frozenset(
         "training.patience",
         "training.max_time",
         "training.cleanup_every",
+        "training.shard_tables",
         "checkpoint.every",
         "checkpoint.every_steps",
         "checkpoint.every_minutes",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,24 +31,39 @@ _DTYPES = {
 }
 
 
+class ShardedTensor(Protocol):
+    """A tensor of which each process holds some rows."""
+
+    shape: Sequence[int]
+    dtype: torch.dtype
+
+    def pieces(self) -> Iterable[Tensor]:
+        """The rows of all processes, in order; a collective."""
+        ...
+
+
 class TensorFile:
     """Named tensors to be written to one file; ``bytes`` is its size.
+
+    With sharded tensors, one process calls :meth:`write` and the others :meth:`send`, of the same
+    files in the same order.
 
     Tensors are ordered by element size (largest first, so that all are aligned), then by name:
     equal tensors give equal files. Raises TypeError for dtypes and layouts without a safetensors
     equivalent.
     """
 
-    def __init__(self, named: Mapping[str, Tensor]) -> None:
-        order = sorted(named, key=lambda name: (-named[name].element_size(), name))
+    def __init__(self, named: Mapping[str, Tensor | ShardedTensor]) -> None:
+        order = sorted(named, key=lambda name: (-named[name].dtype.itemsize, name))
         self._tensors = [named[name] for name in order]
         header: dict[str, Any] = {}
         end = 0
         for name, tensor in zip(order, self._tensors, strict=True):
             assert name != "__metadata__", "the name __metadata__ is reserved by safetensors"
-            if tensor.dtype not in _DTYPES or tensor.layout != torch.strided:
-                raise TypeError(f"tensor {name!r}: {tensor.dtype} {tensor.layout} cannot be saved")
-            begin, end = end, end + tensor.numel() * tensor.element_size()
+            layout = getattr(tensor, "layout", torch.strided)
+            if tensor.dtype not in _DTYPES or layout != torch.strided:
+                raise TypeError(f"tensor {name!r}: {tensor.dtype} {layout} cannot be saved")
+            begin, end = end, end + math.prod(tensor.shape) * tensor.dtype.itemsize
             header[name] = {
                 "dtype": _DTYPES[tensor.dtype],
                 "shape": list(tensor.shape),
@@ -64,10 +80,18 @@ class TensorFile:
         with path.open("xb") as file:
             file.write(self._header)
             for tensor in self._tensors:
-                flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-                data = flat.numpy().data
-                for start in range(0, len(data), _CHUNK):
-                    chunk = data[start : start + _CHUNK]
-                    file.write(chunk)
-                    digest.update(chunk)
+                for piece in (tensor,) if isinstance(tensor, Tensor) else tensor.pieces():
+                    flat = piece.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+                    data = flat.numpy().data
+                    for start in range(0, len(data), _CHUNK):
+                        chunk = data[start : start + _CHUNK]
+                        file.write(chunk)
+                        digest.update(chunk)
         return digest.hexdigest()
+
+    def send(self) -> None:
+        """Send this process's rows of sharded tensors to the process that writes the file."""
+        for tensor in self._tensors:
+            if not isinstance(tensor, Tensor):
+                for _ in tensor.pieces():
+                    pass

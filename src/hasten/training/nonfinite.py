@@ -31,6 +31,8 @@ class NonFiniteGuard:
     ) -> None:
         self.model, self.steppers, self.limit, self.pins = model, steppers, limit, pins
         self.journal, self.processes = journal, processes
+        #: whether processes hold different weights
+        self.sharded = False
 
     def check(self, stepper: OptimizerStep, batch: Batch, step: int) -> None:
         """Pin a module or lower the precision if need be; NonFiniteError if none is left.
@@ -74,16 +76,19 @@ class NonFiniteGuard:
         A sum needs no memory and is not finite if a weight is not: only then, all are checked.
         """
         named = {name: p.detach() for name, p in self.model.named_parameters() if p.numel()}
-        sums = [p.sum().float() for p in named.values()]
-        if not sums or bool(torch.stack(sums).isfinite().all()):
-            return
-        bad = [name for name, parameter in named.items() if not parameter.isfinite().all()]
+        sums, bad = [p.sum().float() for p in named.values()], []
+        if sums and not bool(torch.stack(sums).isfinite().all()):
+            bad = [name for name, parameter in named.items() if not parameter.isfinite().all()]
+        found = self.processes.gather(bad) if self.sharded else [bad]
+        bad = next((names for names in found if names), [])
         if not bad:
             return
-        count = sum(int((~named[name].isfinite()).sum()) for name in bad)
-        total = sum(parameter.numel() for parameter in named.values())
+        made = "weights"
+        if not self.sharded:
+            count = sum(int((~named[name].isfinite()).sum()) for name in bad)
+            made = f"{count:,} of {sum(p.numel() for p in named.values()):,} weights"
         error = NonFiniteError(
-            f"an update made {count:,} of {total:,} weights infinite or NaN, in "
+            f"an update made {made} infinite or NaN, in "
             f"{', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}; they are not saved. Try a "
             "lower --lr, --clip-norm 1 or --warmup-steps; hasten resume goes on from the last "
             "checkpoint"
@@ -129,7 +134,8 @@ def first_nonfinite_tensor(stepper: OptimizerStep, batch: Batch, model: nn.Modul
         for handle in handles:
             handle.remove()
     found += [f"loss term {n}" for n, v in losses.items() if not math.isfinite(float(v))]
-    trained = zip(stepper.parameters, stepper.optimizer.parameters, strict=True)
+    # tables that the optimizer joined have one gradient, of the first of them
+    trained = zip(stepper.parameters, stepper.optimizer.parameters, strict=False)
     grads = {id(parameter): tensor.grad for parameter, tensor in trained}
     found += [
         f"gradient of {name}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import astuple
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -15,12 +14,12 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import require_same_checksums
 from hasten.evaluation.ranker import Evaluation
 from hasten.objectives.base import Phase
-from hasten.runs.checkpoint import Checkpoint, checkpoint_name, prune_checkpoints, write_checkpoint
+from hasten.runs.checkpoint import Checkpoint, checkpoint_name, prune_checkpoints
 from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
-from hasten.runs.resuming import fixed_options
 from hasten.runs.run_folder import RunFolder
 from hasten.training.capture.step import capture_steps
+from hasten.training.checkpoint_writer import CheckpointWriter
 from hasten.training.compile import CompileReport, compile_phases, compile_step, is_compiling
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
@@ -31,6 +30,7 @@ from hasten.training.mixed_precision.pins import pin_unstable_modules
 from hasten.training.nonfinite import NonFiniteGuard
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
+from hasten.training.shard_tables import shard_tables
 from hasten.training.signals import StopNow, StopSignals
 from hasten.training.state import TrainingState
 from hasten.training.step import DataShard, OptimizerStep
@@ -61,6 +61,7 @@ class Trainer:
         self.folder, self.journal, self.progress = folder, journal, progress
         self.evaluate, self.processes = evaluate, processes
         options, self.device = config.training, processes.device
+        self.tables = shard_tables(model, self.phases, options, processes)
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
         shard = DataShard(processes.rank, processes.world)
         self.steppers = [  # one for each phase
@@ -83,7 +84,10 @@ class Trainer:
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
         limit, pins = options.bad_steps, self.state.pins
         self.guard = NonFiniteGuard(model, self.steppers, limit, journal, processes, pins)
-        self.written: dict[tuple[int, ...], Path] = {}  #: position -> the last checkpoint
+        self.guard.sharded = bool(self.tables)
+        if self.tables:  # a process that runs out of memory would not send its rows to the others
+            self.recovery.disable()
+        self.writer = CheckpointWriter(config, self.state, self.tables, processes)
         self.selected: Evaluation | None = None  #: of the best epoch, if by this process
         #: a model without phases is fitted, not trained: one round of evaluation and saving
         self.epochs = options.epochs if self.phases else 1
@@ -222,7 +226,8 @@ class Trainer:
         """Log the epoch; when due, evaluate, update best and save; True if time ran out."""
         state, position, totals = self.state, self.state.position, self.state.totals
         early_stopping, finished = state.early_stopping, position.epoch + 1
-        require_same_checksums(self.processes, self.model, f"after epoch {finished}")
+        when, sharded = f"after epoch {finished}", self.tables.names
+        require_same_checksums(self.processes, self.model, when, sharded)
         self.save_if_stopped()
         losses = state.mean_losses()
         is_last, is_best = finished >= self.epochs, False
@@ -279,12 +284,7 @@ class Trainer:
         """Write a checkpoint, on rank 0 alone. Raises if a weight is not finite."""
         self.processes.activity = f"saving {folder.name}"
         self.guard.check_weights()
-        if self.processes.is_rank0:
-            state = {**self.state.to_json(), "config": fixed_options(self.config)}
-            position = astuple(self.state.position)
-            same = self.written.get(position)  # nothing was trained since
-            write_checkpoint(folder, self.state.tensors(), state, same)
-            self.written = {position: folder}
+        self.writer.write(folder)
 
     def finish(self) -> None:
         """Write ``final``, and ``best`` if no evaluation chose one."""
@@ -296,5 +296,5 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
-        self.state.load(checkpoint)
+        self.state.load(self.tables.own_rows(checkpoint))
         self.recovery.restore()

@@ -65,7 +65,7 @@ class CollaborativeModel(InnerProductPairs, Model):
         self, parameters: Sequence[nn.Parameter], dataset: Dataset, training: TrainingOptions
     ) -> PairwisePhase:
         """The phase over the training pairs that updates these parameters."""
-        return PairwisePhase(
+        return self.phase_class(training.batch_size)(
             self,
             parameters,
             dataset.histories(TRAIN),
@@ -74,6 +74,10 @@ class CollaborativeModel(InnerProductPairs, Model):
             l2=self.options.l2,
             sampling=self.options.sampling,
         )
+
+    def phase_class(self, batch_size: int) -> type[PairwisePhase]:
+        """The class of the phase."""
+        return PairwisePhase
 
 
 class NodeVectorModel(CollaborativeModel):

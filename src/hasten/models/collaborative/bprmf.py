@@ -18,7 +18,9 @@ from hasten.models.interface import Sizes
 from hasten.models.rows import Rows
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
-from hasten.objectives.pairwise import Pairs, Sampling
+from hasten.objectives.pair_rows import PairRowsPhase
+from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
+from hasten.objectives.step_rows import reads_few_rows
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
@@ -54,7 +56,16 @@ class BPRMF(CollaborativeModel):
     def rows_of(self) -> Mapping[str, Rows]:
         return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}
 
+    def phase_class(self, batch_size: int) -> type[PairwisePhase]:
+        """Large tables on a CPU are trained by the rows that a step reads."""
+        few = reads_few_rows(3 * batch_size, self.sizes.users + self.sizes.items)
+        return PairRowsPhase if few and self.device.type == "cpu" else PairwisePhase
+
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        if encoded:  # the rows of the step, by PairRowsPhase
+            assert pairs.nodes is not None
+            user, positive, negative = encoded[0].index_select(0, pairs.nodes).chunk(3)
+            return user, positive, negative
         items = self.pair_nodes(pairs)[len(pairs.user) :]
         positive, negative = self.items.rows(items).chunk(2)
         return self.users.rows(pairs.user), positive, negative

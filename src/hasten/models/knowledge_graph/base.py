@@ -43,7 +43,7 @@ from hasten.objectives.completion import (
     KvsAllExamples,
     TripleExamples,
 )
-from hasten.objectives.step_rows import StepRowsCompletionPhase, many_rows
+from hasten.objectives.step_rows import StepRowsCompletionPhase, by_rows
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
@@ -146,9 +146,10 @@ class TripleModel(Model):
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = TripleExamples(dataset, sampled)
-            if sampled and isinstance(entities, EmbeddingTable) and many_rows(entities):
-                size = training.batch_size
-                return [StepRowsCompletionPhase(self, examples, size, entities, sampled)]
+            size, sharded = training.batch_size, training.shard_tables == "always"
+            if sampled and isinstance(entities, EmbeddingTable) and by_rows(entities, sharded):
+                phase = StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)
+                return [phase]
         return [CompletionPhase(self, examples, training.batch_size)]
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
@@ -189,7 +190,7 @@ class TripleModel(Model):
 class FactorizedTripleModel(TripleModel):
     """Score ``q(h, r) · e_t + b_t``; supports all losses. A subclass defines q: :meth:`vectors`."""
 
-    supports = Supports(compile=True)
+    supports = Supports(compile=True, shard_tables=True)
     options: FactorizedTripleOptions
 
     def __init__(self, options: FactorizedTripleOptions, sizes: Sizes) -> None:

@@ -61,7 +61,7 @@ class ConvE(FactorizedTripleModel):
     name = "conve"
     summary = "2-D convolutions over knowledge graphs (Dettmers et al. 2018)"
     Options = ConvEOptions
-    supports = Supports(recompute=True, compile=True)
+    supports = Supports(recompute=True, compile=True, shard_tables=True)
     search = {
         "training.lr": Range(5e-4, 1e-2, log=True),
         "training.batch_size": Choice(64, 128, 256, 512),

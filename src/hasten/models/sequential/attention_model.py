@@ -33,7 +33,7 @@ class AttentionModel(SequentialModel):
 
     defaults = {"lr": 2e-3, "schedule": "cosine", "betas": (0.9, 0.98), "clip_norm": 5.0}
     defaults_from_data = (*AVERAGED, "model.max_length", "model.dropout", "model.loss")
-    supports = Supports(recompute=True, compile=True)
+    supports = Supports(recompute=True, compile=True, shard_tables=True)
     search = {
         "training.lr": Range(5e-4, 5e-3, log=True),
         "training.batch_size": Choice(64, 128, 256, 512),

@@ -25,12 +25,13 @@ from hasten.data.tables import TRAIN, Dataset, Histories
 from hasten.models.interface import Model, Sizes
 from hasten.models.rows import Rows
 from hasten.models.sequential.featured_items import FeaturedItems
+from hasten.models.supports import Supports
 from hasten.objectives.base import Phase, Term
 from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
 from hasten.objectives.sampled_softmax import SampledSoftmaxMicroBatch, SampledSoftmaxPhase
 from hasten.objectives.sequence_batch import SequenceBatch, sequence_batch
 from hasten.objectives.shared_negatives import Sampling
-from hasten.objectives.step_rows import StepRowsNextItemPhase, many_rows
+from hasten.objectives.step_rows import StepRowsNextItemPhase, by_rows
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
@@ -107,6 +108,7 @@ class SequentialModel(Model):
     sample = "sequences"
     reads = "sequences"
     scores_new_users = True
+    supports = Supports(shard_tables=True)
     options: SequentialOptions
     items: EmbeddingTable | FeaturedItems
 
@@ -157,9 +159,10 @@ class SequentialModel(Model):
         }
         if options.loss != "sampled-softmax":
             # regularizers read every row of the table
-            by_rows = options.loss != "ce" and many_rows(self.items) and not self.regularizers()
-            kind = StepRowsNextItemPhase if by_rows else NextItemPhase
-            return kind(self, histories, **sizes)
+            sharded = training.shard_tables == "always"
+            if options.loss != "ce" and by_rows(self.items, sharded) and not self.regularizers():
+                return StepRowsNextItemPhase(self, histories, sharded=sharded, **sizes)
+            return NextItemPhase(self, histories, **sizes)
         phase = SampledSoftmaxPhase(
             self, histories, sampling=options.sampling, mask_known=options.mask_known, **sizes
         )

@@ -74,13 +74,13 @@ def rank_all(
     at = Positions.build(lists.targets.rows, lists.targets.items, blocks)
     if len(blocks) == 1:
         whole = blocks.scores(scorer, 0)
-        ranks = _ranks(scorer, blocks, lists, at, at.scores(scorer, whole), whole=whole)
+        ranks = count_ranks(scorer, blocks, lists, at, at.scores(scorer, whole), whole=whole)
     else:
         ranks, tried = None, _listed(scorer, lists.targets, at)
         if tried is not None:
-            ranks = _ranks(scorer, blocks, lists, at, tried, check=True)
+            ranks = count_ranks(scorer, blocks, lists, at, tried, check=True)
         if ranks is None:
-            ranks = _ranks(scorer, blocks, lists, at, at.scores(scorer, None))
+            ranks = count_ranks(scorer, blocks, lists, at, at.scores(scorer, None))
     assert ranks is not None
     return ranks
 
@@ -102,7 +102,7 @@ def _listed(scorer: Scorer, targets: ListedIds, at: Positions) -> Tensor | None:
     return torch.cat(found)
 
 
-def _ranks(
+def count_ranks(
     scorer: Scorer,
     blocks: ColumnBlocks,
     lists: RankingLists,
@@ -111,11 +111,12 @@ def _ranks(
     *,
     whole: Tensor | None = None,
     check: bool = False,
+    inside: Tensor | None = None,
 ) -> RankCounts | None:
     """The counts, given the positions of the targets and their scores [S].
 
     whole: the scores of the only block. check: return None unless the scores in the blocks are
-    ``own`` at the targets.
+    ``own`` at the targets. inside: bool [S], the targets among the candidates; None: all.
     """
     count, device = blocks.count, own.device
     one_each = bool((lists.targets.host.lengths == 1).all())
@@ -136,9 +137,10 @@ def _ranks(
         _count(scores, row, own, at_most, below)
     if same is not None and not same:  # on other devices than CPUs it is read once
         return None
-    number = ~own.isnan()
+    number = ~own.isnan() if inside is None else ~own.isnan() & inside
     at_most -= number.to(torch.int64)  # the target itself, which was counted unless NaN
-    ranks = RankCounts.of(count - 1 - at_most, at_most - below)
+    others = count - (1 if inside is None else inside.to(torch.int64))
+    ranks = RankCounts.of(others - at_most, at_most - below)
     if apart is None or excluded is None or lists.among is None:
         return ranks
     among = lists.among & number
@@ -165,9 +167,14 @@ def rank_among(
         whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
         at = Positions.build(row.reshape(-1), candidates.reshape(-1), blocks)
         scores = at.scores(scorer, whole).view(queries, width)
+    return rank_scores(scores)
+
+
+def rank_scores(scores: Tensor) -> RankCounts:
+    """Rank the first of each query's candidates among its others; scores: [Q, 1 + C]."""
     own, others = scores[:, :1], scores[:, 1:]
     at_most, below = (others <= own).sum(1), (others < own).sum(1)
-    return RankCounts.of((width - 1) - at_most, at_most - below)
+    return RankCounts.of(others.shape[1] - at_most, at_most - below)
 
 
 def _apart(

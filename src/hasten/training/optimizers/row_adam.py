@@ -23,6 +23,11 @@ from hasten.training.optimizers.missed_steps import MissedSteps
 FEWEST = 4
 #: rows updated at a time by a flush
 _ROWS = 1 << 13
+#: the fields of :meth:`RowAdam.tensors` with a row for each of the table
+ROW_FIELDS = (
+    *("exp_avg", "exp_avg_sq"),
+    *(f"{PENDING}{name}" for name in ("weight", "exp_avg", "exp_avg_sq", "after")),
+)
 
 
 class RowAdam(PhaseAdam):
@@ -48,14 +53,15 @@ class RowAdam(PhaseAdam):
 
     @staticmethod
     def suits(table: TableRows, options: TrainingOptions) -> bool:
-        """Whether the result is that of dense Adam and costs less.
+        """Whether the result is that of dense Adam and costs less: on a CPU, few rows a step."""
+        few = FEWEST * min(table.at_most, len(table)) <= len(table)
+        return table.weight.device.type == "cpu" and RowAdam.is_exact(options) and few
 
-        This needs a CPU, few rows a step and no weight decay.
-        """
-        (beta1, beta2), count = options.betas, len(table.weight)
-        same = beta1**2 < 0.98 * beta2 and options.eps > 0 and options.weight_decay == 0
-        few = FEWEST * min(table.at_most, count) <= count
-        return table.weight.device.type == "cpu" and same and few
+    @staticmethod
+    def is_exact(options: TrainingOptions) -> bool:
+        """Whether the result is that of dense Adam: without weight decay, with usual betas."""
+        beta1, beta2 = options.betas
+        return beta1**2 < 0.98 * beta2 and options.eps > 0 and options.weight_decay == 0
 
     @property
     def pending(self) -> bool:

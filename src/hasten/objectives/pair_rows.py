@@ -1,0 +1,60 @@
+"""Pairwise training that reads the rows of a step from large tables of users and items once.
+
+The rows of all users, positives and negatives of the global batch are gathered once. The gradient
+is that of these rows, and :class:`~hasten.training.optimizers.joined_row_adam.JoinedRowAdam`
+updates no others. The result is that of :class:`.PairwisePhase` over whole tables, except for
+rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.arrays import distinct
+from hasten.objectives.base import Batch, Encoded, TableRows
+from hasten.objectives.pairwise import Pairs, PairwisePhase
+from hasten.objectives.permutations import LastValueCache
+
+
+class PairRowsPhase(PairwisePhase):
+    """:class:`.PairwisePhase` of two tables of one width, the first of them that of the users.
+
+    Rows are numbered through both tables. The model's ``pair_vectors`` gets the rows of the step
+    [S, D] as ``encoded[0]``, and in ``pairs.nodes`` their places for users, positives and
+    negatives.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        users, items = self._parameters
+        self.varying = "each batch reads another number of rows"
+        self._read: LastValueCache[Tensor] = LastValueCache()
+        self.table = TableRows(users, self.read, 3 * self.batch_size, others=(items,))
+
+    def rows_of(self, pairs: Pairs) -> Tensor:
+        """int64 [3B] the rows of users, positives and negatives in both tables together."""
+        first = len(self._parameters[0])
+        return torch.cat([pairs.user, pairs.positive + first, pairs.negative + first])
+
+    def read(self, batch: Batch) -> Tensor:
+        """int64 [S] the distinct rows that a step reads, ascending."""
+
+        def find() -> Tensor:
+            rows = self.rows_of(self.pairs(batch, batch.ids))
+            return torch.from_numpy(distinct(rows.numpy()))
+
+        return self._read.get(batch.key, find)
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> Pairs:
+        pairs = self.pairs(batch, ids)
+        return replace(pairs, nodes=torch.searchsorted(self.read(batch), self.rows_of(pairs)))
+
+    def encode(self, batch: Batch) -> Encoded:
+        rows, (users, items) = self.read(batch), self._parameters
+        split = int(torch.searchsorted(rows, len(users)))
+        of_users, of_items = rows[:split], rows[split:] - len(users)
+        return (torch.cat([users.index_select(0, of_users), items.index_select(0, of_items)]),)

@@ -1,0 +1,59 @@
+"""Row-wise Adam of several tables, such as those of users and items, as of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config import TrainingOptions
+from hasten.objectives.base import Batch, TableRows
+from hasten.training.optimizers.row_adam import ROW_FIELDS, RowAdam
+
+
+class JoinedRowAdam(RowAdam):
+    """:class:`.RowAdam` of the tables of one :class:`.TableRows`, the only parameters of a phase.
+
+    Their memory becomes consecutive, in place, so that one tensor [N, D] holds all rows. States are
+    saved table by table, as those of Adam.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], options: TrainingOptions, table: TableRows
+    ) -> None:
+        self.tables = [table.weight, *table.others]
+        assert all(a is b for a, b in zip(parameters, self.tables, strict=True)), "other parameters"
+        joined = nn.Parameter(torch.cat([weight.detach() for weight in self.tables]))
+        for weight, part in zip(self.tables, self._divided(joined.detach()), strict=True):
+            weight.data = part
+        super().__init__([joined], options, replace(table, weight=joined, others=()))
+
+    def _divided(self, rows: Tensor) -> Sequence[Tensor]:
+        """The rows of each table."""
+        return torch.split(rows, [len(weight) for weight in self.tables])
+
+    def gather_rows(self, batch: Batch) -> Tensor:
+        held = self.tables[0].data_ptr() == self.weight.data_ptr()
+        assert held, "the tables were moved to other memory"
+        return super().gather_rows(batch)
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
+        joined, weights = super().tensors()
+        found: dict[str, Tensor] = {}
+        for key, value in joined.items():
+            field = key.partition(".")[2]
+            parts = self._divided(value) if field in ROW_FIELDS else [value] * len(self.tables)
+            found.update({f"{number}.{field}": part for number, part in enumerate(parts)})
+        (weight,) = weights.values()
+        return found, dict(zip(self.tables, self._divided(weight), strict=True))
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        joined: dict[str, Tensor] = {}
+        for key, value in tensors.items():
+            number, field = key.split(".", 1)
+            if number == "0":
+                parts = [tensors[f"{n}.{field}"] for n in range(len(self.tables))]
+                joined[key] = torch.cat(parts) if field in ROW_FIELDS else value
+        super().load(joined)

@@ -1,0 +1,174 @@
+"""Embedding tables whose rows are divided over the processes (``training.shard_tables``).
+
+Each process holds the weights and Adam's moments of its rows. Checkpoints hold whole tables, so a
+run resumes on any number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hasten.config import TrainingOptions
+from hasten.distributed.processes import Processes
+from hasten.distributed.row_shard import RowShard
+from hasten.errors import ConfigurationError
+from hasten.memory import memory_bytes
+from hasten.objectives.base import Phase
+from hasten.ops.sharded_table import ShardedTable
+from hasten.ops.table import EmbeddingTable
+from hasten.runs.checkpoint import Checkpoint
+from hasten.runs.tensor_file import ShardedTensor
+from hasten.training.memory_limit import COPIES_WITH_ADAM
+from hasten.training.optimizers.row_adam import ROW_FIELDS, RowAdam
+
+#: with ``auto``: the largest part of a machine's memory that whole tables of all its processes may
+#: take, with their moments
+_MOST = 0.5
+
+
+@dataclass(frozen=True)
+class ShardedRows(ShardedTensor):
+    """A tensor of which this process holds the rows of its shard."""
+
+    own: Tensor
+    shard: RowShard
+
+    @property
+    def shape(self) -> Sequence[int]:  # type: ignore[override]
+        return self.shard.total, *self.own.shape[1:]
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self.own.dtype
+
+    def pieces(self) -> Iterable[Tensor]:
+        return self.shard.pieces(self.own)
+
+
+@dataclass(frozen=True)
+class ShardedTables:
+    """The sharded tables of a run; none if it has one process.
+
+    parameters: the shard of each table. tensors: (group, name) of a checkpoint -> its shard.
+    """
+
+    parameters: dict[nn.Parameter, RowShard] = field(default_factory=dict)
+    tensors: dict[tuple[str, str], RowShard] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.parameters)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the sharded tables in the model."""
+        return [name for group, name in self.tensors if group == "weights"]
+
+    @property
+    def shard(self) -> RowShard | None:
+        """The shard of the candidates that are ranked; None: every process holds all."""
+        return next(iter(self.parameters.values()), None)
+
+    def whole(
+        self, groups: Mapping[str, Mapping[str, Tensor]]
+    ) -> dict[str, dict[str, Tensor | ShardedTensor]]:
+        """The tensors of a checkpoint as those of the whole tables."""
+        return {
+            group: {
+                name: ShardedRows(tensor, self.tensors[group, name])
+                if (group, name) in self.tensors
+                else tensor
+                for name, tensor in tensors.items()
+            }
+            for group, tensors in groups.items()
+        }
+
+    def own_rows(self, checkpoint: Checkpoint) -> Checkpoint:
+        """A checkpoint of whole tables, with the rows of this process only."""
+        groups = {
+            group: {
+                name: tensor[shard.first : shard.stop].clone()
+                if (shard := self.tensors.get((group, name))) is not None
+                else tensor
+                for name, tensor in tensors.items()
+            }
+            for group, tensors in checkpoint.tensors.items()
+        }
+        return replace(checkpoint, tensors=groups)
+
+
+def shard_tables(
+    model: nn.Module, phases: Sequence[Phase], options: TrainingOptions, processes: Processes
+) -> ShardedTables:
+    """Divide the rows of the tables that the phases update by rows over the processes.
+
+    Parameters stay the same objects and hold the rows of this process afterwards. ``auto`` shards
+    if whole tables would need much of the memory. Raises ConfigurationError if ``always`` cannot.
+    """
+    if options.shard_tables == "never" or not phases:
+        return ShardedTables()
+    tables = {m.weight: m for m in model.modules() if isinstance(m, EmbeddingTable)}
+    problem = why_not(phases, tables, options, processes)
+    if problem is not None:
+        if options.shard_tables == "always":
+            error = ConfigurationError(f"training.shard_tables=always: {problem}")
+            error.agreed = True
+            raise error
+        return ShardedTables()
+    weights = list(dict.fromkeys(p.table.weight for p in phases if p.table is not None))
+    size = sum(weight.numel() * weight.element_size() for weight in weights)
+    needed = size * COPIES_WITH_ADAM * processes.local_world
+    few = options.shard_tables == "auto" and needed <= _MOST * memory_bytes()
+    if processes.world == 1 or few:
+        return ShardedTables()
+    found = ShardedTables()
+    for weight in weights:
+        shard = RowShard(processes, len(weight))
+        found.parameters[weight] = shard
+        ShardedTable.divide(tables[weight], shard)
+    for phase in phases:
+        assert phase.table is not None
+        phase.table = replace(phase.table, shard=found.parameters[phase.table.weight])
+    named = model.state_dict(keep_vars=True)
+    for name, tensor in named.items():
+        if tensor in found.parameters:
+            shard = found.parameters[tensor]
+            found.tensors.update({("weights", name): shard, ("training", name): shard})
+    for phase in phases:
+        for number, parameter in enumerate(phase.parameters()):
+            if parameter in found.parameters:
+                for kept in ROW_FIELDS:
+                    key = "optimisers", f"{phase.name}.{number}.{kept}"
+                    found.tensors[key] = found.parameters[parameter]
+    return found
+
+
+def why_not(
+    phases: Sequence[Phase],
+    tables: Mapping[nn.Parameter, Any],
+    options: TrainingOptions,
+    processes: Processes,
+) -> str | None:
+    """Why the tables of these phases cannot be sharded; None if they can be."""
+    if processes.device.type != "cpu":
+        return f"row-wise Adam, which updates sharded tables, runs on a CPU, not {processes.device}"
+    if options.precision == "fp16":
+        return "row-wise Adam, which updates sharded tables, has no loss scale for fp16"
+    if not RowAdam.is_exact(options):
+        return (
+            "row-wise Adam, which updates sharded tables, needs training.weight_decay=0, a "
+            "positive training.eps and the square of its first beta below 0.98 of the second"
+        )
+    for phase in phases:
+        if phase.table is None or phase.table.weight not in tables:
+            return (
+                f"each step of the phase {phase.name} reads whole tables: choose a loss with "
+                "sampled negatives (model.loss), without regularizers of a whole table"
+            )
+        if len(phase.table.weight) < processes.world:
+            return f"a table has {len(phase.table.weight)} rows for {processes.world} processes"
+    return None

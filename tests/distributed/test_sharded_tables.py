@@ -1,0 +1,199 @@
+"""Tables that are sharded over processes: the training and metrics of one process."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hasten.cli.main import main
+from hasten.config_loading.build import build_config
+from hasten.distributed.processes import Processes
+from hasten.errors import ConfigurationError
+from hasten.objectives.base import TableRows
+from hasten.training import shard_tables as sharding
+from tests.contract.cases import sequences
+from tests.distributed import sharded_worker as worker
+from tests.distributed.sharded_worker import CPU, MODELS
+from tests.distributed.test_processes import run_workers
+
+
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 3])
+def several(request, tmp_path_factory) -> list[dict[str, Any]]:
+    out = tmp_path_factory.mktemp(f"sharded-{request.param}")
+    return run_workers(request.param, out, "tests.distributed.sharded_worker")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> dict[str, Any]:
+    worker.OUT = tmp_path_factory.mktemp("alone")
+    return {name: worker.train(name, Processes(CPU)) for name in MODELS}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sharded_tables_train_as_one_process_does(name, several, alone):
+    expected = alone[name]
+    for each in several:
+        for ours, theirs in zip(each[name]["losses"], expected["losses"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+    found = several[0][name]
+    for group in ("weights", "optimisers"):
+        assert found[group].keys() == expected[group].keys()
+        for key, values in expected[group].items():
+            torch.testing.assert_close(
+                torch.tensor(found[group][key]), torch.tensor(values), rtol=1e-5, atol=1e-8
+            )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_metrics_and_ranks_are_those_of_one_process(name, several, alone):
+    for each in several:
+        assert each[name]["metrics"] == pytest.approx(alone[name]["metrics"], abs=1e-12)
+        assert each[name]["ranks"] == alone[name]["ranks"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_process_holds_its_rows_of_weights_and_moments(name, several, alone):
+    (table,) = several[0][name]["sharded"]
+    total, width = alone[name]["held"][table]
+    shapes = [each[name]["held"][table] for each in several]
+    assert sum(rows for rows, _ in shapes) == total
+    assert max(rows for rows, _ in shapes) - min(rows for rows, _ in shapes) <= 1
+    assert [each[name]["moments"] for each in several] == shapes
+    assert {columns for _, columns in shapes} == {width}
+    others = alone[name]["held"].keys() - {table}
+    assert all(each[name]["held"][key] == alone[name]["held"][key] for each in several
+               for key in others)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_sends_the_rows_that_it_reads(name, several):
+    """Each once, by the process that holds it."""
+    assert sum(each[name]["sent"] for each in several) == several[0][name]["read"]
+
+
+FLAGS = [
+    *("--device", "cpu", "--quiet", "--json", "--threads", "1", "--set", "model.width=8"),
+    *("model.dropout=0", "model.loss=bce", "model.max_length=8", "training.shard_tables=always"),
+    *("training.average=2", "evaluation.every=1", "training.schedule=constant"),
+]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    file = tmp_path_factory.mktemp("events") / "events.csv"
+    columns = sequences(60, 203)
+    lines = zip(*columns.values(), strict=True)
+    text = "\n".join(",".join(map(str, line)) for line in lines)
+    file.write_text(",".join(columns) + "\n" + text + "\n")
+    return file
+
+
+def run(*arguments: str) -> None:
+    assert main([str(each) for each in arguments]) == 0
+
+
+@pytest.fixture(scope="module")
+def whole(events, tmp_path_factory):
+    """A run of one process without a stop."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run("train", "sasrec", events, *FLAGS, "--epochs", "4", "--out", out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (1, 2),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(2, 1), (2, 3), (3, 2)]),
+    ],
+)
+def test_a_run_resumes_on_another_number_of_processes(
+    first, second, events, whole, tmp_path, capfd
+):
+    part = tmp_path / "part"
+    run("train", "sasrec", events, *FLAGS, "--epochs", "2", "--out", part, "--devices", first)
+    run("resume", part, "--epochs", "4", "--devices", second, "--quiet")
+    for kind in ("final", "best"):
+        for group in ("weights", "training", "optimisers"):
+            ours = load_file(part / kind / f"{group}.safetensors")
+            for key, values in load_file(whole / kind / f"{group}.safetensors").items():
+                if "pending" not in key:
+                    torch.testing.assert_close(ours[key], values, rtol=1e-3, atol=2e-5)
+    found = [json.loads((each / "metrics.json").read_text()) for each in (whole, part)]
+    assert found[0]["test"] == pytest.approx(found[1]["test"], abs=1e-6)
+    assert found[1]["effective"]["sharded_tables"] == (["items.weight"] if second > 1 else None)
+    capfd.readouterr()
+
+
+def processes(world: int = 2, device: str = "cpu") -> Any:
+    return SimpleNamespace(world=world, rank=0, local_world=world, device=torch.device(device))
+
+
+def shard(changes: dict[str, Any], world: int = 2, device: str = "cpu") -> Any:
+    _, _, model, phases = worker.built("sasrec-bce")
+    settings = {"training.shard_tables": "always", "model.loss": "bce", **changes}
+    training = build_config("sasrec", None, None, (), settings).training
+    return sharding.shard_tables(model, phases, training, processes(world, device))
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "reason"),
+    [
+        ({"training.precision": "fp16", "training.emulate_fp16": True}, "cpu", "no loss scale"),
+        ({"training.weight_decay": 0.1}, "cpu", r"weight_decay=0"),
+        ({}, "cuda", "runs on a CPU, not cuda"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused_with_the_reason(changes, device, reason):
+    with pytest.raises(ConfigurationError, match=rf"shard_tables=always: .*{reason}") as found:
+        shard(changes, device=device)
+    assert found.value.agreed
+    assert not shard({**changes, "training.shard_tables": "auto"}, device=device)
+
+
+def test_more_processes_than_rows_are_refused():
+    with pytest.raises(ConfigurationError, match=r"a table has \d+ rows for 999 processes"):
+        shard({}, world=999)
+
+
+def test_a_loss_over_all_items_is_refused(tmp_path, capsys):
+    flags = ["--set", "training.shard_tables=always", "model.loss=ce", "--device", "cpu"]
+    assert main(["train", "sasrec", *flags, "--out", str(tmp_path / "run")]) == 2
+    assert "reads whole tables: choose a loss with sampled negatives" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("memory", "sharded"), [(10**9, False), (10**5, True)])
+def test_auto_shards_what_needs_much_of_the_memory(memory, sharded, monkeypatch):
+    monkeypatch.setattr(sharding, "memory_bytes", lambda: memory)
+    # more than 200 rows of 16 float64, with two moments, in two processes: above 150 kB
+    assert bool(shard({"training.shard_tables": "auto"})) is sharded
+    assert not shard({"training.shard_tables": "never"})
+
+
+def test_one_process_holds_all_rows():
+    tables = shard({}, world=1)
+    assert not tables
+    assert tables.shard is None
+
+
+def test_phases_know_their_shard():
+    _, _, model, phases = worker.built("sasrec-bce")
+    training = build_config("sasrec", None, None, ("training.shard_tables=always",), {}).training
+    sharding.shard_tables(model, phases, training, processes())
+    (phase,) = phases
+    assert isinstance(phase.table, TableRows)
+    assert phase.table.shard is not None
+    total = len(model.items)
+    assert total > 200
+    assert model.items.weight is phase.table.weight
+    assert model.items.weight.shape == (total // 2, 16)
+    assert torch.equal(model.items.block(3, 50), model.items.weight[3:50])
+    with pytest.raises(AssertionError, match="another process"):
+        model.items.block(40, total)
+    with pytest.raises(AssertionError, match="a gradient needs"):
+        model.items.rows(torch.tensor([1]))
