@@ -393,7 +393,7 @@ def test_the_functions_that_a_side_calls_while_it_is_timed_are_noted(tmp_path):
     assert not any("describe_sources" in line or "print_report" in line for line in called)
     assert not any("sitecustomize" in line for line in called)
     entry = Entry("fake", "Fake", "The same work.", candidate=side)
-    assert sources_of(entry)["functions"]["bench/statistics.py"] == ["spread"]
+    assert "spread" in sources_of(entry)["functions"]["bench/statistics.py"]
 
 
 def test_the_functions_of_an_epoch_are_those_of_the_timed_part(tmp_path):
