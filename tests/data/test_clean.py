@@ -40,6 +40,8 @@ def test_duplicates_are_the_rows_seen_before(rows, timed):
     keys = rows if timed else [row[:2] for row in rows]
     expected = [key in keys[:i] for i, key in enumerate(keys)]
     assert clean.duplicate_rows(columns(rows, timed)).tolist() == expected
+    in_order, _ = clean.ordered(columns(rows, timed))
+    assert np.array_equal(clean.duplicates_of_sorted(in_order), clean.duplicate_rows(in_order))
 
 
 def test_duplicates_whose_hashes_collide_are_compared(monkeypatch):
@@ -66,7 +68,7 @@ def test_core_is_the_largest_set_where_all_have_enough(rows, k):
     assert list(zip(found.user, found.item, strict=True)) == [rows[i][:2] for i in kept]
 
 
-@given(events_lists)
+@given(events_lists | events_lists.map(lambda rows: sorted(rows, key=lambda row: row[2])))
 def test_order_is_by_user_then_time_then_file(rows):
     found, in_order = clean.ordered(columns(rows))
     expected = sorted(rows, key=lambda row: (row[0], row[2]))

@@ -28,6 +28,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(separated, "_BLOCK", 400)
     monkeypatch.setattr(arrow, "_BATCH", 40)
     monkeypatch.setattr(collect, "GROUP", 90)
+    monkeypatch.setattr(collect, "_FEW", 20)
     monkeypatch.setattr(buckets, "BUCKET", 50)
 
 
@@ -77,6 +78,16 @@ def late_labels(folder):
     return {"path": str(folder / "a.csv")}
 
 
+def small_numbers(folder):
+    """Ids that are their own numbers until one is too large, or text."""
+    table = columns()
+    item = np.abs(table["item"]) + np.where(np.arange(300) < 120, 0, 30)
+    user = [u if row < 200 else f"u{u}" for row, u in enumerate(table["user"] // 1_000_000_007)]
+    table |= {"user": user, "item": item, "rating": np.where(item == 7, 1, table["rating"])}
+    (folder / "a.csv").write_text(csv(table, ("user", "item", "rating", "time")))
+    return {"path": str(folder / "a.csv"), "min_rating": 2}
+
+
 def dates(folder):
     table = columns()
     table["time"] = np.datetime_as_string(table["time"].astype("datetime64[s]"))
@@ -112,8 +123,8 @@ def without_header(folder):
 @pytest.mark.parametrize(
     "make",
     [
-        numbers, labels_in_gzip, parquet_files, late_fractions, late_labels, dates, best_rated,
-        each_once, without_times, without_header,
+        numbers, labels_in_gzip, parquet_files, late_fractions, late_labels, small_numbers, dates,
+        best_rated, each_once, without_times, without_header,
     ],
 )  # fmt: skip
 def test_a_store_holds_what_memory_does(make, tmp_path):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,14 @@ from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import times
 from hasten.data.columns.times import TimeColumn
+from hasten.data.event_store.ahead import ahead, workers
 from hasten.data.event_store.collect import Collected
 from hasten.data.interactions import clean
 
 #: rows that are sorted together; a user with more is a range of its own
-BUCKET = 1 << 21
-_WORKERS = 4
+BUCKET = 1 << 19
+#: rows that are divided together
+_DIVIDED = 1 << 20
 Places = NDArray[np.int32]
 
 
@@ -55,32 +57,50 @@ def divide(found: Collected, users: Places, items: Places, counts: Int64) -> Int
     range_of = np.repeat(np.arange(len(first) - 1, dtype=np.uint16), np.diff(first))
     starts = np.concatenate([[0], np.cumsum(counts)])[first[:-1]]
     names = ("user", "item") if kind is None else ("user", "item", "time")
-    read = [(found.folder / name).open("rb") for name in names]
+
+    def sorted_chunk(chunk: tuple[int, int, str]) -> tuple[Int64, list[NDArray[Any]]]:
+        """How many rows of a chunk each range has, and the columns in the order of the ranges."""
+        begin, end, own = chunk
+        kinds = ("int32", "int32", own)
+        user, item, *time = (
+            _load(found.folder / name, type_, begin, end)
+            for name, type_ in zip(names, kinds, strict=False)
+        )
+        user, item = users[user], items[item]
+        where = range_of[user]
+        order = np.argsort(where, kind="stable")  # of 16 bits: a radix sort
+        columns = [user, item, *(t.astype(kind, copy=False) for t in time)]
+        return np.bincount(where, minlength=len(starts)), [column[order] for column in columns]
+
     written = [(found.folder / f"{name}.ranges").open("wb") for name in names]
     try:
-        for rows, own in found.groups:
-            kinds = (np.int32, np.int32, own)[: len(names)]
-            user, item, *time = (
-                np.fromfile(file, kind, rows) for file, kind in zip(read, kinds, strict=True)
-            )
-            user, item = users[user], items[item]
-            where = range_of[user]
-            order = np.argsort(where, kind="stable")  # of 16 bits: a radix sort
-            sizes = np.bincount(where, minlength=len(starts))
+        for sizes, columns in ahead(sorted_chunk, _chunks(found), workers()):
             stops = np.cumsum(sizes)
-            columns = (user, item, *(t.astype(kind, copy=False) for t in time))
             for column, file in zip(columns, written, strict=True):
-                ordered = column[order]
                 for number in np.flatnonzero(sizes).tolist():
-                    part = ordered[stops[number] - sizes[number] : stops[number]]
+                    part = column[stops[number] - sizes[number] : stops[number]]
                     os.pwrite(file.fileno(), part.data, int(starts[number]) * column.itemsize)
             starts += sizes
     finally:
-        for stream in (*read, *written):
+        for stream in written:
             stream.close()
     for name in names:
         (found.folder / name).unlink()
     return first
+
+
+def _chunks(found: Collected) -> Iterator[tuple[int, int, str]]:
+    """The rows of the scratch files in order: (begin, end, type of the times)."""
+    begin = 0
+    for rows, kind in found.groups:
+        end = begin + rows
+        for start in range(begin, end, _DIVIDED):
+            yield start, min(start + _DIVIDED, end), kind
+        begin = end
+
+
+def _load(path: Path, kind: str, begin: int, end: int) -> NDArray[Any]:
+    return np.fromfile(path, kind, end - begin, offset=begin * np.dtype(kind).itemsize)
 
 
 def sorted_ranges(
@@ -91,24 +111,22 @@ def sorted_ranges(
     ranges = list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
     unit = found.times[0].unit if found.times else None
 
-    def load(name: str, kind: str, begin: int, end: int) -> NDArray[np.generic]:
-        path: Path = found.folder / f"{name}.ranges"
-        return np.fromfile(path, kind, end - begin, offset=begin * np.dtype(kind).itemsize)
-
     def one(begin_end: tuple[int, int]) -> Sorted:
-        user, item = (load(name, "int32", *begin_end) for name in ("user", "item"))
+        folder = found.folder
+        user, item = (_load(folder / f"{n}.ranges", "int32", *begin_end) for n in ("user", "item"))
         time = key = None
         if found.time_type is not None:
-            read = TimeColumn(load("time", found.time_type, *begin_end), unit)  # type: ignore[arg-type]
-            time, key, _ = times.unite([read], options.time_unit)
-        events = clean.Columns(user, item, None, time, key, None)  # type: ignore[arg-type]
-        repeated = clean.duplicate_rows(events)
+            values = _load(folder / "time.ranges", found.time_type, *begin_end)
+            time, key, _ = times.unite([TimeColumn(values, unit)], options.time_unit)
+        events = clean.Columns(user, item, None, time, key, None)
+        order = clean.sort_order(events)
+        events = events if order is None else events.take(order)
+        repeated = clean.duplicates_of_sorted(events)
         duplicates = int(np.count_nonzero(repeated))
         if duplicates and options.duplicates == "drop":
             events = events.take(~repeated)
-        return Sorted(*clean.ordered(events), duplicates)
+            order = None if order is None else order[~repeated]
+        in_order = order is None or clean.kept_order(order, events.user)
+        return Sorted(events, in_order, duplicates)
 
-    workers = min(_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-    with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(ranges), workers):  # so many are in memory at a time
-            yield from pool.map(one, ranges[start : start + workers])
+    return ahead(one, ranges, workers())

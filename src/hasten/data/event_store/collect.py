@@ -7,6 +7,7 @@ users and items (int32) and times as they were read (int64 or float64).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,15 @@ from numpy.typing import NDArray
 from hasten.config import InteractionOptions
 from hasten.data.columns.checks import first_rule
 from hasten.data.columns.times import TimeColumn, joined
+from hasten.data.event_store.ahead import read_ahead
 from hasten.data.event_store.labels import Labels
 from hasten.data.readers.table import Blocks, Table
 from hasten.errors import DataError
 
 #: rows whose labels are numbered together
-GROUP = 1 << 22
+GROUP = 3 << 20
+#: whole numbers below this, or below an eighth of the rows, are not hashed
+_FEW = 1 << 20
 #: times of a group that are kept to judge whether the unit is right
 _SAMPLE = 1000
 #: what is reported: (rows read, all rows)
@@ -39,8 +43,8 @@ class Collected:
     """
 
     folder: Path
-    users: Labels = field(default_factory=Labels)
-    items: Labels = field(default_factory=Labels)
+    users: Labels
+    items: Labels
     groups: list[tuple[int, str]] = field(default_factory=list)
     times: list[TimeColumn] = field(default_factory=list)
     read: int = 0
@@ -60,12 +64,17 @@ def collect(
     files: Iterable[Blocks], folder: Path, options: InteractionOptions, report: Report
 ) -> Collected:
     """Read all files. Raises DataError with file, line and text."""
-    found, files = Collected(folder), list(files)
+    files = list(files)
     done, total = 0, sum(blocks.total for blocks in files)
-    for group in _groups(table for blocks in files for table in blocks.tables):
-        _append(group, found, options)
-        done += sum(map(_size, group))
-        report(done, total)
+    # 13 bytes a number, of users and of items: at most 4 bytes a row
+    limit = max(_FEW, total >> 3)
+    found = Collected(folder, Labels(limit), Labels(limit))
+    tables = (table for blocks in files for table in blocks.tables)
+    with ThreadPoolExecutor(2) as pool:
+        for group in _groups(read_ahead(tables)):
+            _append(group, found, options, pool)
+            done += sum(map(_size, group))
+            report(done, total)
     report(total, total)
     found.read = done
     if options.min_rating is not None and not len(found):
@@ -97,9 +106,14 @@ def _kind(table: Table) -> pa.DataType | None:
     return None if column is None else column.type
 
 
-def _append(group: list[Table], found: Collected, options: InteractionOptions) -> None:
-    users = found.users.codes([table.plain_ids("user") for table in group])
-    items = found.items.codes([table.plain_ids("item") for table in group])
+def _append(
+    group: list[Table], found: Collected, options: InteractionOptions, pool: Executor
+) -> None:
+    users, items = pool.map(
+        lambda labels, role: labels.codes([table.plain_ids(role) for table in group]),
+        (found.users, found.items),
+        ("user", "item"),
+    )
     times = [time for table in group if (time := _times(table)) is not None]
     columns: list[NDArray[Any]] = [users, items]
     columns += [joined([time.values for time in times])] if times else []
@@ -110,8 +124,7 @@ def _append(group: list[Table], found: Collected, options: InteractionOptions) -
         ratings = joined(rated)
         found.highest = max(found.highest, float(ratings.max(initial=-np.inf)))
         columns = [column[ratings >= options.min_rating] for column in columns]
-    found.users.count(columns[0])
-    found.items.count(columns[1])
+    list(pool.map(Labels.count, (found.users, found.items), columns[:2]))
     for name, column in zip(("user", "item", "time"), columns, strict=False):
         with (found.folder / name).open("ab") as file:
             column.tofile(file)

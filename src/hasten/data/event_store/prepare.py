@@ -133,13 +133,13 @@ def _write(options: InteractionOptions, files: Files, folder: Path, report: Repo
     first = divide(found, user_at, item_at, counts)
     del user_at, item_at
     written = _Columns(folder, found.time_type is not None)
-    kept, duplicates, unmoved, done = np.zeros(len(users), np.int64), 0, True, 0
+    kept, duplicates, unmoved = np.zeros(len(users), np.int64), 0, True
     for part in sorted_ranges(found, first, counts, options):
         written.append(part.events.item, part.events.time)
-        kept += np.bincount(part.events.user, minlength=len(users))
+        user = part.events.user  # of a range: sorted
+        kept[user[0] : user[-1] + 1] += np.bincount(user - user[0])
         duplicates, unmoved = duplicates + part.duplicates, unmoved and part.in_order
-        done = written.rows
-        report("sorting", done, len(found))
+        report("sorting", written.rows, len(found))
     report("sorting", len(found), len(found))
     shutil.rmtree(scratch)
     notes += _findings(options, duplicates, unmoved, found.time_type is not None)

@@ -76,6 +76,19 @@ def duplicate_rows(events: Columns) -> Bool:
     return mask
 
 
+def duplicates_of_sorted(events: Columns) -> Bool:
+    """:func:`duplicate_rows` of sorted rows: only those of one user and time can be equal."""
+    time = events.time if events.key is None else events.key
+    if time is None:
+        return duplicate_rows(events)
+    equal = (events.user[1:] == events.user[:-1]) & (time[1:] == time[:-1])
+    near = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    mask = np.zeros(len(events), bool)
+    if len(near):
+        mask[near] = duplicate_rows(events.take(near))
+    return mask
+
+
 def without_duplicates(
     events: Columns, policy: Literal["keep", "drop", "error"]
 ) -> tuple[Columns, int]:
@@ -133,27 +146,38 @@ def stable_order(key: Int64, limit: int) -> Int64:
     return order
 
 
-def ordered(events: Columns) -> tuple[Columns, bool]:
-    """Sorted by user, then time, then file order; whether each user's times were in order."""
+def sort_order(events: Columns) -> Int64 | None:
+    """The order by user, then time, then the order of the file; None: they are in it."""
     time = events.time if events.key is None else events.key
+    if time is not None and np.all(time[1:] >= time[:-1]):
+        time = None  # a stable order by user keeps it
     if time is None:
         if np.all(events.user[1:] >= events.user[:-1]):
-            return events, True
+            return None
         users = events.user.astype(np.int64)
-        return events.take(stable_order(users, int(users.max()) + 1)), True
-    low, high = int(time.min()), int(time.max())
-    span = high - low + 1
-    if span * (int(events.user.max()) + 1) < 2**63:
-        key = events.user.astype(np.int64)
-        key *= span
-        key += time
-        key -= low
-        if np.all(key[1:] >= key[:-1]):
-            return events, True
-        order = stable_order(key, span * (int(events.user.max()) + 1))
-        del key
-    else:
-        order = np.lexsort((time, events.user))
-    result = events.take(order)
-    same_user = result.user[1:] == result.user[:-1]
-    return result, not bool(np.any((order[1:] < order[:-1]) & same_user))
+        users -= users.min()
+        return stable_order(users, int(users.max()) + 1)
+    low, first = int(time.min()), int(events.user.min())
+    span, count = int(time.max()) - low + 1, int(events.user.max()) - first + 1
+    if span * count >= 2**63:
+        return np.lexsort((time, events.user))
+    key = events.user.astype(np.int64)
+    key -= first
+    key *= span
+    key += time
+    key -= low
+    return None if np.all(key[1:] >= key[:-1]) else stable_order(key, span * count)
+
+
+def kept_order(order: Int64, user: NDArray[np.int32]) -> bool:
+    """Whether rows that have been sorted by user (in this order) were in order for each user."""
+    return not bool(np.any((order[1:] < order[:-1]) & (user[1:] == user[:-1])))
+
+
+def ordered(events: Columns) -> tuple[Columns, bool]:
+    """Sorted by user, then time, then file order; whether each user's times were in order."""
+    order = sort_order(events)
+    if order is None:
+        return events, True
+    events = events.take(order)
+    return events, kept_order(order, events.user)

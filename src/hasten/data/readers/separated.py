@@ -130,15 +130,19 @@ def as_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     decimal forms if they are as long together.
     """
     try:
+        texts[:1].cast(pa.int64())  # a failed cast takes 30 times as long as one of all rows
         numbers = texts.cast(pa.int64())
     except pa.ArrowInvalid:
         return texts
     values = numbers.to_numpy()
-    if len(values) and values.min() == np.iinfo(np.int64).min:
+    if values.min(initial=0) == np.iinfo(np.int64).min:
         return texts
-    digits = np.searchsorted(_POWERS, np.abs(values), "right").sum() + np.sum(values < 0)
+    if signs := np.count_nonzero(values < 0):
+        values = np.abs(values)
+    powers = _POWERS[1 : np.searchsorted(_POWERS, values.max(initial=0), "right")]
+    digits = len(values) + sum(np.count_nonzero(values >= power) for power in powers)
     length = pc.sum(pc.binary_length(texts)).as_py() or 0
-    return numbers if int(digits) + int(np.sum(values == 0)) == length else texts
+    return numbers if digits + signs == length else texts
 
 
 def _rows(path: Path, layout: Layout) -> Iterator[Row]:
