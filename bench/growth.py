@@ -5,8 +5,9 @@
 A fresh process of one thread for each model and size, with the data of :mod:`bench.loading` and the
 options that a run without options has. epoch: the mean of a few steps of each phase, after two of
 them, times its steps; an evaluation: the mean of a few tiles of queries, times the tiles of a
-validation. Both are computed from measured pieces, not run to their end. The exponent is the slope
-of a least-squares line through the logarithms: 1 is linear growth in the rows.
+validation while training. Both are computed from measured pieces, not run to their end. The
+exponent is the slope of a least-squares line through the logarithms: 1 is linear growth in the
+rows.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def measure(model: str, rows: int) -> dict[str, float]:
     from hasten.evaluation.protocols import ranking_task
     from hasten.evaluation.query_tiles import TILE_ROWS
     from hasten.evaluation.ranker import evaluate
+    from hasten.evaluation.validation_sample import while_training
     from hasten.training.precision import Precision
     from hasten.training.step import DataShard, OptimizerStep
 
@@ -98,7 +100,7 @@ def measure(model: str, rows: int) -> dict[str, float]:
         each = (clock() - begin) / (count - min(WARM_UP, count - 1))
         step_seconds += each
         epoch += each * phase.steps()
-    task = ranking_task(dataset, VALID, config.evaluation, 0)
+    task = while_training(ranking_task(dataset, VALID, config.evaluation, 0), config.evaluation, 0)
     tiles = -(-len(task.queries) // TILE_ROWS)
     calls: list[float] = []
 

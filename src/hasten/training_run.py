@@ -17,8 +17,9 @@ from hasten.distributed.device import describe_device
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import shared_checkpoint
 from hasten.errors import HastenError, Interrupted
-from hasten.evaluation.protocols import AnyTask, RankingTask
+from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.ranker import Evaluation
+from hasten.evaluation.validation_sample import while_training
 from hasten.models.interface import Model
 from hasten.objectives.base import Phase
 from hasten.runs.checkpoint import Checkpoint, read_checkpoint
@@ -175,10 +176,9 @@ class TrainingRun:
         trainer.state.totals.train_seconds = time.perf_counter() - begin
 
     def validate(self) -> Evaluation:
-        """Evaluate while training: on sampled users if asked for, within the time limit."""
-        task, config = self.setup.tasks[0], self.setup.resolved.config
-        if isinstance(task, RankingTask) and isinstance(config.evaluation.users, int):
-            task = task.sampled(config.evaluation.users, config.seed)
+        """Evaluate while training: on a sample if asked for, within the time limit."""
+        config = self.setup.resolved.config
+        task = while_training(self.setup.tasks[0], config.evaluation, config.seed)
         return self.evaluate(task, lambda: self.trainer.control.overdue)
 
     def validated(self) -> Evaluation | None:

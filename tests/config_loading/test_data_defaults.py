@@ -158,3 +158,18 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
     assert "evaluation.users 10000" in notes[0]
     given = build_config("sasrec", flags={"evaluation.users": "all"})
     assert with_data_defaults(given, dataset)[0].evaluation.users == "all"
+
+
+def test_validations_of_large_graphs_are_sampled_where_a_step_samples_its_negatives(monkeypatch):
+    monkeypatch.setattr("hasten.models.data_size.MANY_ENTITIES", 10)
+    monkeypatch.setattr("hasten.config_loading.data_defaults.VALIDATED_TRIPLES", 5)
+    for model, settings, expected in (
+        ("complex", {}, 5),
+        ("rotate", {}, 5),
+        ("complex", {"model.loss": "1vsall"}, "all"),
+        ("complex", {"evaluation.triples": "all"}, "all"),
+        ("tucker", {}, "all"),
+    ):
+        config = build_config(model, flags=settings)
+        config, _ = with_data_defaults(config, load_data(config, graph()))
+        assert config.evaluation.triples == expected, (model, settings)

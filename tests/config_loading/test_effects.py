@@ -27,6 +27,7 @@ from hasten.distributed.device import prepare_torch, resolve_device
 from hasten.distributed.launch import processes_to_start
 from hasten.errors import ConfigurationError, HastenError
 from hasten.evaluation.ranker import evaluate
+from hasten.evaluation.validation_sample import while_training
 from hasten.models.supports import Supports
 from hasten.registry import BUILT_IN, data_options_of, load_model
 from hasten.runs.checkpoint import read_checkpoint
@@ -177,7 +178,7 @@ def protocol(config: Any) -> tuple[str, list[str]]:
     if not phases:
         model.fit(dataset)
     try:
-        task = ranking_tasks(dataset, config)[0]
+        task = while_training(ranking_tasks(dataset, config)[0], config.evaluation, config.seed)
     except ConfigurationError as error:  # not with these data
         return str(error), []
     return task.protocol.text(), sorted(
@@ -342,6 +343,7 @@ EFFECTS: dict[str, Entry] = {
     "evaluation.mask_history": (None, {}, protocol),
     "evaluation.seen_targets": ("miss", {}, protocol),
     "evaluation.users": ("untied", {}, protocol),
+    "evaluation.triples": (5, {}, protocol),
     "evaluation.ties": ("pessimistic", {}, protocol),
     "evaluation.filter_test": (False, {}, protocol),
     "checkpoint.every": (2, {}, "loop"),
@@ -365,7 +367,7 @@ EFFECTS: dict[str, Entry] = {
 OF_USERS = {
     f"evaluation.{name}" for name in ("candidates", "mask_history", "seen_targets", "users")
 }
-OF_TRIPLES = {"evaluation.filter_test"}
+OF_TRIPLES = {"evaluation.filter_test", "evaluation.triples"}
 OF_STEPS = {
     key
     for key in EFFECTS

@@ -14,7 +14,8 @@ from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples, Vocabulary
 from hasten.evaluation.completion import completion_task
 from hasten.evaluation.protocols import ranking_task
-from hasten.evaluation.ranker import evaluate
+from hasten.evaluation.ranker import evaluate, query_values
+from hasten.evaluation.validation_sample import while_training
 from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
@@ -127,6 +128,27 @@ def test_sharing_changes_nothing(monkeypatch):
     whole = evaluate(model, task, NAMES, device=CPU).values
     for parts in (2, 3):
         assert metrics_of_shares(model, task, NAMES, parts, CPU) == whole
+
+
+def test_sampled_triples_have_the_ranks_of_the_full_ranking():
+    model, options = Rounded(), EvaluationOptions(triples=15)
+    task = completion_task(make_graph(rank_last=True), TEST, options)
+    sample = while_training(task, options, 0)
+    chosen, counts = np.unique(sample.triple, return_counts=True)
+    assert (len(chosen), set(counts.tolist())) == (15, {2})
+    assert not np.array_equal(chosen, np.unique(while_training(task, options, 1).triple))
+    whole, found = (evaluate(model, each, NAMES, device=CPU) for each in (task, sample))
+    kept = np.isin(task.triple, chosen)
+    for one, other in zip(vars(found.ranks).values(), vars(whole.ranks).values(), strict=True):
+        assert np.array_equal(one, other[kept])
+    assert "ties, a sample of 15 triples" in found.protocol
+    for parts in (2, 3):  # the same for any number of processes
+        assert metrics_of_shares(model, sample, NAMES, parts, CPU) == found.values
+    reciprocal = query_values(sample, found.ranks, ["mrr"])["mrr"].sums
+    of_triples = [reciprocal[sample.triple == triple].mean() for triple in chosen]
+    assert found.values["mrr"] == pytest.approx(np.mean(of_triples))
+    assert found.margins["mrr"] == pytest.approx(1.96 * np.std(of_triples) / np.sqrt(15))
+    assert while_training(task, EvaluationOptions(triples=task.triples), 0) is task
 
 
 def test_a_random_model_has_an_amri_near_zero_and_a_constant_one_exactly():

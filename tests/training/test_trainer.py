@@ -209,6 +209,14 @@ def test_validations_on_sampled_users_select_and_the_end_counts_all(tmp_path, mo
     assert " ± 0." in (tmp_path / "run" / "val.log").read_text()
 
 
+def test_validations_on_sampled_triples_select_and_the_end_counts_all(tmp_path, monkeypatch):
+    tasks = counted_evaluations(monkeypatch)
+    settings = {"model.width": 8, "training.epochs": 2, "evaluation.triples": 4, "threads": 1}
+    api.train("distmult", graph(), settings=settings, out=str(tmp_path / "run"), quiet=True)
+    assert [task.sampled for task in tasks] == [4, 4, None, None]
+    assert " ± 0." in (tmp_path / "run" / "val.log").read_text()
+
+
 def test_an_evaluation_ends_at_the_time_limit_and_a_resumed_run_begins_with_it(
     tmp_path, monkeypatch
 ):

@@ -170,6 +170,11 @@ class EvaluationOptions(Section):
         description="untied: only users whose history ends before their targets begin; a number: "
         "while training, validate on so many users, sampled with the seed, and on all at the end",
     )
+    triples: Literal["all"] | Annotated[int, Field(ge=1)] = Field(
+        "all",
+        description="knowledge graphs: a number: while training, validate on so many triples, "
+        "sampled with the seed, and on all at the end",
+    )
     ties: Literal["realistic", "optimistic", "pessimistic", "rounded"] = Field(
         "realistic",
         description="rank among equal scores: the mean, the best, the worst or the rounded-up mean",

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hasten.config import RunConfig
-from hasten.data.tables import AnyDataset
+from hasten.data.tables import VALID, AnyDataset, KnowledgeGraph
+from hasten.models import data_size
 from hasten.models.data_size import DataSize
 from hasten.registry import load_model
 
 #: with more users than this, so many are sampled for the validations while training
 MANY_USERS, VALIDATED_USERS = 100_000, 10_000
+#: so many triples are sampled for them, of graphs with more than ``MANY_ENTITIES``
+VALIDATED_TRIPLES = 10_000
 
 
 def data_defaults(config: RunConfig, dataset: AnyDataset, processes: int = 1) -> dict[str, Any]:
@@ -27,6 +32,15 @@ def data_defaults(config: RunConfig, dataset: AnyDataset, processes: int = 1) ->
     found = dict(load_model(config.model.name).defaults_for(size_of, config))
     if size_of.users > MANY_USERS:
         found["evaluation.users"] = VALIDATED_USERS
+    # only with negatives: a step over all entities takes longer than the ranking of its triples
+    loss = found.get("model.loss", getattr(config.model, "loss", None))
+    if (
+        loss == "sampled"
+        and size_of.entities > data_size.MANY_ENTITIES
+        and isinstance(dataset, KnowledgeGraph)
+        and np.count_nonzero(dataset.part == VALID) > VALIDATED_TRIPLES
+    ):
+        found["evaluation.triples"] = VALIDATED_TRIPLES
     return {key: value for key, value in found.items() if not config.gives(key)}
 
 

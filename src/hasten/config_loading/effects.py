@@ -26,6 +26,7 @@ _FOR_ANY = frozenset(
 _OF_USERS = frozenset(
     f"evaluation.{name}" for name in ("candidates", "mask_history", "seen_targets", "users")
 )
+_OF_TRIPLES = frozenset({"evaluation.filter_test", "evaluation.triples"})
 
 
 def refuse_without_effect(
@@ -88,7 +89,7 @@ def _of_other_task(key: str, model: type[Model]) -> str | None:
             f"{model.name} ranks all entities of a knowledge graph except known answers, and this "
             "option is for users and items"
         )
-    if key == "evaluation.filter_test" and not triples:
+    if key in _OF_TRIPLES and not triples:
         return f"{model.name} ranks items for users, and this option is for knowledge graphs"
     return None
 

@@ -9,7 +9,7 @@ directions have the same weight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
+from hasten.data.columns.checks import counted
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph
 from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.metrics import Ties
@@ -33,7 +34,8 @@ class CompletionProtocol:
     items: the number of entities; misses: the number of targets ranked last; typed: the candidates
     are the entities of the type that the relation leads to; leaks: the number of triples that
     follow from a training triple by an inverse relation; filtered: the parts whose triples are no
-    candidates; like: the library whose protocol this is, or "" (``peer_words``).
+    candidates; like: the library whose protocol this is, or "" (``peer_words``); sampled: the
+    number of triples that are ranked if they are a sample.
     """
 
     split: str
@@ -45,6 +47,7 @@ class CompletionProtocol:
     leaks: int = 0
     filtered: str = "train, valid and test"
     like: str = ""
+    sampled: int | None = None
 
     def text(self) -> str:
         """The description that is reported with every metric."""
@@ -55,6 +58,8 @@ class CompletionProtocol:
             f"{self.split}, filtered ranking of {among} by {self.filtered}, "
             f"heads and tails, mean of triples and directions, {self.ties} ties"
         )
+        if self.sampled is not None:
+            words += f", a sample of {counted(self.sampled, 'triple')}"
         if self.misses:
             words += f", triples unseen in train ranked last ({self.misses:,} of {self.part})"
         if self.leaks:
@@ -91,6 +96,30 @@ class CompletionTask:
     def offsets(self) -> Int64:
         """[S + 1] one target per group, so that every target has the same weight in the mean."""
         return np.arange(len(self.targets.items) + 1, dtype=np.int64)
+
+    @property
+    def triples(self) -> int:
+        """The number of triples, each of them in two queries."""
+        return len(self.triple) // 2
+
+    def of_triples(self, chosen: Int64) -> CompletionTask:
+        """The task of some of the triples of the part; known answers are those of all."""
+        is_chosen = np.zeros(self.triples, bool)
+        is_chosen[chosen] = True
+        kept = is_chosen[self.triple]
+        targets = self.targets.keep(kept)
+        asked = np.flatnonzero(targets.lengths > 0)
+        return replace(
+            self,
+            queries=self.queries.take(asked),
+            targets=targets.take(asked),
+            excluded=self.excluded.take(asked),
+            protocol=replace(self.protocol, sampled=len(chosen)),
+            rank_last=self.rank_last[kept],
+            triple=self.triple[kept],
+            range_start=None if self.range_start is None else self.range_start[asked],
+            range_stop=None if self.range_stop is None else self.range_stop[asked],
+        )
 
     def competitors(self, masked: bool = True) -> Int64:
         """[S] the number of other candidates of each target; ``excluded`` holds all targets."""

@@ -109,9 +109,15 @@ class PerQuery:
         count = int(self.counts.sum())
         return float(self.sums.sum()) / count if count else float("nan")
 
-    def margin(self) -> float:
-        """Half of the 95 % interval of the mean, where the queries are a sample of many."""
+    def margin(self, unit: Int64 | None = None) -> float:
+        """Half of the 95 % interval of the mean of a sample.
+
+        unit: int64 [Q], what was sampled for each query, such as the triple of its two directions;
+        None: the queries themselves.
+        """
         errors = self.sums - self.mean() * self.counts
+        if unit is not None:
+            errors = np.bincount(unit, errors)
         return 1.96 * float(np.sqrt((errors**2).sum())) / max(1, int(self.counts.sum()))
 
 

@@ -31,7 +31,7 @@ class Evaluation:
 
     ranks: for each target, how many candidates score higher and how many tie. diagnostics: of the
     node embeddings, for models with ``diagnosed_embeddings``. margins: half-width of the 95 %
-    confidence interval of each metric, if only a sample of the users is ranked.
+    confidence interval of each metric, if only a sample of users or triples is ranked.
     """
 
     values: dict[str, float]
@@ -92,8 +92,9 @@ def evaluate(
         ranks = ranks.cpu()
         found = query_values(task, ranks, metrics)
         values = {name: per_query.mean() for name, per_query in found.items()}
-        if isinstance(task, RankingTask) and task.protocol.sampled is not None:
-            margins = {name: found[name].margin() for name in metrics}
+        if task.protocol.sampled is not None:
+            unit = None if isinstance(task, RankingTask) else task.triple
+            margins = {name: found[name].margin(unit) for name in metrics}
     seconds = time.perf_counter() - begin
     protocol = task.protocol.text()
     return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics, margins)

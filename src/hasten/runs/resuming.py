@@ -249,7 +249,11 @@ def requested_changes(given: RunConfig, resolved: RunConfig, run: Path) -> dict[
 
     A default that followed from the size of the data keeps its value in the run.
     """
-    kept = {*load_model(given.model.name).defaults_from_data, "evaluation.users"}
+    kept = {
+        *load_model(given.model.name).defaults_from_data,
+        "evaluation.users",
+        "evaluation.triples",
+    }
     saved = flat_options(load_config(run / "config.yaml").model_dump())
     wanted = flat_options(resolved.model_dump())
     # the run may have been moved
