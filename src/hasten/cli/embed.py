@@ -20,7 +20,7 @@ _ENDINGS = {"csv": ".csv", "parquet": ".parquet", "npy": ".npy", "projector": ""
 def embed(
     run: Path = options.RUN,
     out: Path | None = option("FILE", "File to write; default: embeddings.* in the run folder."),
-    format: str | None = option("NAME", "csv, parquet, npy or projector (a folder)."),
+    format: str | None = option("NAME", "csv (default), parquet, npy or projector (a folder)."),
     checkpoint: str = options.CHECKPOINT,
     device: str | None = options.DEVICE,
     json: bool = options.JSON,
@@ -48,7 +48,7 @@ def vectors(
     run: Path = options.RUN,
     of: str | None = option("NAME", "items, users or entities; default: items, or entities."),
     out: Path | None = option("FILE", "File to write; default: vectors.* in the run folder."),
-    format: str | None = option("NAME", "csv, parquet, npy or projector (a folder)."),
+    format: str | None = option("NAME", "csv (default), parquet, npy or projector (a folder)."),
     checkpoint: str = options.CHECKPOINT,
     device: str | None = options.DEVICE,
     json: bool = options.JSON,

@@ -73,5 +73,8 @@ def predict(
             "rows": len(found),
         }
         output.write_json(about | output.rows("predictions", table, out))
-    elif out is None:
-        output.show_rows(table.to_pylist(), _COLUMNS)
+    else:
+        if known == "filter":
+            output.say("answers that the data have already are left out (--known mark shows them)")
+        if out is None:
+            output.show_rows(table.to_pylist(), _COLUMNS)

@@ -52,7 +52,7 @@ def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Tab
     dataset = loaded.dataset
     assert isinstance(dataset, Dataset)
     graph = model.path_graph()
-    longest = len(model.layers)
+    longest = len(list(loaded.model.get_submodule("layers").children()))
     names = PathNames(dataset)
     users = dataset.users.index(found.users)[found.user]
     rows, numbers, lines = [], [], []

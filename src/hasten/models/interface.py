@@ -201,10 +201,11 @@ class NodeEmbedder(Protocol):
 
 @runtime_checkable
 class PathExplainer(Protocol):
-    """A model with attention over a graph: ``hasten recommend --explain``."""
+    """A model with attention over a graph: ``hasten recommend --explain``.
 
-    #: a path has at most as many edges as there are layers
-    layers: nn.ModuleList
+    A path has at most as many edges as its submodule ``layers`` has children. From Python 3.12 on
+    ``isinstance`` does not see submodules, so this is no member.
+    """
 
     def path_graph(self) -> PathGraph:
         """The graph with the attention of its edges."""
