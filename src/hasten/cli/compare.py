@@ -110,14 +110,14 @@ def _pair(flag: str, text: str) -> tuple[str, Any]:
 def show(found: Comparison) -> None:
     """Print the table on stdout; the verdicts and what they rest on, on stderr."""
     from hasten.comparison.run import PAGE  # noqa: PLC0415 - brings torch
-    from hasten.comparison.wording import about, explain, table  # noqa: PLC0415
+    from hasten.comparison.wording import about, explain, folders, table  # noqa: PLC0415
 
     rows = table(found)
     output.show_rows(rows, list(rows[0]))
     output.say()
     for each in found.alternatives:
         output.say(f"{each.setting.name}: {explain(each, found)}")
-    for line in (*found.notes, *about(found)):
+    for line in (*found.notes, *about(found), *folders(found)):
         output.say(line)
     if found.path is not None:
         output.say(f"page        {found.path / PAGE}")

@@ -82,6 +82,14 @@ def about(found: Comparison) -> list[str]:
     ]
 
 
+def folders(found: Comparison) -> list[str]:
+    """Which finished run is which setting, if there is one of each."""
+    settings = [found.baseline, *(each.setting for each in found.alternatives)]
+    if found.seconds_per_seed is not None or any(len(each.runs) > 1 for each in settings):
+        return []
+    return ["runs: " + "; ".join(f"{each.name} is {each.runs[0]}" for each in settings)]
+
+
 def times(ratio: Ratio | None) -> str:
     """``1.52x (1.45-1.60)``."""
     if ratio is None:
