@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -205,12 +206,9 @@ class TrainingRun:
 
     def load_best(self) -> Checkpoint:
         """Read the best checkpoint and load its weights into the model."""
-        setup, groups = self.setup, {"weights", "phases"}
-        best = shared_checkpoint(
-            setup.processes,
-            lambda: read_checkpoint(setup.folder.best, groups=groups),
-            self.trainer.tables.tensors,
-        )
+        setup, shards = self.setup, self.trainer.tables.tensors
+        read = partial(read_checkpoint, setup.folder.best, groups={"weights", "phases"})
+        best = shared_checkpoint(setup.processes, read, shards)
         assert best is not None
         load_weights(setup.model, best)
         self.trainer.state.load_phases(best)

@@ -39,7 +39,7 @@ from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
-from hasten.training.shard_tables import shard_tables
+from hasten.training.sharding.tables import shard_tables
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES
 

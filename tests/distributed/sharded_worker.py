@@ -19,7 +19,7 @@ from hasten.distributed.processes import Processes
 from hasten.runs.tensor_file import TensorFile
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.shard_tables import ShardedTables, shard_tables
+from hasten.training.sharding.tables import ShardedTables, shard_tables
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, sequences
 from tests.distributed.worker import BATCH

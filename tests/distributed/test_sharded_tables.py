@@ -15,7 +15,7 @@ from hasten.config_loading.build import build_config
 from hasten.distributed.processes import Processes
 from hasten.errors import ConfigurationError
 from hasten.objectives.base import TableRows
-from hasten.training import shard_tables as sharding
+from hasten.training.sharding import tables as sharding
 from tests.contract.cases import sequences
 from tests.distributed import sharded_worker as worker
 from tests.distributed.sharded_worker import CPU, MODELS

@@ -19,7 +19,6 @@ from hasten.runs.journal import Journal, RankLog
 from hasten.runs.progress import Progress
 from hasten.runs.run_folder import RunFolder
 from hasten.training.capture.step import capture_steps
-from hasten.training.checkpoint_writer import CheckpointWriter
 from hasten.training.compile import CompileReport, compile_phases, compile_step, is_compiling
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
@@ -30,7 +29,8 @@ from hasten.training.mixed_precision.pins import pin_unstable_modules
 from hasten.training.nonfinite import NonFiniteGuard
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
-from hasten.training.shard_tables import shard_tables
+from hasten.training.sharding.checkpoint_writer import CheckpointWriter
+from hasten.training.sharding.tables import shard_tables
 from hasten.training.signals import StopNow, StopSignals
 from hasten.training.state import TrainingState
 from hasten.training.step import DataShard, OptimizerStep

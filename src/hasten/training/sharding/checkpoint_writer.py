@@ -9,7 +9,7 @@ from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
 from hasten.runs.checkpoint import send_rows, write_checkpoint
 from hasten.runs.resuming import fixed_options
-from hasten.training.shard_tables import ShardedTables
+from hasten.training.sharding.tables import ShardedTables
 from hasten.training.state import TrainingState
 
 

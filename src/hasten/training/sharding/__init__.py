@@ -1,0 +1,1 @@
+"""Embedding tables divided over processes, and checkpoints that hold them whole."""
