@@ -81,7 +81,7 @@ def _measured(
         torch.cuda.reset_peak_memory_stats(device)
     times = [_milliseconds(take, index, cuda) for index in range(timed)]
     peak = torch.cuda.max_memory_allocated(device) if cuda else None
-    with _Traffic() as traffic, FlopCounterMode(display=False) as flops:
+    with Traffic() as traffic, FlopCounterMode(display=False) as flops:
         take(timed)
     found = {
         "ms": median(times), "launches": _launches(take, timed + 1) if cuda else None,
@@ -118,7 +118,7 @@ def _launches(take: Callable[[int], None], index: int) -> int:
     return sum(not name.startswith(("Memcpy", "Memset")) for name in names)
 
 
-class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The bytes that operations of PyTorch read and write; kernels in Triton are not seen."""
 
     def __init__(self) -> None:
