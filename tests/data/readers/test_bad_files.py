@@ -16,7 +16,7 @@ import pytest
 from hasten.config import InteractionOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.readers import separated
-from hasten.errors import HastenError
+from hasten.errors import HastenError, OutOfMemoryError
 
 HEAD = "user_id,item_id,rating,timestamp\n"
 GOOD = "".join(f"{u},{i},4.0,{1_000_000_000 + u * 10 + i}\n" for u in (1, 2) for i in (1, 2, 3))
@@ -268,3 +268,15 @@ def test_good_files_of_the_corpus_are_good(tmp_path):
         dataset = load_dataset(InteractionOptions(path=str(tmp_path / name)), seed=0)
         assert len(dataset.interactions) > 3
         assert np.all(np.diff(dataset.interactions.user) >= 0)
+
+
+def test_a_good_file_without_memory_to_read_it_is_not_called_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(parquet(**THREE))
+
+    def fail(*_, **__):
+        raise pa.ArrowMemoryError("malloc of size 8388608 failed")
+
+    monkeypatch.setattr(pq, "read_table", fail)
+    with pytest.raises(OutOfMemoryError, match=r"out of memory .*8388608.* hasten data prepare"):
+        load_dataset(InteractionOptions(path=str(path)), seed=0)

@@ -22,7 +22,7 @@ from hasten.data.readers.columns import ROLES, SYNONYMS, find_roles, plain
 from hasten.data.readers.interface import Claim, Reader, header_claim, unused_note
 from hasten.data.readers.partitions import partition_keys
 from hasten.data.readers.table import Blocks, Table, is_date
-from hasten.errors import DataError
+from hasten.errors import DataError, HastenError, OutOfMemoryError, is_out_of_memory
 
 MAGIC = b"PAR1"
 _BLOCK = 1 << 16
@@ -185,6 +185,7 @@ def open_parquet(path: Path, claim: Claim) -> Table:
 
     Raises:
         DataError: a damaged file, no rows, or a column of a type that its role cannot have.
+        OutOfMemoryError: the columns do not fit into memory.
     """
     try:
         table = pq.read_table(path, columns=_own(claim), partitioning=None)
@@ -257,7 +258,12 @@ def _claim(sample: Sample, options: InteractionOptions, _: bool) -> Claim | str:
     return claim
 
 
-def _damaged(path: Path, error: Exception) -> DataError:
+def _damaged(path: Path, error: Exception) -> HastenError:
+    if is_out_of_memory(error):  # an Arrow error too
+        return OutOfMemoryError(
+            f"{path}: out of memory while it was read ({error}); hasten data prepare reads events "
+            "in blocks"
+        )
     return DataError(f"{path}: damaged Parquet file ({error})")
 
 
