@@ -149,7 +149,8 @@ def table_losses(processes: Processes) -> dict[str, float]:
     pairs = torch.unique(torch.stack([query, torch.randint(0, count, query.shape)], 1), dim=0)
     targets = torch.randint(0, count, (len(x),))
     # rank 0 has no queries if there are others
-    bounds = [0, *(len(x) * rank // max(1, world - 1) for rank in range(world))][-world - 1 :]
+    shares = [0, *(len(x) * rank // (world - 1) for rank in range(1, world))]
+    bounds = [0, *shares] if world > 1 else [0, len(x)]
     start, stop = bounds[processes.rank], bounds[processes.rank + 1]
     own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
     several = CatalogueTargets.build(own[:, 1], own[:, 0].contiguous(), stop - start)
