@@ -73,7 +73,40 @@ def test_each_process_holds_its_rows_of_weights_and_moments(name, several, alone
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_sends_the_rows_that_it_reads(name, several):
     """Each once, by the process that holds it."""
-    assert sum(each[name]["sent"] for each in several) == several[0][name]["read"]
+    sent = sum(each[name]["sent"]["the rows of a step"] for each in several)
+    (table,) = several[0][name]["sharded"]
+    assert sent == several[0][name]["read"] * several[0][name]["held"][table][1]
+
+
+#: those whose loss is over all candidates
+OF_CATALOGUE = [
+    *("sasrec-ce", "sasrec-ce-clip", "tisasrec-ce"),
+    *("complex-1vsall", "complex-1-n-softmax", "conve-1-n"),
+]
+
+
+@pytest.mark.parametrize("name", OF_CATALOGUE)
+def test_a_loss_over_all_rows_sends_queries_and_no_rows_of_the_table(name, several, alone):
+    """Bytes are those of the queries, whatever the size of the table."""
+    (table,) = several[0][name]["sharded"]
+    width, world = alone[name]["held"][table][1], len(several)
+    queries = alone[name]["queries"]
+    sent = [each[name]["sent"] for each in several]
+    back = [each["the gradients of the queries"] for each in sent]
+    assert back == [queries * width] * world
+    assert sum(each["the queries of a step"] for each in sent) <= queries * (width + 2 * 40)
+    merged = [each.get("the sums of a step", 0) for each in sent]
+    assert merged == [0 if name == "conve-1-n" else queries] * world
+
+
+def test_losses_over_sharded_tables_are_those_over_whole_tables(several):
+    for each in several:
+        assert len(each["table losses"]) == 7
+        assert max(each["table losses"].values()) < 1e-9
+
+
+def test_losses_over_whole_tables_are_the_plain_ones():
+    assert max(worker.table_losses(Processes(CPU)).values()) < 1e-9
 
 
 FLAGS = [
@@ -146,7 +179,9 @@ def shard(changes: dict[str, Any], world: int = 2, device: str = "cpu") -> Any:
     [
         ({"training.precision": "fp16", "training.emulate_fp16": True}, "cpu", "no loss scale"),
         ({"training.weight_decay": 0.1}, "cpu", r"weight_decay=0"),
-        ({}, "cuda", "runs on a CPU, not cuda"),
+        ({"training.compile": "auto"}, "cpu", r"compile=auto takes steps in one process"),
+        ({"training.precision": "auto"}, "cpu", r"precision=auto takes steps in one process"),
+        ({}, "cuda", "run on a CPU, not cuda"),
     ],
 )
 def test_what_cannot_be_sharded_is_refused_with_the_reason(changes, device, reason):
@@ -161,10 +196,19 @@ def test_more_processes_than_rows_are_refused():
         shard({}, world=999)
 
 
-def test_a_loss_over_all_items_is_refused(tmp_path, capsys):
-    flags = ["--set", "training.shard_tables=always", "model.loss=ce", "--device", "cpu"]
-    assert main(["train", "sasrec", *flags, "--out", str(tmp_path / "run")]) == 2
-    assert "reads whole tables: choose a loss with sampled negatives" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("tisasrec", ["model.loss=ce", "model.embedding_l2=0.1"]),
+        ("complex", ["model.loss=1vsall", "model.label_smoothing=0.1"]),
+    ],
+)
+def test_a_regularizer_of_the_whole_table_is_refused(model, options, tmp_path, capsys):
+    flags = ["--set", "training.shard_tables=always", *options, "--device", "cpu"]
+    assert main(["train", model, *flags, "--out", str(tmp_path / "run")]) == 2
+    assert "completion reads whole tables" in (told := capsys.readouterr().err) or (
+        "next_item reads whole tables" in told
+    )
 
 
 @pytest.mark.parametrize(("memory", "sharded"), [(10**9, False), (10**5, True)])

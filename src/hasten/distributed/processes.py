@@ -136,6 +136,19 @@ class Processes:
             self.raise_if_lost()
         return tensor
 
+    def max_(self, tensor: Tensor, what: str) -> Tensor:
+        """Replace a tensor by its elementwise maximum over all processes."""
+        if self.world > 1:
+            maximum = dist.ReduceOp.MAX
+            self._run(what, lambda: dist.all_reduce(tensor, maximum, async_op=True), tensor)
+        return tensor
+
+    def sum_at_(self, tensor: Tensor, what: str, target: int) -> Tensor:
+        """Replace a tensor by its sum over processes on rank ``target``; undefined on others."""
+        if self.world > 1:
+            self._run(what, lambda: dist.reduce(tensor, target, async_op=True), tensor)
+        return tensor
+
     def broadcast_(self, tensor: Tensor, what: str, source: int = 0) -> Tensor:
         """Replace a tensor by that of rank ``source``."""
         if self.joined:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -39,6 +39,11 @@ class RowShard:
         """The row after the last of this process."""
         return self.bounds[self.processes.rank + 1]
 
+    @property
+    def largest(self) -> int:
+        """The most rows that a process holds."""
+        return -(-self.total // self.processes.world)
+
     def own(self, ids: Tensor) -> slice:
         """Which of the ids this process holds."""
         return slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
@@ -53,8 +58,27 @@ class RowShard:
         starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:
-                self.processes.broadcast_(found[start:stop], "the rows of a step", source=rank)
+                self.processes.broadcast_(found[start:stop], "the rows of a step", rank)
         return found
+
+    def log_sum_exp(self, values: Tensor) -> Tensor:
+        """[T] the logarithm of the sum over processes of the exponentials of [T]. A collective."""
+        largest = self.processes.max_(values.clone(), "the largest scores of a step")
+        sums = (values - largest).exp_()
+        return self.processes.sum_(sums, "the sums of a step").log_().add_(largest)
+
+    def of_all(self, value: Tensor) -> Tensor:
+        """[P] the scalars of all processes. A collective."""
+        found = value.new_zeros(self.processes.world)
+        found[self.processes.rank] = value
+        return self.processes.sum_(found, "the norms of a step")
+
+    def together(self, *counts: int) -> list[RowsOfAll]:
+        """How tensors with these lengths follow each other over processes. A collective."""
+        lengths = torch.zeros(self.processes.world, len(counts), dtype=torch.int64)
+        lengths[self.processes.rank] = torch.tensor(counts)
+        self.processes.sum_(lengths, "the queries of a step")
+        return [RowsOfAll(self.processes, each.tolist()) for each in lengths.T]
 
     def pieces(self, own: Tensor) -> Iterator[Tensor]:
         """The rows of the whole table on rank 0, process by process; own: those of this process.
@@ -65,7 +89,7 @@ class RowShard:
             mine = rank == self.processes.rank
             piece = own.contiguous() if mine else own.new_empty(stop - start, *own.shape[1:])
             if rank > 0:
-                self.processes.broadcast_(piece, "the rows of a checkpoint", source=rank)
+                self.processes.broadcast_(piece, "the rows of a checkpoint", rank)
             yield piece
 
     def scatter(self, whole: Tensor) -> Tensor:
@@ -82,4 +106,50 @@ class RowShard:
             )
             self.processes.broadcast_(piece, "the rows of a checkpoint")
             own = piece if rank == self.processes.rank else own
+        return own
+
+
+@dataclass(frozen=True)
+class RowsOfAll:
+    """Tensors of all processes, one after the other in the order of ranks.
+
+    lengths: of the tensor of each process, in rows.
+    """
+
+    processes: Processes
+    lengths: list[int]
+
+    @property
+    def bounds(self) -> list[int]:
+        """[P + 1] the place of the first row of each process, and the number of all rows."""
+        return [0, *accumulate(self.lengths)]
+
+    @property
+    def first(self) -> int:
+        """The place of the first row of this process."""
+        return self.bounds[self.processes.rank]
+
+    @property
+    def total(self) -> int:
+        """The number of rows of all processes."""
+        return sum(self.lengths)
+
+    def gather(self, own: Tensor) -> Tensor:
+        """[total, ...] the rows of all processes, from those of each. A collective."""
+        found = own.new_empty(self.total, *own.shape[1:])
+        found[self.first : self.first + len(own)] = own
+        for rank, (start, stop) in enumerate(pairwise(self.bounds)):
+            if stop > start:
+                part = found[start:stop]
+                self.processes.broadcast_(part, "the queries of a step", rank)
+        return found
+
+    def sum_back(self, values: Tensor) -> Tensor:
+        """The rows of this process of the sum over processes of [total, ...]. A collective."""
+        own = values[:0]
+        for rank, (start, stop) in enumerate(pairwise(self.bounds)):
+            if stop > start:
+                part = values[start:stop].clone()
+                self.processes.sum_at_(part, "the gradients of the queries", rank)
+                own = part if rank == self.processes.rank else own
         return own

@@ -99,10 +99,10 @@ class Batch:
         own = groups[part::parts]
         return torch.cat(own) if own else self.ids[:0]
 
-    def parts(self, numbers: range, count: int) -> list[tuple[int, Tensor]]:
-        """The micro-batches with these numbers, of ``count``, that have examples."""
+    def parts(self, numbers: range, count: int, empty: bool = False) -> list[tuple[int, Tensor]]:
+        """The micro-batches with these numbers, of ``count``, that have examples; all if empty."""
         found = ((number, self.micro_batch(number, count)) for number in numbers)
-        return [(number, ids) for number, ids in found if len(ids)]
+        return [(number, ids) for number, ids in found if empty or len(ids)]
 
 
 Encoded = tuple[Tensor, ...]
@@ -116,6 +116,7 @@ class TableRows:
     processes. at_most: about the largest S, or that of a usual step. shard: the rows of the table
     that ``weight`` holds, if it is sharded over processes. others: further tables of that width,
     whose rows are numbered after those of ``weight``; then the phase has no other parameters.
+    whole: the loss reads all rows too, so that all have gradients.
     """
 
     weight: nn.Parameter
@@ -123,6 +124,7 @@ class TableRows:
     at_most: int
     shard: Shard | None = None
     others: tuple[nn.Parameter, ...] = ()
+    whole: bool = False
 
     def __len__(self) -> int:
         """The rows of all tables."""
@@ -141,6 +143,8 @@ class Phase(ABC):
     varying: str | None = "the phase does not say that its steps are alike"
     #: a table whose gradient is zero except in the rows of a batch; None: there is none
     table: TableRows | None = None
+    #: a table that is read by rows only if it is sharded over processes, when it becomes ``table``
+    divisible: TableRows | None = None
 
     @abstractmethod
     def steps(self) -> int:
@@ -180,6 +184,11 @@ class Phase(ABC):
     def host_values(self, batch: Batch) -> Any:
         """What a step takes from the host besides its inputs: a CUDA graph replays these values."""
         return tuple(batch.denominators.items())
+
+    @property
+    def collective(self) -> bool:
+        """Whether :meth:`terms` is a collective, called for micro-batches without examples too."""
+        return self.table is not None and self.table.whole
 
     @cached_property
     def device(self) -> torch.device:

@@ -56,7 +56,6 @@ class CompletionMicroBatch:
             return self.entity, self.relation, self.target
         assert self.answer_query is not None
         assert self.answer is not None
-        assert self.answer is not None
         query = self.answer_query
         return self.entity[query], self.relation[query], self.answer
 
@@ -72,6 +71,11 @@ class CompletionModel(Protocol):
 
     @property
     def moments(self) -> Sequence[GroupMoments]: ...
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether losses read the rows of the answers, besides a loss over all entities."""
+        ...
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         """The sum of the loss over the queries."""

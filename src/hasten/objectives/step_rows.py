@@ -40,11 +40,15 @@ def reads_few_rows(read: int, rows: int) -> bool:
     return rows > MANY_ROWS and FEWEST * read <= rows
 
 
-def by_rows(table: Any, sharded: bool) -> bool:
-    """Whether to use these phases for a table: a large one, or one that is to be sharded."""
+def by_rows(table: Any, sharded: str, whole: bool = False) -> bool:
+    """Whether to use these phases for a table: a large one, or one that is to be sharded.
+
+    sharded: ``training.shard_tables``. whole: the loss reads all rows, so the phases are needed if
+    the table may be sharded.
+    """
     if not isinstance(table, EmbeddingTable) or table.weight.device.type != "cpu":
         return False
-    return sharded or len(table) > MANY_ROWS
+    return sharded != "never" if whole else sharded == "always" or len(table) > MANY_ROWS
 
 
 class StepRows(ExampleBatches):
@@ -54,17 +58,22 @@ class StepRows(ExampleBatches):
     :meth:`read_from` after the phase's own ``__init__``.
     """
 
-    def read_from(self, embeddings: EmbeddingTable, draws: float, sharded: bool) -> None:
+    def read_from(
+        self, embeddings: EmbeddingTable, draws: float, sharded: str, whole: bool
+    ) -> None:
         """embeddings: the table. draws: ids that a usual step reads, repeated ones too.
 
-        sharded: whether the table is to be sharded, however many rows a step reads.
+        sharded: ``always``: the table is to be sharded, however many rows a step reads. whole: the
+        loss reads all rows besides: only a sharded table is read by rows.
         """
         self.embeddings = embeddings
         self._micro_batch: LastValueCache[Any] = LastValueCache()
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
         usual = math.ceil(count * -math.expm1(-draws / count))
-        if sharded or FEWEST * usual <= count:
+        if whole:
+            self.divisible = TableRows(embeddings.weight, self.read, usual, whole=True)
+        elif sharded == "always" or FEWEST * usual <= count:
             self.table = TableRows(embeddings.weight, self.read, usual)
 
     @abstractmethod
@@ -108,19 +117,23 @@ class StepRows(ExampleBatches):
 
 
 class StepRowsNextItemPhase(StepRows, NextItemPhase):
-    """Next item by binary cross-entropy with sampled negatives (``bce``, ``gbce``)."""
+    """Next item by ``bce`` or ``gbce``, with sampled negatives, or ``ce`` of a sharded table."""
 
-    def __init__(self, *arguments: Any, sharded: bool, **named: Any) -> None:
+    def __init__(self, *arguments: Any, sharded: str, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        assert isinstance(self.model.items, EmbeddingTable)
+        items, sampled = self.model.items, self.negative_count
+        assert isinstance(items, EmbeddingTable)
         targets = self.batch_size * float(self.target_counts.mean())
-        self.read_from(self.model.items, targets * (2 + self.negative_count), sharded)
+        self.read_from(items, targets * (2 + sampled), sharded, whole=sampled == 0)
 
     def laid_out(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
+        if not len(ids):
+            return NextItemMicroBatch(ids, ids, None, (), None, None, targets=ids, negatives=None)
         return self.micro_batch(batch, self.sequences(ids.numpy()))
 
     def ids_of(self, made: NextItemMicroBatch) -> Sequence[Tensor]:
-        assert made.negatives is not None
+        if made.negatives is None:
+            return (made.tokens,)
         return made.tokens, made.targets, made.negatives
 
     def terms_of(self, batch: Batch, made: NextItemMicroBatch) -> Sequence[Term]:
@@ -128,7 +141,7 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
 
 
 class StepRowsCompletionPhase(StepRows, CompletionPhase):
-    """Triples with sampled negatives (``loss=sampled``)."""
+    """Triples with sampled negatives (``loss=sampled``), or all entities of a sharded table."""
 
     def __init__(
         self,
@@ -137,18 +150,20 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
         batch_size: int,
         entities: EmbeddingTable,
         negatives: int,
-        sharded: bool,
+        sharded: str,
     ) -> None:
         super().__init__(model, examples, batch_size)
-        self.read_from(entities, batch_size * (2 + negatives), sharded)
+        draws = batch_size * (2 + negatives)
+        self.read_from(entities, draws, sharded, whole=negatives == 0)
 
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))
 
     def ids_of(self, made: CompletionMicroBatch) -> Sequence[Tensor]:
-        assert made.target is not None
-        assert made.negatives is not None
-        return made.entity, made.target, made.negatives
+        if made.negatives is not None:
+            assert made.target is not None
+            return made.entity, made.target, made.negatives
+        return (made.entity, made.triples()[2]) if self.model.reads_answers else (made.entity,)
 
     def terms_of(self, batch: Batch, made: CompletionMicroBatch) -> Sequence[Term]:
         return CompletionPhase.terms_of(self, batch, made)

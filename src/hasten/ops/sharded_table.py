@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -25,12 +26,49 @@ class Shard(Protocol):
     @property
     def total(self) -> int: ...
 
+    @property
+    def largest(self) -> int:
+        """The most rows that a process holds."""
+        ...
+
     def own(self, ids: Tensor) -> slice:
         """Which of the ids this process holds."""
         ...
 
     def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
         """[S, D] the rows of the ids, from those that each process holds. A collective."""
+        ...
+
+    def log_sum_exp(self, values: Tensor) -> Tensor:
+        """[T] the logarithm of the sum over processes of the exponentials of [T]. A collective."""
+        ...
+
+    def of_all(self, value: Tensor) -> Tensor:
+        """[P] the scalars of all processes. A collective."""
+        ...
+
+    def together(self, *counts: int) -> Sequence[Concatenation]:
+        """How tensors with these lengths follow each other over processes. A collective."""
+        ...
+
+
+class Concatenation(Protocol):
+    """Tensors of all processes, one after the other in the order of ranks; lengths can differ."""
+
+    @property
+    def first(self) -> int:
+        """The place of the first row of this process."""
+        ...
+
+    @property
+    def total(self) -> int: ...
+
+    def gather(self, own: Tensor) -> Tensor:
+        """[total, ...] the rows of all processes, from those of each. A collective."""
+        ...
+
+    def sum_back(self, values: Tensor) -> Tensor:
+        """The rows of this process of the sum over processes of [total, ...]. A collective."""
         ...
 
 

@@ -37,7 +37,7 @@ class FixedTable:
     weight: Tensor
 
     def rows(self, ids: Tensor) -> Tensor:
-        return self.weight.index_select(0, ids.reshape(-1)).view(*ids.shape, -1)
+        return self.weight.index_select(0, ids.reshape(-1)).view(*ids.shape, self.weight.shape[1])
 
     def block(self, start: int, stop: int) -> Tensor:
         return self.weight[start:stop]
@@ -62,7 +62,9 @@ class EmbeddingTable(nn.Module):
             return table.rows(places)
         if self.weight.device.type == "cpu":
             # its backward pass is one index_add, here 3-5 times faster than that of embedding
-            return self.weight.index_select(0, ids.reshape(-1)).view(*ids.shape, -1)
+            return self.weight.index_select(0, ids.reshape(-1)).view(
+                *ids.shape, self.weight.shape[1]
+            )
         return F.embedding(ids, self.weight)
 
     def block(self, start: int, stop: int) -> Tensor:

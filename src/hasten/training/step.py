@@ -23,7 +23,7 @@ from hasten.ops.random import Stream, key, seed_device
 from hasten.ops.transfer import to_device
 from hasten.training.memory import release_memory
 from hasten.training.optimizers.make import make_optimizer
-from hasten.training.precision import Precision, gradient_norm, in_matmul_precision, uses_tf32
+from hasten.training.precision import Precision, in_matmul_precision, uses_tf32
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,18 @@ class OptimizerStep:
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.alone:
             return {}
-        # with RowAdam these hold the rows that the batch reads in the place of the whole table, so
-        # they can differ from self.parameters
-        parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
-            losses, summed = self.all_reduce(parameters, losses, flags, self.phase.buffers_to_sum())
+            buffers = self.phase.buffers_to_sum()
+            losses, summed = self.all_reduce(self.optimizer.summed, losses, flags, buffers)
+            self.optimizer.add_rows()
             self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
         losses["steps"] = self.one
         self.precision.unscale(self.optimizer)
-        norm = gradient_norm(parameters)
+        norm = self.optimizer.gradient_norm()
         finite = norm < math.inf  # False for NaN; one operation where isfinite takes four
         found_inf = torch.where(finite, self.zero, self.one)
-        self.clip(parameters, norm)
+        self.clip(norm)
         self.try_update(found_inf)
         # after the phase's last step of the epoch, apply what RowAdam deferred
         if batch.index == self.phase.steps() - 1:
@@ -181,7 +180,7 @@ class OptimizerStep:
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        micro_batches = batch.parts(*self.own_parts)
+        micro_batches = batch.parts(*self.own_parts, self.phase.collective)
         # first those of encode, then of each micro-batch; on a CPU Phase.on_device makes them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
@@ -251,12 +250,13 @@ class OptimizerStep:
         if pairs:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
-    def clip(self, parameters: Sequence[Tensor], norm: Tensor) -> None:
+    def clip(self, norm: Tensor) -> None:
         """Clip the gradients (loss scale already removed) to ``clip_norm``; norm: their 2-norm."""
         limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
         if limit is not None:
-            norm = norm if kind == 2 else gradient_norm(parameters, kind)
-            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+            norm = norm if kind == 2 else self.optimizer.gradient_norm(kind)
+            # with RowAdam: the rows that the batch reads, in the place of the whole table
+            torch.nn.utils.clip_grads_with_norm_(self.optimizer.parameters, limit, norm)
 
     def try_update(self, found_inf: Tensor) -> None:
         """:meth:`update`, repeated once if memory runs out before anything has changed.

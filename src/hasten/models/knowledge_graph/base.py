@@ -46,9 +46,8 @@ from hasten.objectives.completion import (
 from hasten.objectives.step_rows import StepRowsCompletionPhase, by_rows
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import accumulation_dtype
-from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
-from hasten.ops.losses.one_to_many_loss import one_to_many_of_pairs
+from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
@@ -132,6 +131,16 @@ class TripleModel(Model):
         """
 
     @property
+    def reads_answers(self) -> bool:
+        """Whether :meth:`auxiliary_losses` read the rows of the answers."""
+        return False
+
+    @property
+    def divides_loss(self) -> bool:
+        """Whether the loss needs no more of the entities than the rows of each process."""
+        return True
+
+    @property
     def moments(self) -> Sequence[GroupMoments]:
         """The statistics that BatchNorm updates in training."""
         return [part for part in self.modules() if isinstance(part, GroupMoments)]
@@ -140,17 +149,17 @@ class TripleModel(Model):
         """One phase: queries with all answers (KvsAll), or single triples in both directions."""
         options = self.options
         examples: KvsAllExamples | TripleExamples
-        entities = self.entities
+        entities, sampled = self.entities, 0
         if options.loss in ("1-n", "1-n-softmax"):
             examples = KvsAllExamples(dataset, softmax=options.loss == "1-n-softmax")
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = TripleExamples(dataset, sampled)
-            size, sharded = training.batch_size, training.shard_tables == "always"
-            if sampled and isinstance(entities, EmbeddingTable) and by_rows(entities, sharded):
-                phase = StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)
-                return [phase]
-        return [CompletionPhase(self, examples, training.batch_size)]
+        size, sharded = training.batch_size, training.shard_tables if self.divides_loss else "never"
+        if isinstance(entities, EmbeddingTable) and by_rows(entities, sharded, not sampled):
+            phase = StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)
+            return [phase]
+        return [CompletionPhase(self, examples, size)]
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         """The sum of the loss ``model.loss`` over the queries."""
@@ -201,12 +210,17 @@ class FactorizedTripleModel(TripleModel):
         return {**super().rows_of(), "bias": Rows.of("entities")}
 
     @property
+    def divides_loss(self) -> bool:
+        # the softmax with label smoothing reads the mean of the table
+        return self.options.loss == "1-n" or not self.options.smoothing
+
+    @property
     def loss_of_scores(self) -> bool:
         """Whether gradients of the training loss are products of residuals and vectors.
 
         Not those of a softmax with label smoothing, or of further terms.
         """
-        return self.options.loss == "1-n" or not self.options.smoothing
+        return self.divides_loss
 
     @abstractmethod
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
@@ -226,8 +240,8 @@ class FactorizedTripleModel(TripleModel):
         if batch.negatives is not None:
             return super().completion_loss(batch)
         entity_BD = self.entities.rows(batch.entity)
-        table = self.entities.block(0, self.sizes.entities)
-        q_BD = self.vectors(entity_BD, batch.relation)
+        # without queries, for a loss that all processes call: no vectors, of the same width
+        q_BD = self.vectors(entity_BD, batch.relation) if len(batch.relation) else entity_BD
         smoothing = self.options.smoothing
         if self.options.loss == "1-n":
             assert batch.answer_query is not None
@@ -235,12 +249,15 @@ class FactorizedTripleModel(TripleModel):
             pairs = batch.answers
             if not isinstance(pairs, LabelPairs):
                 pairs = LabelPairs.build(batch.answer_query, batch.answer)
-            return one_to_many_of_pairs(q_BD, [table], pairs, self.bias, smoothing, batch.scale)
+            return table_one_to_many(q_BD, self.entities, pairs, self.bias, smoothing, batch.scale)
         query, answer = batch.answer_query, batch.target if batch.answer is None else batch.answer
         assert answer is not None
-        targets = batch.answers if isinstance(batch.answers, CatalogueTargets) else answer
-        loss = catalogue_cross_entropy(q_BD, [table], targets, self.bias, query_of_target=query)
+        targets = batch.answers
+        if not isinstance(targets, CatalogueTargets):
+            targets = CatalogueTargets.build(answer, query, len(q_BD))
+        loss = table_cross_entropy(q_BD, self.entities, targets, self.bias)
         if smoothing:
+            table = self.entities.block(0, self.sizes.entities)
             above_mean = self.entities.rows(answer) - table.mean(0)
             products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
             biases = self.bias[answer] - self.bias.mean()

@@ -125,6 +125,10 @@ class BilinearModel(FactorizedTripleModel):
     def loss_of_scores(self) -> bool:
         return super().loss_of_scores and not (self.options.n3 or self.options.relation_weight)
 
+    @property
+    def reads_answers(self) -> bool:
+        return bool(self.options.n3 or self.options.relation_weight)
+
     def auxiliary_losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
         n3, weight = self.options.n3, self.options.relation_weight
         terms: list[tuple[str, Tensor, float]] = []

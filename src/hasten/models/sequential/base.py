@@ -33,9 +33,9 @@ from hasten.objectives.sequence_batch import SequenceBatch, sequence_batch
 from hasten.objectives.shared_negatives import Sampling
 from hasten.objectives.step_rows import StepRowsNextItemPhase, by_rows
 from hasten.ops.dtypes import accumulation_dtype
-from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
 from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss_from_table
 from hasten.ops.losses.sampled_softmax import sampled_softmax
+from hasten.ops.losses.table_losses import table_cross_entropy
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable, FixedTable
 from hasten.ops.transfer import to_device
@@ -159,8 +159,8 @@ class SequentialModel(Model):
         }
         if options.loss != "sampled-softmax":
             # regularizers read every row of the table
-            sharded = training.shard_tables == "always"
-            if options.loss != "ce" and by_rows(self.items, sharded) and not self.regularizers():
+            sharded = training.shard_tables
+            if by_rows(self.items, sharded, options.loss == "ce") and not self.regularizers():
                 return StepRowsNextItemPhase(self, histories, sharded=sharded, **sizes)
             return NextItemPhase(self, histories, **sizes)
         phase = SampledSoftmaxPhase(
@@ -191,8 +191,7 @@ class SequentialModel(Model):
             sample = batch.sampled, batch.log_weights, batch.masked
             return sampled_softmax(states, batch.rows, batch.targets, *sample)
         if batch.negatives is None:
-            table = items.block(0, len(items))
-            return catalogue_cross_entropy(self.states(batch), [table], batch.targets)
+            return table_cross_entropy(self.states(batch), items, batch.targets)
         ids = torch.cat([batch.targets[:, None], batch.negatives], dim=1)
         if ids.numel() > FEW_ROWS:
             source, places = items.within(ids)
@@ -224,6 +223,8 @@ class SequentialModel(Model):
 
     def states(self, batch: NextItemMicroBatch) -> Tensor:
         """[S, D] the states from which the batch's targets are predicted."""
+        if not len(batch.tokens):  # of no sequences, for a loss that all processes call
+            return self.items.rows(batch.tokens)
         return batch.at_targets(self.encode(self.items.rows(batch.tokens), batch))
 
     def query_vectors(self, queries: RecommenderQueries) -> Tensor:

@@ -27,10 +27,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.ops.dense.product import product, product_into, rounded_rows, uses_onednn
+from hasten.ops.dense.product import product_into, rounded_rows, uses_onednn
 from hasten.ops.dtypes import accumulation_dtype, upcast
 from hasten.ops.losses.catalogue_targets import CatalogueTargets
-from hasten.ops.losses.half_residuals import residual_product, residual_scale
+from hasten.ops.losses.half_residuals import (
+    accumulate_product,
+    accumulate_rows,
+    residual_product,
+    residual_scale,
+)
+from hasten.ops.sharded_table import Shard
 from hasten.ops.triton.choice import uses_triton
 
 #: bytes of logits held at once: near the second-level cache on CPUs, a large GEMM on GPUs
@@ -49,6 +55,7 @@ def catalogue_cross_entropy(
     bias: Tensor | None = None,
     chunk_bytes: int | None = None,
     query_of_target: Tensor | None = None,
+    shard: Shard | None = None,
 ) -> Tensor:
     """Sum of cross-entropies of ``x`` [T, D] against the stacked blocks [N_i, D]: a scalar.
 
@@ -57,7 +64,10 @@ def catalogue_cross_entropy(
     each target belongs to; a target occurs at most once in a row. :class:`CatalogueTargets` in the
     place of both saves synchronizations. bias: [N] or None. chunk_bytes: size of the logits that
     are held at once; None: by the device, or no logits at all where a Triton kernel can run.
-    blocks: the whole table as one block, or its shards.
+    blocks: the whole table as one block, or its shards. shard: ``blocks`` are the rows of this
+    process alone, and so are the targets, numbered from its first row; x, the same on all
+    processes, are all queries. The sum is that of these targets, and gradients are those of these
+    rows: both add up over processes (:mod:`.table_losses`).
     """
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
@@ -65,7 +75,7 @@ def catalogue_cross_entropy(
     if isinstance(targets, Tensor):
         targets = CatalogueTargets.build(targets, query_of_target, len(x))
     if chunk_bytes is None:
-        if uses_triton("cross-entropy", x, x.shape[1], dtype):
+        if shard is None and uses_triton("cross-entropy", x, x.shape[1], dtype):
             from hasten.ops.triton.cross_entropy import cross_entropy  # noqa: PLC0415
 
             scale = residual_scale(dtype)
@@ -77,6 +87,7 @@ def catalogue_cross_entropy(
         bias,
         chunk_bytes,
         dtype,
+        shard,
         *blocks,
     )
     return result
@@ -107,15 +118,17 @@ class _CrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         chunk_bytes: int,
         dtype: torch.dtype,
+        shard: Shard | None,
         *blocks: Tensor,
     ) -> Tensor:
-        count = sum(len(block) for block in blocks)
+        # of the same number of queries on all processes, which merge their sums
+        count = sum(len(block) for block in blocks) if shard is None else shard.largest
         rows = chunk_bytes // (4 * count)
         with torch.autocast(x.device.type, enabled=False):
             if rows >= _FEWEST_ROWS or rows >= len(x):
-                loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype)
+                loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype, shard)
             else:
-                loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype)
+                loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype, shard)
         ctx.has_bias, ctx.dtype = bias is not None, x.dtype
         ctx.save_for_backward(*grads)
         return loss
@@ -124,7 +137,7 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, *grads = torch._foreach_mul(ctx.saved_tensors, grad_loss)
         grad_bias = grads.pop(0) if ctx.has_bias else None
-        return grad_x.to(ctx.dtype), None, grad_bias, None, None, *grads
+        return grad_x.to(ctx.dtype), None, grad_bias, None, None, None, *grads
 
 
 def _zeros_like(bias: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
@@ -153,6 +166,7 @@ def _by_rows(
     blocks: Sequence[Tensor],
     rows: int,
     dtype: torch.dtype,
+    shard: Shard | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """A chunk of rows against the whole catalogue at a time: three products."""
     starts = _offsets(blocks)
@@ -201,7 +215,7 @@ def _by_rows(
             at_target = targets.places(first, first + len(work), starts[-1])
             if bias is not None:
                 work += bias
-            torch.log_softmax(work, dim=1, out=work)
+            _log_softmax_(work, shard)
             flat = work.view(-1)
             picked.append(flat[at_target].sum())
             targets.multiply_by_counts_(work.exp_(), first)
@@ -215,10 +229,18 @@ def _by_rows(
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
             residual = scores[:, columns]
-            _accumulate(grads[index][span], residual.T, chunk, scale, start == 0)
-            _accumulate_rows(grad_x[start : start + rows], residual, table, scale, number == 0)
+            accumulate_product(grads[index][span], residual.T, chunk, scale, start == 0)
+            accumulate_rows(grad_x[start : start + rows], residual, table, scale, number == 0)
     loss = -reduce(torch.add, picked) if picked else x.new_zeros((), dtype=sum_dtype)
     return loss, [grad_x, *grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
+
+
+def _log_softmax_(scores: Tensor, shard: Shard | None) -> None:
+    """In place, over the columns; those of all processes if there is a shard."""
+    if shard is None:
+        torch.log_softmax(scores, dim=1, out=scores)
+    else:
+        scores -= shard.log_sum_exp(torch.logsumexp(scores, 1))[:, None]
 
 
 def _by_columns(
@@ -228,6 +250,7 @@ def _by_columns(
     blocks: Sequence[Tensor],
     chunk_bytes: int,
     dtype: torch.dtype,
+    shard: Shard | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
     chunks = _parts(blocks, max(1, chunk_bytes // (4 * max(1, len(x)))))
@@ -252,6 +275,8 @@ def _by_columns(
         lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
         inside, place = placed(columns)
         picked.index_add_(0, query, torch.where(inside, scores.view(-1)[place], 0.0))
+    if shard is not None:
+        lse = shard.log_sum_exp(lse)
     grad_x = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
     grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
     grad_bias = _zeros_like(bias, sum_dtype)
@@ -266,29 +291,10 @@ def _by_columns(
         part = (residual if scale == 1 else residual.mul_(scale)).to(dtype)
         grads[index][span] = residual_product(part.T, x_cast, scale)
         grad_x += residual_product(part, blocks[index][span].to(dtype), scale)
-    loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()
+    if shard is not None:  # only the targets among these rows
+        counts = torch.bincount(query, minlength=len(x))
+        loss = (lse * counts - picked).sum()
+    else:
+        loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()
     shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
     return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), *grad_bias, *shaped]
-
-
-def _accumulate(total: Tensor, left: Tensor, right: Tensor, scale: float, first: bool) -> None:
-    """Add left @ right / scale to total, accumulating in its dtype; ``first``: total is empty."""
-    if left.dtype == total.dtype:
-        torch.addmm(total, left, right, beta=0 if first else 1, out=total)
-    elif first:
-        total.copy_(residual_product(left, right, scale))
-    else:
-        total += residual_product(left, right, scale)
-
-
-def _accumulate_rows(total: Tensor, left: Tensor, right: Tensor, scale: float, first: bool) -> None:
-    """The same for the rows of total, without rows of padding that left may have at its end."""
-    count = len(total)
-    if not first:
-        total += residual_product(left, right, scale)[:count]
-    elif scale != 1:
-        total.copy_(residual_product(left, right, scale)[:count])
-    elif count < len(left):
-        total.copy_(product(left, right)[:count])
-    else:
-        product_into(total, left, right)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hasten.ops.dense.product import product, product_into
+
 
 def residual_scale(dtype: torch.dtype, largest: float = 1.0) -> float:
     """The scale of residuals for operands of this type; largest: the greatest absolute value."""
@@ -28,3 +30,28 @@ def residual_product(left: Tensor, right: Tensor, scale: float) -> Tensor:
     if left.device.type == "cuda":
         return torch.mm(left, right, out_dtype=torch.float32).div_(scale)
     return (left.float() @ right.float()).div_(scale)
+
+
+def accumulate_product(
+    total: Tensor, left: Tensor, right: Tensor, scale: float, first: bool
+) -> None:
+    """Add left @ right / scale to total, accumulating in its dtype; ``first``: total is empty."""
+    if left.dtype == total.dtype:
+        torch.addmm(total, left, right, beta=0 if first else 1, out=total)
+    elif first:
+        total.copy_(residual_product(left, right, scale))
+    else:
+        total += residual_product(left, right, scale)
+
+
+def accumulate_rows(total: Tensor, left: Tensor, right: Tensor, scale: float, first: bool) -> None:
+    """The same for the rows of total, without rows of padding that left may have at its end."""
+    count = len(total)
+    if not first:
+        total += residual_product(left, right, scale)[:count]
+    elif scale != 1:
+        total.copy_(residual_product(left, right, scale)[:count])
+    elif count < len(left):
+        total.copy_(product(left, right)[:count])
+    else:
+        product_into(total, left, right)

@@ -62,25 +62,27 @@ def one_to_many_of_pairs(
     smoothing: float = 0.0,
     scale: float = 1.0,
     chunk_bytes: int | None = None,
+    total: int | None = None,
 ) -> Tensor:
     """The sum over all queries and catalogue rows of the binary cross-entropy.
 
     x: [B, D]; blocks: [N_i, D], the table's shards; pairs: the distinct pairs of a query and a true
     row of the stacked catalogue; bias: [N] or None; smoothing: ε. scale: the gradient that the loss
     will receive. The result does not depend on it; if it is right, the backward pass saves a pass
-    over the gradients.
+    over the gradients. total: the rows of the whole catalogue, if ``blocks`` and ``pairs`` are only
+    those of one process (:mod:`.table_losses`); None: all.
     """
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
     if chunk_bytes is None:
-        if uses_triton("1-n", x, x.shape[1], dtype):
+        if total is None and uses_triton("1-n", x, x.shape[1], dtype):
             from hasten.ops.triton.one_to_many import one_to_many  # noqa: PLC0415
 
             largest = residual_scale(dtype)
             return one_to_many(x, blocks, pairs.row, pairs.item, bias, smoothing, dtype, largest)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
-    pass_ = _Pass(x, blocks, pairs, bias, smoothing, scale, chunk_bytes, dtype)
+    pass_ = _Pass(x, blocks, pairs, bias, smoothing, scale, chunk_bytes, dtype, total)
     result: Tensor = _OneToMany.apply(pass_, x, bias, *blocks)  # type: ignore[no-untyped-call]
     return result
 
@@ -125,12 +127,14 @@ class _Pass:
         scale: float,
         chunk_bytes: int,
         dtype: torch.dtype,
+        total: int | None,
     ) -> None:
         x = x.detach()
         self.x, self.blocks, self.bias, self.scale = x, blocks, bias, scale
         self.pairs, self.smoothing, self.dtype = pairs, smoothing, dtype
         self.kind, self.width = accumulation_dtype(x), max(1, len(x))
         self.count = sum(len(block) for block in blocks)
+        self.share = smoothing / (total or self.count)
         self.low, self.scaled = x.to(dtype), (x * scale).to(dtype)
         self.residual_scale = residual_scale(dtype)
         self.rows = max(_FEWEST_ROWS, chunk_bytes // (4 * self.width))
@@ -173,7 +177,6 @@ class _Pass:
         edges = [*starts, first + len(scores)]
         bounds = np.searchsorted(self.pairs.items_on_host, edges).tolist()
         loss = torch.zeros((), dtype=self.kind, device=scores.device)
-        share = self.smoothing / self.count
         for number, start in enumerate(starts):
             part = scores[start - first : start - first + self.piece]
             stop = start + len(part)
@@ -187,8 +190,8 @@ class _Pass:
             flat = piece.view(-1)
             loss -= (1 - self.smoothing) * flat[place].sum()
             if self.smoothing:
-                loss -= share * piece.sum()
-            loss += _softplus_and_residual_(piece, share, self.buffer(1, part), exact)
+                loss -= self.share * piece.sum()
+            loss += _softplus_and_residual_(piece, self.share, self.buffer(1, part), exact)
             flat[place] -= 1 - self.smoothing
             if self.bias is not None:
                 torch.sum(piece, 1, out=self.grad_bias[start:stop])

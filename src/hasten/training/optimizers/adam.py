@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
+from hasten.training.precision import gradient_norm
 
 
 class PhaseAdam(torch.optim.Adam):
@@ -52,6 +53,18 @@ class PhaseAdam(torch.optim.Adam):
         """The tensors that :meth:`step` updates, by the number of the parameter."""
         found: list[Tensor] = self.param_groups[0]["params"]
         return found
+
+    @property
+    def summed(self) -> list[Tensor]:
+        """The tensors whose gradients are sums over processes."""
+        return self.parameters
+
+    def add_rows(self) -> None:
+        """Add what :attr:`summed` has of gradients of others of :attr:`parameters`."""
+
+    def gradient_norm(self, kind: float = 2.0) -> Tensor:
+        """A norm of all gradients together, of the rows of all processes."""
+        return gradient_norm(self.parameters, kind)
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the next steps."""

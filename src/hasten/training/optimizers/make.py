@@ -7,6 +7,7 @@ from hasten.objectives.base import Phase
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
+from hasten.training.optimizers.sharded_adam import ShardedAdam
 from hasten.training.optimizers.sharded_row_adam import ShardedRowAdam
 from hasten.training.optimizers.skipping_adam import SkippingAdam, respects_found_inf
 
@@ -15,14 +16,15 @@ def make_optimizer(phase: Phase, options: TrainingOptions, *, scaled: bool) -> P
     """:class:`RowAdam` if it gives the same result at less cost, else :class:`PhaseAdam`.
 
     scaled: gradients are scaled (fp16), which only the latter supports. A table that is sharded
-    over processes has :class:`ShardedRowAdam`.
+    over processes has :class:`ShardedRowAdam`, or :class:`ShardedAdam` if all rows have gradients.
     """
     parameters = list(phase.parameters())
     if phase.table is not None and phase.table.shard is not None:
-        return ShardedRowAdam(parameters, options, phase.table, phase.table.shard)
+        kind = ShardedAdam if phase.table.whole else ShardedRowAdam
+        return kind(parameters, options, phase.table, phase.table.shard)
     if phase.table is not None and not scaled and RowAdam.suits(phase.table, options):
         rows = JoinedRowAdam if phase.table.others else RowAdam
         return rows(parameters, options, phase.table)
     device = parameters[0].device
-    kind = PhaseAdam if device.type != "mps" or respects_found_inf(device) else SkippingAdam
-    return kind(parameters, options)
+    dense = PhaseAdam if device.type != "mps" or respects_found_inf(device) else SkippingAdam
+    return dense(parameters, options)

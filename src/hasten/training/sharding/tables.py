@@ -119,7 +119,8 @@ def shard_tables(
             error.agreed = True
             raise error
         return ShardedTables()
-    weights = list(dict.fromkeys(p.table.weight for p in phases if p.table is not None))
+    read = [phase.table or phase.divisible for phase in phases]
+    weights = list(dict.fromkeys(each.weight for each in read if each is not None))
     size = sum(weight.numel() * weight.element_size() for weight in weights)
     needed = size * COPIES_WITH_ADAM * processes.local_world
     few = options.shard_tables == "auto" and needed <= _MOST * memory_bytes()
@@ -130,9 +131,9 @@ def shard_tables(
         shard = RowShard(processes, len(weight))
         found.parameters[weight] = shard
         ShardedTable.divide(tables[weight], shard)
-    for phase in phases:
-        assert phase.table is not None
-        phase.table = replace(phase.table, shard=found.parameters[phase.table.weight])
+    for phase, table in zip(phases, read, strict=True):
+        assert table is not None
+        phase.table = replace(table, shard=found.parameters[table.weight])
     named = model.state_dict(keep_vars=True)
     for name, tensor in named.items():
         if tensor in found.parameters:
@@ -154,21 +155,36 @@ def why_not(
     processes: Processes,
 ) -> str | None:
     """Why the tables of these phases cannot be sharded; None if they can be."""
-    if processes.device.type != "cpu":
-        return f"row-wise Adam, which updates sharded tables, runs on a CPU, not {processes.device}"
-    if options.precision == "fp16":
-        return "row-wise Adam, which updates sharded tables, has no loss scale for fp16"
-    if not RowAdam.is_exact(options):
-        return (
-            "row-wise Adam, which updates sharded tables, needs training.weight_decay=0, a "
-            "positive training.eps and the square of its first beta below 0.98 of the second"
-        )
+    reason = _why_not_with(options, processes)
+    if reason is not None:
+        return reason
     for phase in phases:
-        if phase.table is None or phase.table.weight not in tables:
+        table = phase.table or phase.divisible
+        if table is None or table.weight not in tables:
             return (
-                f"each step of the phase {phase.name} reads whole tables: choose a loss with "
-                "sampled negatives (model.loss), without regularizers of a whole table"
+                f"each step of the phase {phase.name} reads whole tables; losses that need only "
+                "the rows of each process have no regularizers or label smoothing of whole tables"
             )
-        if len(phase.table.weight) < processes.world:
-            return f"a table has {len(phase.table.weight)} rows for {processes.world} processes"
+        if len(table.weight) < processes.world:
+            return f"a table has {len(table.weight)} rows for {processes.world} processes"
+        if not table.whole and not RowAdam.is_exact(options):
+            return (
+                "row-wise Adam, which updates sharded tables of losses with sampled negatives, "
+                "needs training.weight_decay=0, a positive training.eps and the square of its "
+                "first beta below 0.98 of the second"
+            )
+    return None
+
+
+def _why_not_with(options: TrainingOptions, processes: Processes) -> str | None:
+    """Why no table can be sharded with these options; None if they can be."""
+    alone = "takes steps in one process, without the rows of the others"
+    if processes.device.type != "cpu":
+        return f"the optimizers of sharded tables run on a CPU, not {processes.device}"
+    if options.precision == "fp16":
+        return "the optimizers of sharded tables have no loss scale for fp16"
+    if processes.world > 1 and options.precision == "auto":
+        return f"training.precision=auto {alone}: choose fp32 or bf16"
+    if processes.world > 1 and options.compile != "off":
+        return f"training.compile={options.compile} {alone}: choose off"
     return None

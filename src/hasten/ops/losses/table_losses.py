@@ -1,0 +1,104 @@
+"""Losses over all rows of a table, whole or of which each process holds some.
+
+For a sharded table each process scores the queries of all processes against the rows that it holds
+(vocabulary-parallel; Shoeybi et al. 2019, "Megatron-LM", section 3). Queries and targets are sent
+to all processes, and the gradients of the queries are summed where they came from: 8 D bytes for
+a query in float32, for any number of rows. A softmax also merges the sums of exponentials, 8 bytes
+for a query. The gradients of rows stay where the rows are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
+from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
+from hasten.ops.losses.one_to_many_loss import one_to_many_of_pairs
+from hasten.ops.sharded_table import Concatenation, Shard, ShardedTable
+from hasten.ops.table import Table
+
+
+def table_cross_entropy(
+    x: Tensor, table: Table, targets: CatalogueTargets | Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """:func:`.catalogue_cross_entropy` of [T, D] queries against all rows of a table.
+
+    If the table is sharded: the sum over those targets of all processes whose rows this one holds.
+    All processes must call it, those without queries too. bias: [N], of all rows.
+    """
+    if not isinstance(table, ShardedTable):
+        return catalogue_cross_entropy(x, [table.block(0, len(table))], targets, bias)
+    if isinstance(targets, Tensor):
+        targets = CatalogueTargets.build(targets, None, len(x))
+    shard, single = table.shard, targets.query is None
+    query = torch.arange(len(x)) if targets.query is None else targets.query
+    queries, pairs = shard.together(len(x), len(query))
+    query, item = _pairs_of_all(query, targets.item, queries, pairs)
+    counts = None if single else torch.bincount(query, minlength=queries.total)
+    most = 1.0 if counts is None or not len(counts) else float(counts.max())
+    query, item = _held(query, item, shard)
+    own = CatalogueTargets(item, query, counts, query.numpy(), most)
+    x, bias = _of_all(x, queries, table), _of_shard(bias, shard)
+    return catalogue_cross_entropy(x, [table.weight], own, bias, shard=shard)
+
+
+def table_one_to_many(
+    x: Tensor,
+    table: Table,
+    pairs: LabelPairs,
+    bias: Tensor | None = None,
+    smoothing: float = 0.0,
+    scale: float = 1.0,
+) -> Tensor:
+    """:func:`.one_to_many_of_pairs` of [B, D] queries and all rows of a table.
+
+    If the table is sharded: the sum over all queries of all processes and the rows of this one. All
+    processes must call it, those without queries too. bias: [N], of all rows.
+    """
+    if not isinstance(table, ShardedTable):
+        block = table.block(0, len(table))
+        return one_to_many_of_pairs(x, [block], pairs, bias, smoothing, scale)
+    shard = table.shard
+    queries, labels = shard.together(len(x), len(pairs.row))
+    query, item = _held(*_pairs_of_all(pairs.row, pairs.item, queries, labels), shard)
+    own, bias = LabelPairs.build(query, item), _of_shard(bias, shard)
+    x = _of_all(x, queries, table)
+    return one_to_many_of_pairs(x, [table.weight], own, bias, smoothing, scale, total=len(table))
+
+
+def _pairs_of_all(
+    query: Tensor, item: Tensor, queries: Concatenation, pairs: Concatenation
+) -> tuple[Tensor, Tensor]:
+    """int64 [P] the queries and rows of the pairs of all processes."""
+    found = pairs.gather(torch.stack([query + queries.first, item], dim=1))
+    return found[:, 0].contiguous(), found[:, 1].contiguous()
+
+
+def _held(query: Tensor, item: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
+    """The pairs whose rows this process holds, numbered from its first row."""
+    held = (item >= shard.first) & (item < shard.stop)
+    return query[held], item[held] - shard.first
+
+
+def _of_shard(bias: Tensor | None, shard: Shard) -> Tensor | None:
+    return None if bias is None else bias[shard.first : shard.stop]
+
+
+def _of_all(x: Tensor, queries: Concatenation, table: ShardedTable) -> Tensor:
+    """[T, D] the queries of all processes, in the type of the table."""
+    found: Tensor = _Gather.apply(x.to(table.weight.dtype), queries)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, queries: Concatenation) -> Tensor:
+        ctx.queries = queries
+        return queries.gather(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.queries.sum_back(grad), None

@@ -1,0 +1,63 @@
+"""Adam of a table that is sharded over processes and whose rows all have gradients.
+
+The loss leaves the gradients of its rows on each process. A step also gathers the rows that the
+global batch reads as inputs, on all processes; their gradients are summed over processes like
+those of the other parameters, and added to those of the rows that this process holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hasten.config import TrainingOptions
+from hasten.objectives.base import Batch, TableRows
+from hasten.ops.sharded_table import Shard
+from hasten.training.optimizers.adam import PhaseAdam
+from hasten.training.precision import gradient_norm
+
+
+class ShardedAdam(PhaseAdam):
+    """:class:`.PhaseAdam` of the rows of this process, ``table.weight`` [R, D], and of others."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        options: TrainingOptions,
+        table: TableRows,
+        shard: Shard,
+    ) -> None:
+        super().__init__(parameters, options)
+        self.table, self.weight, self.shard = table, table.weight, shard
+        self._rest = [p for p in self.parameters if p is not self.weight]
+        #: the rows that a step reads as inputs, and those of them that this process holds
+        self._leaf, self._held, self._places = self.weight.detach(), torch.empty(0), slice(0)
+
+    def gather_rows(self, batch: Batch) -> Tensor:
+        """[S, D] the rows of a batch on all processes: a leaf for gradients."""
+        ids = self.table.read(batch)
+        self._places = self.shard.own(ids)
+        self._held = ids[self._places] - self.shard.first
+        own = self.weight.detach().index_select(0, self._held)
+        self._leaf = self.shard.exchange(ids, own).requires_grad_()
+        return self._leaf
+
+    @property
+    def summed(self) -> list[Tensor]:
+        return [self._leaf, *self._rest]
+
+    def add_rows(self) -> None:
+        assert self._leaf.grad is not None
+        if self.weight.grad is None:  # the loss ended before it read the table
+            self.weight.grad = torch.zeros_like(self.weight, requires_grad=False)
+        self.weight.grad.index_add_(0, self._held, self._leaf.grad[self._places])
+        self._leaf = self.weight.detach()
+
+    def gradient_norm(self, kind: float = 2.0) -> Tensor:
+        norms = self.shard.of_all(gradient_norm([self.weight], kind))
+        if self._rest:
+            norms = torch.cat([norms, gradient_norm(self._rest, kind).view(1)])
+        found: Tensor = torch.linalg.vector_norm(norms, kind)
+        return found
