@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from hasten.objectives.fixed_shapes import FixedShapes
+from hasten.ops.losses import catalogue_loss, one_to_many_loss
 from tests.contract.cases import CASES
 from tests.device.measure import build
 
@@ -28,6 +31,44 @@ def test_padding_changes_neither_the_loss_nor_the_gradients(label):
         losses = stepper.accumulate(stepper.phase.plan(0, 0, 1))
         found.append((float(losses["loss"]), [p.grad for p in stepper.parameters]))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
+#: other numbers of answers: 1 and 3 of a query for tails, 1 and 3 of one for heads
+UNEVEN = {"next": (1,), "near": (-1, 1, 2)}
+TRIPLES = {
+    "conve": {},
+    "distmult": {"model.loss": "1-n-softmax", "model.label_smoothing": 0.1},
+    "complex-n3": {"model.loss": "1-n"},
+    "tucker": {"model.loss": "1-n-softmax"},
+}
+
+
+@pytest.mark.parametrize("label", TRIPLES)
+@pytest.mark.parametrize("chunk", [None, 1, 4 * 30 * 7])
+def test_padding_of_answers_changes_neither_the_loss_nor_the_gradients(label, chunk, monkeypatch):
+    """Also where scores are computed in chunks of entities (1) or of 7 queries."""
+    if chunk:
+        monkeypatch.setattr(one_to_many_loss, "CHUNK_BYTES_CPU", chunk)
+        monkeypatch.setattr(one_to_many_loss, "_FEWEST_ROWS", 7)
+        monkeypatch.setattr(catalogue_loss, "_FEWEST_ROWS", 7)
+        monkeypatch.setattr(catalogue_loss, "CHUNK_BYTES_CPU", chunk)
+    case = next(case for case in CASES if case.label == label)
+    found = []
+    for fixed in (False, True):
+        settings = {**case.without_dropout, **TRIPLES[label]}
+        *_, model, (stepper,) = build(replace(case, ring=UNEVEN), CPU, **settings)
+        model.double()
+        if fixed:
+            stepper.phase.fix_shapes()
+            assert stepper.phase.varying is None
+            assert {1, 3} <= set(stepper.phase.data.answers.lengths)
+        losses = stepper.accumulate(stepper.phase.plan(0, 0, 1))
+        found.append((losses, [p.grad for p in stepper.parameters]))
+    assert found[0][0].keys() == found[1][0].keys()
+    for name, loss in found[0][0].items():
+        torch.testing.assert_close(found[1][0][name], loss, rtol=1e-6, atol=0)
     for one, other in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
 

@@ -39,14 +39,16 @@ from hasten.ops.transfer import to_device
 class Term:
     """One summand of a loss: ``weight * numerator / denominator``.
 
-    numerator: scalar, the sum over the given examples only. denominator: of the global batch; a
-    float64 tensor where a CUDA graph is replayed with others.
+    numerator: scalar, the sum over the given examples only. denominator: of the global batch.
+    factor: ``weight / denominator``, a scalar of the device in the type of the numerator, where a
+    CUDA graph is replayed with other denominators.
     """
 
     name: str
     numerator: Tensor
-    denominator: float | Tensor
+    denominator: float
     weight: float = 1.0
+    factor: Tensor | None = None
 
 
 @dataclass(frozen=True)

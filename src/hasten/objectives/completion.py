@@ -21,6 +21,7 @@ from hasten.arrays import Int64
 from hasten.data.tables import TRAIN, KnowledgeGraph
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
+from hasten.objectives.fixed_shapes import capacities, capacity, padded
 from hasten.objectives.triple_queries import both_directions, training_queries
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
@@ -38,7 +39,7 @@ class CompletionMicroBatch:
     or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. answers: the pairs
     as the loss over all entities needs them. scale: 1 / queries of the global batch, the upstream
     gradient of the summed loss. Losses that compute their gradients in the forward pass need it in
-    advance.
+    advance. weight: float32 [P] of the pairs, 0 for padding (:mod:`.fixed_shapes`); None: without.
     """
 
     entity: Tensor
@@ -49,6 +50,7 @@ class CompletionMicroBatch:
     negatives: Tensor | None = None
     scale: float = 1.0
     answers: CatalogueTargets | LabelPairs | None = None
+    weight: Tensor | None = None
 
     def triples(self) -> tuple[Tensor, Tensor, Tensor]:
         """Entity, relation and answer of each answer of the queries: int64 [P] each."""
@@ -101,6 +103,10 @@ class Examples(ABC):
     def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
         """These examples of a batch, on the host, without what is sampled on the device."""
 
+    def fix_shapes(self, batch_size: int) -> None:
+        """Give the inputs of this many examples few layouts from now on."""
+        return
+
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
         """The micro-batch with these inputs, which are on the device."""
         return replace(inputs, scale=1 / batch.denominators["examples"])
@@ -136,6 +142,10 @@ class CompletionPhase(ExampleBatches):
 
     def parameters(self) -> Sequence[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
+
+    def fix_shapes(self) -> None:
+        self.data.fix_shapes(self.batch_size)
+        self.varying = self.data.varying
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
@@ -190,6 +200,8 @@ class KvsAllExamples(Examples):
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
         self.softmax = softmax
+        #: examples of a batch whose answers are padded, and the numbers of answers to choose from
+        self.fixed: tuple[int, tuple[int, ...]] | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -197,15 +209,34 @@ class KvsAllExamples(Examples):
     def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
         queries, answers = self.queries.take(ids), self.answers.take(ids)
         query, answer = torch.from_numpy(answers.rows), torch.from_numpy(answers.items)
-        return CompletionMicroBatch(
-            entity=torch.from_numpy(queries.entity),
-            relation=torch.from_numpy(queries.relation),
-            answer_query=query,
-            answer=answer,
-            answers=CatalogueTargets.build(answer, query, len(ids))
-            if self.softmax
-            else LabelPairs.build(query, answer),
+        made = CompletionMicroBatch(
+            torch.from_numpy(queries.entity), torch.from_numpy(queries.relation), query, answer
         )
+        if self.fixed is not None and self.fixed[0] == len(ids):
+            return self._padded(made, capacity(self.fixed[1], len(answer)))
+        targets: CatalogueTargets | LabelPairs
+        if self.softmax:
+            targets = CatalogueTargets.build(answer, query, len(ids))
+        else:
+            targets = LabelPairs.build(query, answer)
+        return replace(made, answers=targets)
+
+    def fix_shapes(self, batch_size: int) -> None:
+        rows = min(batch_size, len(self))
+        self.fixed, self.varying = (rows, capacities(self.answers.lengths, rows)), None
+
+    def _padded(self, made: CompletionMicroBatch, size: int) -> CompletionMicroBatch:
+        """The same queries with ``size`` answers; those of the padding have the weight 0."""
+        assert made.answer_query is not None
+        assert made.answer is not None
+        weight = padded(torch.ones(len(made.answer)), size)
+        query, answer = padded(made.answer_query, size), padded(made.answer, size)
+        targets: CatalogueTargets | LabelPairs = LabelPairs(query, answer, None, weight)
+        if self.softmax:
+            counts = torch.bincount(made.answer_query, minlength=len(made.entity))
+            largest = float(self.answers.lengths.max())
+            targets = CatalogueTargets(answer, query, counts, None, largest, weight)
+        return replace(made, answer_query=query, answer=answer, answers=targets, weight=weight)
 
 
 class TripleExamples(Examples):

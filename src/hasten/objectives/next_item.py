@@ -8,7 +8,7 @@ users, so micro-batches are balanced and buckets contain little padding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.fixed_shapes import FixedShapes, with_unused_targets
 from hasten.objectives.sequence_batch import NextItemInputs, SequenceBatch, sequence_batch
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key
@@ -146,7 +147,10 @@ class NextItemPhase(ExampleBatches):
         if self.fixed is None or len(ids) != self.fixed.rows:
             return inputs
         base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-        return with_unused_targets(inputs, self.fixed.capacity(len(inputs.targets)), base)
+        loss = torch.tensor(
+            self.model.padding_target_loss, dtype=accumulation_dtype(self.model.items.block(0, 0))
+        )
+        return with_unused_targets(inputs, self.fixed.capacity(len(inputs.targets)), base, loss)
 
     def fix_shapes(self) -> None:
         if self.histories.mapped and self.negative_count:
@@ -162,12 +166,11 @@ class NextItemPhase(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         inputs: NextItemInputs = self.on_device(batch, ids)
         terms = self.terms_of(batch, self.micro_batch(batch, inputs))
-        if inputs.count is None or inputs.unused is None:
+        if inputs.surplus is None:
             return terms
-        # fixed shapes: subtract the constant loss of the targets of the padding, and divide by the
-        # number of the others, a tensor, so that a CUDA graph can be replayed
-        loss, surplus = terms[0].numerator, inputs.unused * self.model.padding_target_loss
-        return [Term("loss", loss - surplus.to(loss.dtype), inputs.count)]
+        # subtract the constant loss of the targets of the padding
+        loss = terms[0].numerator - inputs.surplus
+        return [replace(terms[0], numerator=loss, factor=inputs.factor)]
 
     def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""

@@ -103,7 +103,7 @@ class NextItemInputs:
     negatives; None: without negatives. known: the known items, if they are made for each
     micro-batch.
     Of a batch with :class:`FixedShapes` also scalars of the batch: base: int64, the key of the
-    negatives; count, unused: float64, the numbers of its targets and of unused ones.
+    negatives; factor: 1 / the number of its targets; surplus: the loss of the unused ones.
     """
 
     sequences: SequenceBatch
@@ -112,5 +112,5 @@ class NextItemInputs:
     counters: Tensor | None
     known: KnownItems | None = None
     base: Tensor | None = None
-    count: Tensor | None = None
-    unused: Tensor | None = None
+    factor: Tensor | None = None
+    surplus: Tensor | None = None

@@ -78,7 +78,10 @@ class OptimizerStep:
         self.out_of_memory: tuple[int, str] | None = None
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
-        self.zero, self.one = torch.zeros((), device=device), torch.ones((), device=device)
+        self.zero = torch.zeros((), device=device)
+        #: (found_inf, steps taken) of a step that is taken, and of one that is skipped
+        self.taken = torch.arange(2.0, device=device)
+        self.skipped = 1 - self.taken
         #: steps in a row whose gradients were not finite, and the number of all such steps: float32
         #: like ``found_inf``, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
@@ -108,11 +111,10 @@ class OptimizerStep:
             losses, summed = self.all_reduce(self.optimizer.summed, losses, flags, buffers)
             self.optimizer.add_rows()
             self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
-        losses["steps"] = self.one
         self.precision.unscale(self.optimizer)
         norm = self.optimizer.gradient_norm()
         finite = norm < math.inf  # False for NaN; one operation where isfinite takes four
-        found_inf = torch.where(finite, self.zero, self.one)
+        found_inf, steps = torch.where(finite, self.taken, self.skipped).unbind()
         self.clip(norm)
         self.try_update(found_inf)
         # after the phase's last step of the epoch, apply what RowAdam deferred
@@ -120,8 +122,10 @@ class OptimizerStep:
             self.optimizer.flush()
         self.phase.end_step(finite)
         self.nonfinite_steps += found_inf
-        self.consecutive_nonfinite_steps.add_(1).mul_(found_inf)
-        return {name: torch.where(finite, value, self.zero) for name, value in losses.items()}
+        count = self.consecutive_nonfinite_steps
+        torch.addcmul(found_inf, count, found_inf, out=count)  # (count + 1) * found_inf
+        found = {name: torch.where(finite, value, self.zero) for name, value in losses.items()}
+        return {**found, "steps": steps}
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -233,7 +237,9 @@ class OptimizerStep:
 
     def backward(self, terms: Sequence[Term], losses: dict[str, Tensor]) -> None:
         """Add the gradients of these terms, and their values to ``losses``."""
-        factors = [term.weight / term.denominator for term in terms]
+        factors = [
+            term.weight / term.denominator if term.factor is None else term.factor for term in terms
+        ]
         for term, factor in zip(terms, factors, strict=True):
             value = (term.numerator.detach() * factor).float()
             losses[term.name] = losses[term.name] + value if term.name in losses else value

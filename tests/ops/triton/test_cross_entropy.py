@@ -76,6 +76,22 @@ def test_equals_the_reference(several, biased, shards, queries, block):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
 
 
+def test_padding_of_the_targets_changes_nothing():
+    tensors, target, query = problem(True, True, 3)
+    more = torch.cat([target, torch.full((5,), -1)]), torch.cat([query, torch.zeros(5).long()])
+    found = [cross_entropy_of(tensors, *each) for each in ((target, query), more)]
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def cross_entropy_of(tensors: list[Tensor], target: Tensor, query: Tensor) -> list[Tensor]:
+    """The loss and its gradients."""
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    x, bias, *blocks = leaves
+    loss = cross_entropy(x, blocks, target, bias, query, torch.float32, 1.0, 32)
+    return [loss, *torch.autograd.grad(loss, leaves)]
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("several", [False, True])
 def test_gradients_are_rounded_twice_at_most(several, kind):

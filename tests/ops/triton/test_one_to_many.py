@@ -44,6 +44,20 @@ def test_equals_the_label_matrix(biased, shards, queries, block):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
 
 
+def test_padding_of_the_pairs_changes_nothing():
+    tensors, item, row = problem(True, True, 3)
+    found = []
+    for padding in (0, 5):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        x, bias, *blocks = leaves
+        items = torch.cat([item, torch.full((padding,), -1)])
+        rows = torch.cat([row, torch.zeros(padding).long()])
+        loss = one_to_many(x, blocks, rows, items, bias, SMOOTHING, torch.float32, 1.0, 32)
+        found.append([loss, *torch.autograd.grad(loss, leaves)])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_gradients_are_rounded_twice_at_most(kind):
     tensors, item, row = problem(True, True, 1, kind=kind)

@@ -261,6 +261,8 @@ class FactorizedTripleModel(TripleModel):
             above_mean = self.entities.rows(answer) - table.mean(0)
             products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
             biases = self.bias[answer] - self.bias.mean()
+            if batch.weight is not None:
+                products, biases = products * batch.weight[:, None], biases * batch.weight
             loss = loss + smoothing * (products.sum() + biases.sum())
         return loss
 

@@ -13,6 +13,7 @@ They are divided by the number of queries, like the loss.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -140,10 +141,19 @@ class BilinearModel(FactorizedTripleModel):
             cubes = torch.stack(
                 [self.cubes(x) for x in (head, self.relations.rows(relation), tail)]
             )
+            if batch.weight is not None:
+                cubes = cubes * batch.weight
             terms.append(("n3", cubes.sum(), n3))
         if weight:
             table = self.relations.block(0, 2 * self.sizes.relations)
-            loss = catalogue_cross_entropy(self.relation_vectors(head, tail), [table], relation)
+            vectors = self.relation_vectors(head, tail)
+            if batch.weight is None:
+                loss = catalogue_cross_entropy(vectors, [table], relation)
+            else:  # the loss of a vector of zeros is known, and has no gradient
+                used = batch.weight > 0
+                vectors = vectors.masked_fill(~used[:, None], 0.0)
+                loss = catalogue_cross_entropy(vectors, [table], relation)
+                loss = loss - (~used).sum() * math.log(len(table))
             terms.append(("relation", loss, weight))
         return terms
 

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import product_into, rounded_rows, uses_onednn
 from hasten.ops.dtypes import accumulation_dtype, upcast
-from hasten.ops.losses.catalogue_targets import CatalogueTargets
+from hasten.ops.losses.catalogue_targets import CatalogueTargets, without_padding
 from hasten.ops.losses.half_residuals import (
     accumulate_product,
     accumulate_rows,
@@ -78,8 +78,8 @@ def catalogue_cross_entropy(
         if shard is None and uses_triton("cross-entropy", x, x.shape[1], dtype):
             from hasten.ops.triton.cross_entropy import cross_entropy  # noqa: PLC0415
 
-            scale = residual_scale(dtype)
-            return cross_entropy(x, blocks, targets.item, bias, targets.query, dtype, scale)
+            scale, item = residual_scale(dtype), without_padding(targets.item, targets.weight)
+            return cross_entropy(x, blocks, item, bias, targets.query, dtype, scale)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         x,
@@ -212,14 +212,15 @@ def _by_rows(
             score_rows, first = scores[begin : min(begin + piece, unpadded)], start + begin
             # in place: logits, log-probabilities, softmax times number of targets, residuals
             work = score_rows if dtype == sum_dtype else buffer[: len(score_rows)].copy_(score_rows)
-            at_target = targets.places(first, first + len(work), starts[-1])
+            at_target, weight = targets.places(first, first + len(work), starts[-1])
             if bias is not None:
                 work += bias
             _log_softmax_(work, shard)
             flat = work.view(-1)
-            picked.append(flat[at_target].sum())
+            picked.append((flat[at_target] if weight is None else flat[at_target] * weight).sum())
             targets.multiply_by_counts_(work.exp_(), first)
-            flat.index_add_(0, at_target, torch.ones_like(at_target, dtype=sum_dtype), alpha=-1)
+            ones = torch.ones_like(at_target, dtype=sum_dtype) if weight is None else weight
+            flat.index_add_(0, at_target, ones.to(sum_dtype), alpha=-1)
             if bias is not None:
                 grad_bias[0] += work.sum(0)
             if scale != 1:
@@ -268,6 +269,8 @@ def _by_columns(
         """Which targets are in a chunk, and their flat index in its scores (others: any index)."""
         local, width = targets.item - columns.start, columns.stop - columns.start
         inside = (local >= 0) & (local < width)
+        if targets.weight is not None:
+            inside &= targets.weight > 0
         return inside, query * width + local.clamp(0, width - 1)
 
     for index, span, columns in chunks:

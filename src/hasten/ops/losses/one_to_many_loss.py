@@ -18,6 +18,7 @@ fp16 residuals summed in float32 (:mod:`.half_residuals`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
-from hasten.ops.losses.catalogue_targets import LabelPairs
+from hasten.ops.losses.catalogue_targets import LabelPairs, without_padding
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 from hasten.ops.triton.choice import uses_triton
 
@@ -80,7 +81,8 @@ def one_to_many_of_pairs(
             from hasten.ops.triton.one_to_many import one_to_many  # noqa: PLC0415
 
             largest = residual_scale(dtype)
-            return one_to_many(x, blocks, pairs.row, pairs.item, bias, smoothing, dtype, largest)
+            item = without_padding(pairs.item, pairs.weight)
+            return one_to_many(x, blocks, pairs.row, item, bias, smoothing, dtype, largest)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     pass_ = _Pass(x, blocks, pairs, bias, smoothing, scale, chunk_bytes, dtype, total)
     result: Tensor = _OneToMany.apply(pass_, x, bias, *blocks)  # type: ignore[no-untyped-call]
@@ -175,7 +177,10 @@ class _Pass:
         """Turn scores [rows, B] from catalogue row ``first`` on into residuals; return the loss."""
         starts = range(first, first + len(scores), self.piece)
         edges = [*starts, first + len(scores)]
-        bounds = np.searchsorted(self.pairs.items_on_host, edges).tolist()
+        found = [slice(0)] * len(starts)
+        if self.pairs.items_on_host is not None:
+            bounds = np.searchsorted(self.pairs.items_on_host, edges).tolist()
+            found = [slice(*each) for each in pairwise(bounds)]
         loss = torch.zeros((), dtype=self.kind, device=scores.device)
         for number, start in enumerate(starts):
             part = scores[start - first : start - first + self.piece]
@@ -185,14 +190,18 @@ class _Pass:
                 piece = self.buffer(0, part).copy_(part)
             if self.bias is not None:
                 piece += self.bias[start:stop, None]
-            true = slice(bounds[number], bounds[number + 1])
-            place = (self.pairs.item[true] - start) * self.width + self.pairs.row[true]
+            whole = len(part) == self.count
+            place, weight = self.pairs.places(start, stop, self.width, found[number], whole)
             flat = piece.view(-1)
-            loss -= (1 - self.smoothing) * flat[place].sum()
+            true = flat[place] if weight is None else flat[place] * weight
+            loss -= (1 - self.smoothing) * true.sum()
             if self.smoothing:
                 loss -= self.share * piece.sum()
             loss += _softplus_and_residual_(piece, self.share, self.buffer(1, part), exact)
-            flat[place] -= 1 - self.smoothing
+            if weight is None:
+                flat[place] -= 1 - self.smoothing
+            else:  # a place may occur again, with the weight 0
+                flat.index_add_(0, place, weight.to(flat.dtype), alpha=self.smoothing - 1)
             if self.bias is not None:
                 torch.sum(piece, 1, out=self.grad_bias[start:stop])
             if self.dtype != self.kind:

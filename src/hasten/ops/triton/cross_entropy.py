@@ -62,8 +62,9 @@ def cross_entropy(
 ) -> Tensor:
     """Sum of cross-entropies, as of :func:`~hasten.ops.losses.catalogue_loss`.
 
-    dtype: of the matrix products. residual_scale: of residuals as operands of this type, where a
-    query has one target. block: rows of a tile, None: chosen by width and type.
+    target, query: as there; with several targets of a query, a target of -1 is none. dtype: of the
+    matrix products. residual_scale: of residuals as operands of this type, where a query has one
+    target. block: rows of a tile, None: chosen by width and type.
     """
     args = x, bias, target, query, dtype, residual_scale, block
     result: Tensor = _CrossEntropy.apply(*args, *blocks)
@@ -98,7 +99,7 @@ class _CrossEntropy(torch.autograd.Function):
         lse = torch.logsumexp(torch.cat(lse_parts), 0)
         scale, counts = lse.new_full((1,), residual_scale), None
         if query is not None:
-            ones = lse.new_ones(len(query))
+            ones = (target >= 0).to(lse.dtype)
             counts = torch.zeros_like(lse).index_add_(0, query, ones)  # bincount would wait
             if residual_scale != 1:
                 scale /= counts.max().clamp(min=1)

@@ -61,7 +61,8 @@ def one_to_many(
 ) -> Tensor:
     """The sum over all queries and catalogue rows of the binary cross-entropy.
 
-    dtype: of the matrix products. residual_scale: of residuals as operands of this type. block:
+    row, item: int64 [P], the true pairs; an item of -1 is none. dtype: of the matrix products.
+    residual_scale: of residuals as operands of this type. block:
     rows of a tile, None: chosen by width and type.
     """
     args = x, bias, row, item, smoothing, dtype, residual_scale, block
