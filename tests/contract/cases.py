@@ -39,7 +39,9 @@ class ModelCase:
 
     @property
     def data(self) -> dict[str, np.ndarray]:
-        return graph(ring=self.ring) if self.triples else sequences()
+        if self.triples:
+            return graph(ring=self.ring)
+        return described_sequences() if "data.event_features" in self.settings else sequences()
 
     @property
     def metric(self) -> str:
@@ -50,6 +52,8 @@ class ModelCase:
 _SMALL = {"model.width": 16, "model.max_length": 12}
 _NO_DROPOUT = {"model.dropout": 0.0}
 _ITEM_TABLE = {"data.item_features": str(Path(__file__).with_name("items.csv"))}
+
+_EVENT_COLUMNS = {"data.event_features": "device,dwell:numeric"}
 
 #: models without an order learn from pairs at random positions of the histories
 _PAIRS = {
@@ -166,6 +170,12 @@ CASES = (
         },
         _NO_DROPOUT,
     ),
+    ModelCase(
+        "sasrec-events", "sasrec", {**_SMALL, **_EVENT_COLUMNS, "model.loss": "bce"}, _NO_DROPOUT
+    ),
+    ModelCase(
+        "tisasrec-events", "tisasrec", {**_SMALL, **_EVENT_COLUMNS, "model.span": 20}, _NO_DROPOUT
+    ),
     ModelCase("tisasrec-mhc", "tisasrec", {**_SMALL, "model.residual": "mhc"}, _NO_DROPOUT),
     ModelCase("pop", "pop", trains=False),
     ModelCase("ease", "ease", trains=False),
@@ -274,3 +284,13 @@ def sequences(users: int = 50, items: int = 30, seed: int = 0) -> dict[str, np.n
             jump = generator.random() < 0.1
             item = int(generator.integers(items)) if jump else (item + 1) % items
     return {name: np.array(values) for name, values in rows.items()}
+
+
+def described_sequences() -> dict[str, np.ndarray]:
+    """The same events with a device and a dwell time, which is missing in places."""
+    found, generator = sequences(), np.random.default_rng(2)
+    count = len(found["user_id"])
+    dwell = generator.exponential(30, count)
+    dwell[generator.random(count) < 0.1] = np.nan
+    devices = np.array(["phone", "tablet", "computer", ""])
+    return {**found, "device": devices[generator.integers(0, 4, count)], "dwell": dwell}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hasten.config.section import OnlyWith, Section
 
 _Positive = Annotated[float, Field(gt=0)]
+#: what a column of events can be
+EventKind = Literal["categorical", "numeric"]
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -20,6 +22,24 @@ def _seconds(value: Any) -> Any:
         if match is None:
             raise ValueError("expected seconds, or a number with s, m, h or d")
         return float(match[1]) * _UNITS[match[2]]
+    return value
+
+
+def event_column(text: str) -> tuple[str, EventKind | None]:
+    """Name and kind of ``dwell:numeric``; without a kind None."""
+    name, colon, kind = text.rpartition(":")
+    if not colon:
+        return text.strip(), None
+    if kind.strip() not in get_args(EventKind):
+        raise ValueError(f"{text!r}: the kind of a column is categorical or numeric")
+    return name.strip(), cast(EventKind, kind.strip())
+
+
+def _columns_of_events(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse other kinds, empty names and a column that is named twice."""
+    names = [event_column(text)[0] for text in value]
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of columns, each once, are expected")
     return value
 
 
@@ -132,6 +152,11 @@ class SequenceOptions(InteractionOptions):
         default_factory=dict,
         description="column of item_features -> category, categories (several in a cell, "
         "separated by |) or number; none: all columns, by content",
+    )
+    event_features: Annotated[tuple[str, ...], AfterValidator(_columns_of_events)] = Field(
+        (),
+        description="columns of the events that describe them, such as device,dwell:numeric; "
+        "categorical or numeric, by content where neither is given",
     )
 
 

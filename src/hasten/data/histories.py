@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from hasten.arrays import Int64
+from hasten.data.event_features import EventEntries
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,13 +18,15 @@ class Histories:
 
     offsets: int64 [Q+1]; items: int64 [n]; times: int64 [n] unix seconds or None. Of a store: the
     items are int32 and both are mapped files, in which row i ends at stops[i] (int64 [Q]) if there
-    are other events between the rows; :meth:`take` makes rows in memory of them.
+    are other events between the rows; :meth:`take` makes rows in memory of them. features: of
+    the events, None if the data have none.
     """
 
     offsets: Int64
     items: Int64
     times: Int64 | None = None
     stops: Int64 | None = None
+    features: EventEntries | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -63,4 +66,6 @@ class Histories:
         np.cumsum(lengths, out=offsets[1:])
         positions = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
         times = None if self.times is None else self.times[positions]
-        return Histories(offsets, self.items[positions].astype(np.int64, copy=False), times)
+        items = self.items[positions].astype(np.int64, copy=False)
+        features = None if self.features is None else self.features.take(positions)
+        return Histories(offsets, items, times, features=features)

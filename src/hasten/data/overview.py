@@ -11,7 +11,7 @@ import numpy as np
 
 from hasten.arrays import Int64
 from hasten.config import AnyDataOptions, DataOptions
-from hasten.data.columns.checks import counted
+from hasten.data.columns.checks import FEATURE, counted
 from hasten.data.columns.text import lines_of
 from hasten.data.columns.times import show
 from hasten.data.detect import interactions_beside, load_any, readings
@@ -59,7 +59,9 @@ class Overview:
         """The settings as options of the command line."""
         options = []
         for key, value in self.settings.items():
-            if isinstance(value, dict):
+            if isinstance(value, tuple):
+                options.append(f"--set data.{key}={','.join(map(str, value))}")
+            elif isinstance(value, dict):
                 options += [f"--set data.{key}.{k}={v}" for k, v in value.items()]
             elif key != "path":
                 options.append(f"--set data.{key}={value}")
@@ -244,7 +246,8 @@ def _settings(place: Files, described: list[dict[str, Any]]) -> dict[str, Any]:
         if "separator" in one:
             settings["separator"] = _WORDS.get(one["separator"], one["separator"])
         if "columns" in one:
-            settings["columns"] = dict(one["columns"])
+            roles = {r: n for r, n in one["columns"].items() if not r.startswith(FEATURE)}
+            settings["columns"] = roles
     return settings
 
 

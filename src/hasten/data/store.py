@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hasten.atomic_write import atomic_path, write_atomically
-from hasten.data import item_features
+from hasten.data import event_features, item_features
 from hasten.data.columns.label_digest import add_labels
+from hasten.data.event_features import EventFeatures
 from hasten.data.event_store import linked
 from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.interactions.store_features import copied_features, load_features, save_features
+from hasten.data.item_features import ItemFeatures
 from hasten.data.tables import (
     AnyDataset,
     Dataset,
@@ -81,12 +83,14 @@ def fingerprint(dataset: AnyDataset) -> str:
         if dataset.facts is not None:
             vocabularies += [dataset.facts.entities, dataset.facts.relations]
             columns += _triple_columns(dataset.facts.triples).items()
-    of_items = dataset.item_features if isinstance(dataset, Dataset) else None
+    of_items, of_events = _features(dataset)
     digest = hashlib.sha256(f"hasten {kind} 1\n".encode())
     for name, modality in features:
         digest.update(f"features {name} {modality.digest}\n".encode())
     if of_items is not None:
         digest.update(f"item features {of_items.digest()}\n".encode())
+    if of_events is not None:
+        digest.update(f"event features {of_events.digest()}\n".encode())
     for vocabulary in vocabularies:
         add_labels(digest, vocabulary.labels, vocabulary.names)
     for name, column in columns:
@@ -97,6 +101,13 @@ def fingerprint(dataset: AnyDataset) -> str:
         digest.update(f"{dtype} {len(column)}\n".encode())
         digest.update(np.ascontiguousarray(column, dtype).data)
     return digest.hexdigest()
+
+
+def _features(dataset: AnyDataset) -> tuple[ItemFeatures | None, EventFeatures | None]:
+    """The features of the items and of the events of sequences."""
+    if not isinstance(dataset, Dataset):
+        return None, None
+    return dataset.item_features, dataset.event_features
 
 
 def _vocabularies(dataset: AnyDataset) -> tuple[Vocabulary, Vocabulary]:
@@ -133,7 +144,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
     with os_errors_as(HastenError, "cannot be written", folder):
         folder.mkdir(parents=True, exist_ok=True)
         mark = fingerprint(dataset)
-        of_items = dataset.item_features if isinstance(dataset, Dataset) else None
+        of_items, of_events = _features(dataset)
         of_store: dict[str, Any] = {}
         if isinstance(dataset, MappedDataset):
             linked.link(dataset, folder)
@@ -152,6 +163,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
             "fingerprint": mark,
             "features": save_features(_modalities(dataset), folder),
             "item_features": None if of_items is None else of_items.about(),
+            "event_features": None if of_events is None else of_events.about(),
             "source": asdict(dataset.source),
             **of_store,
         }
@@ -177,8 +189,8 @@ def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
         described = map(_vocabulary_table, (facts.entities, facts.relations))
         tables = (*described, pa.table(_triple_columns(facts.triples)))
         found |= dict(zip(FACTS_FILES, tables, strict=True))
-    if isinstance(dataset, Dataset) and dataset.item_features is not None:
-        found |= dataset.item_features.to_tables()
+    for features in _features(dataset):
+        found |= {} if features is None else features.to_tables()
     return found
 
 
@@ -224,8 +236,10 @@ def load_stored(folder: Path) -> AnyDataset:
             dataset = replace(dataset, modalities=found)
             if about := described.get("item_features"):
                 tables = _read(folder, item_features.FILES)
-                features = item_features.ItemFeatures.from_tables(about, tables)
-                dataset = replace(dataset, item_features=features)
+                dataset = replace(dataset, item_features=ItemFeatures.from_tables(about, tables))
+            if about := described.get("event_features"):
+                (cells,) = _read(folder, [event_features.FILE])
+                dataset = replace(dataset, event_features=EventFeatures.from_table(about, cells))
         elif described.get("features"):
             found = load_features(described["features"], folder, dataset.entities.labels)
             by_type = tuple((int(each.name.removeprefix("type-")), each) for each in found)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64, ragged_offsets
+from hasten.data.event_features import EventFeatures
 from hasten.data.histories import Histories as Histories  # noqa: PLC0414 - also imported from here
 from hasten.data.item_features import ItemFeatures
 from hasten.errors import DataError
@@ -208,7 +209,7 @@ class Dataset:
     part: int8 [n], TRAIN, VALID or TEST for each interaction.
     split: a description of how the parts were made, reported with every metric.
     facts: the knowledge graph about the items, or None; modalities: the item features of models
-    that read vectors; item_features: those of sequences.
+    that read vectors; item_features, event_features: those of sequences.
     """
 
     name: str
@@ -221,6 +222,7 @@ class Dataset:
     facts: Facts | None = None
     modalities: tuple[Modality, ...] = ()
     item_features: ItemFeatures | None = None
+    event_features: EventFeatures | None = None
 
     def holds(self, part: int) -> bool:
         """Whether any interaction is in this part."""
@@ -241,9 +243,12 @@ class Dataset:
         keep = np.isin(self.part, parts)
         user = self.interactions.user[keep]
         offsets = ragged_offsets(user, len(self.users))
-        time = self.interactions.time
+        time, features = self.interactions.time, self.event_features
         return Histories(
-            offsets, self.interactions.item[keep], None if time is None else time[keep]
+            offsets,
+            self.interactions.item[keep],
+            None if time is None else time[keep],
+            features=None if features is None else features.entries.take(keep),
         )
 
 

@@ -45,6 +45,11 @@ def choose_method(
             f"{name} with data.item_features does not support influence: items share the weights "
             "of their features, so gradients of the item table have no factors"
         )
+    if sequential and model.sizes.event_values:
+        raise UsageError(
+            f"{name} with data.event_features does not support influence: its queries "
+            "and examples are pairs of users and items, without features"
+        )
     if isinstance(model, SASRec | TiSASRec | ConvE | BilinearModel):
         if sequential and layers == "all":
             raise UsageError(

@@ -43,7 +43,8 @@ class Sizes:
 
     relations: without their reciprocals. modalities: (name, width) of the item features.
     node_features: widths of the given features by node type, 0 for a type without features; () if
-    no type has any. item_values: values of the item features of sequences.
+    no type has any. item_values: values of the item features of sequences. event_values: rows of
+    the table of their event features.
     """
 
     users: int = 0
@@ -54,6 +55,7 @@ class Sizes:
     modalities: tuple[tuple[str, int], ...] = ()
     node_features: tuple[int, ...] = ()
     item_values: int = 0
+    event_values: int = 0
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> Sizes:
@@ -65,7 +67,7 @@ class Sizes:
             return cls(
                 entities=entities, relations=relations, node_types=kinds, node_features=widths
             )
-        facts = dataset.facts
+        facts, events = dataset.facts, dataset.event_features
         return cls(
             users=len(dataset.users),
             items=len(dataset.items),
@@ -73,6 +75,7 @@ class Sizes:
             relations=0 if facts is None else len(facts.relations),
             modalities=tuple((m.name, m.width) for m in dataset.modalities),
             item_values=0 if dataset.item_features is None else len(dataset.item_features.values),
+            event_values=0 if events is None else len(events.labels),
         )
 
 

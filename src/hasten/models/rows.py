@@ -21,10 +21,12 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN, AnyDataset, Dataset, KnowledgeGraph, Triples, Vocabulary
 from hasten.errors import DataError
 
-#: plain_nodes: nodes of the types that have no node features; item_values: of the item features
+#: plain_nodes: nodes of the types that have no node features; item_values, event_values: of the
+#: features of items and of events
 Kind = Literal[
-    "users", "items", "entities", "relations", "node_types", "plain_nodes", "item_values"
-]
+    "users", "items", "entities", "relations", "node_types", "plain_nodes", "item_values",
+    "event_values",
+]  # fmt: skip
 #: similar items by content, whose rows a new item without interactions begins with
 _SIMILAR = 10
 
@@ -102,6 +104,8 @@ def _labels(dataset: AnyDataset) -> dict[Kind, pa.Array]:
             found["relations"] = dataset.facts.relations.labels
         if dataset.item_features is not None:
             found["item_values"] = dataset.item_features.values
+        if dataset.event_features is not None:
+            found["event_values"] = dataset.event_features.labels
         return found
     types = NodeTypes.of(dataset)
     featured = [number for number, _ in dataset.features]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hasten.arrays import Int64
@@ -30,7 +32,9 @@ class SequenceBatch:
     T tokens, padding included. tokens: int64 [T] items. positions: int64 [T] distance to the end of
     the sequence. times: int64 [T] Unix seconds or None. real: int64 [S] indices of the tokens that
     are not padding, None if there is no padding. unused: bool [S, 1] targets of weight 0
-    (:mod:`.fixed_shapes`); None: there are none.
+    (:mod:`.fixed_shapes`); None: there are none. features: int64 and float32 [T, C], the entries of
+    the features of the events (:class:`~hasten.data.event_features.EventEntries`); None: the data
+    have none.
     """
 
     tokens: Tensor
@@ -39,6 +43,7 @@ class SequenceBatch:
     buckets: Sequence[Bucket]
     real: Tensor | None
     unused: Tensor | None
+    features: tuple[Tensor, Tensor] | None
 
     def at_targets(self, states: Tensor) -> Tensor:
         """[S, D] the states of the tokens that are not padding, in the order of the targets.
@@ -77,13 +82,16 @@ def sequence_batch(
     size = buckets[-1].stop
     padded = size != len(real)
 
-    def flat(values: Int64) -> Tensor:
+    def flat(values: NDArray[Any]) -> Tensor:
         if padded:
-            filled = np.zeros(size, np.int64)
+            filled = np.zeros((size, *values.shape[1:]), values.dtype)
             filled[real] = values
             values = filled
         return torch.from_numpy(values)
 
+    events, features = histories.features, None
+    if events is not None:
+        features = flat(events.value[source].astype(np.int64)), flat(events.weight[source])
     batch = SequenceBatch(
         flat(histories.items[source]),
         flat(positions),
@@ -91,6 +99,7 @@ def sequence_batch(
         buckets,
         torch.from_numpy(real) if padded else None,
         None,
+        features,
     )
     return batch, source
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hasten.config import InteractionOptions
+from hasten.cli.main import main
+from hasten.config import InteractionOptions, SequenceOptions
 from hasten.data.event_store import buckets, collect
 from hasten.data.event_store.manifest import holds_store, read_manifest, verify
 from hasten.data.event_store.opened import open_store
@@ -207,6 +208,11 @@ def test_what_a_store_does_not_hold_is_refused(tmp_path):
         open_store(tmp_path / "store", InteractionOptions(min_rating=2))
     with pytest.raises(UsageError, match=r"data\.split=leave-random-two-out: a store is divided"):
         open_store(tmp_path / "store", InteractionOptions(split="leave-random-two-out"))
+    with pytest.raises(UsageError, match=r"data\.event_features: .* is a store, which holds users"):
+        open_store(tmp_path / "store", SequenceOptions(event_features=("device",)))
+    assert main(["data", "prepare", given["path"], "--out", str(tmp_path / "other"),
+                 "--set", "data.event_features=device"]) == 2  # fmt: skip
+    assert not (tmp_path / "other").exists()
     (tmp_path / "mine").mkdir()
     with pytest.raises(UsageError, match="give the name of a new folder"):
         prepare(InteractionOptions(**given), tmp_path / "mine", overwrite=True)

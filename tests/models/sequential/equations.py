@@ -27,12 +27,13 @@ def random_histories(users=9, seed=0, longest=11):
     return Histories(offsets, generator.integers(0, ITEMS, lengths.sum()), times)
 
 
-def build(kind: type[AttentionModel], **options):
+def build(kind: type[AttentionModel], event_values=0, **options):
     torch.manual_seed(1)
     settings = {"width": 6, "max_length": LENGTH, "dropout": 0.0, **options}
     if kind is TiSASRec:
         settings = {"span": SPAN, **settings}
-    model = kind(kind.Options(**settings), Sizes(users=9, items=ITEMS)).double()
+    sizes = Sizes(users=9, items=ITEMS, event_values=event_values)
+    model = kind(kind.Options(**settings), sizes).double()
     for parameter in model.parameters():  # biases too, so that every one of them matters
         torch.nn.init.normal_(parameter, std=0.4)
     return model
@@ -47,11 +48,18 @@ def phase_of(model, histories, negatives=0):
     )
 
 
-def reference_states(model, items, times):
-    """[n, D] states of one sequence with unix times."""
+def reference_states(model, items, times, features=None):
+    """[n, D] states of one sequence with unix times, and the features of its events."""
     options, n = model.options, len(items)
     width, head = options.width, options.width // options.heads
     x = math.sqrt(width) * model.items.weight[items]
+    if features is not None:
+        table = model.event_inputs.weight
+        added = [
+            sum(float(w) * table[int(v)] for v, w in zip(values, weights, strict=True))
+            for values, weights in zip(features.value, features.weight, strict=True)
+        ]
+        x = x + torch.stack(added)
     timed, ligr = isinstance(model, TiSASRec), options.block == "ligr"
     if timed:
         gaps = [b - a for a, b in pairwise(times) if b > a]
@@ -118,7 +126,10 @@ def reference_loss(model, histories, drawn):
     for user in users:
         row = slice(histories.offsets[user], histories.offsets[user + 1])
         items, times = histories.items[row][-LENGTH - 1 :], histories.times[row][-LENGTH - 1 :]
-        states = reference_states(model, items[:-1], times[:-1].tolist())
+        features = histories.features
+        if features is not None:
+            features = features.take(np.arange(row.start, row.stop)[-LENGTH - 1 :][:-1])
+        states = reference_states(model, items[:-1], times[:-1].tolist(), features)
         for t, target in enumerate(items[1:]):
             scores = model.items.weight @ states[t]
             if model.options.loss == "ce":

@@ -34,6 +34,11 @@ def prepare(
     given = data_options(path, format, sets or [])
     if given.path is None and given.train is None:
         raise UsageError("no data are named: give FILE, or --set data.train=FILE")
+    if given.event_features:
+        raise UsageError(
+            "data.event_features: a store holds users, items and times, no other columns; train "
+            "from the files themselves"
+        )
     started = time.perf_counter()
     columns = (
         "{task.description}",

@@ -31,6 +31,8 @@ TimeRule = Literal["number", "date", "zoned"]
 ID_ROLES = ("user", "item", "head", "relation", "tail", "head_type", "tail_type")
 #: the roles of columns that hold names, which may be anything
 NAME_ROLES = ("head_name", "tail_name")
+#: what the roles of event features begin with; the name of the column follows
+FEATURE = "feature "
 
 WHOLE_PATTERN = r"^(-?[1-9][0-9]*|0[0-9]*)(\.0*)?$"
 NUMBER_PATTERN = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -66,7 +68,7 @@ class Rules:
                 reason = rating_problem(text)
             elif role == "time":
                 reason = time_problem(text, self.time)
-            elif role in NAME_ROLES:
+            elif role in NAME_ROLES or role.startswith(FEATURE):
                 reason = None
             else:
                 reason = None if part_of(text) is not None else f"{text!r} names no part"

@@ -28,6 +28,11 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
     """
     found = manifest.read_manifest(folder)
     given = options.model_dump(exclude_defaults=True)
+    if "event_features" in given:
+        raise UsageError(
+            f"data.event_features: {folder} is a store, which holds users, items and times, no "
+            "other columns; train from the files of events"
+        )
     if others := [f"data.{key}" for key in given if key not in CHOSEN]:
         raise UsageError(
             f"{', '.join(others)} has no effect: {folder} is a store; give these options to "

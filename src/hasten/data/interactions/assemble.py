@@ -18,6 +18,7 @@ from hasten.data.columns import ids, times
 from hasten.data.columns.checks import counted
 from hasten.data.interactions import clean, time_splits
 from hasten.data.interactions.carve import carve_valid
+from hasten.data.interactions.event_columns import event_features, read_columns
 from hasten.data.readers import names
 from hasten.data.readers.interface import Read
 from hasten.data.splits import given_parts, overlaps
@@ -61,7 +62,10 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
     counts: dict[str, Any] = {"read": sum(map(len, read.sources))}
     files = (*chain.from_iterable(events.files for events in read.sources), *read.files)
     notes = [*read.notes, *chain.from_iterable(events.notes for events in read.sources)]
+    columns = read_columns(read.sources, options)
     events, users, items = _join(read, options, notes)
+    if columns:
+        events = replace(events, row=np.arange(len(events)))
     end = 0
     if options.time_window is not None:
         whole = len(events)
@@ -99,6 +103,10 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
     dataset = Dataset(
         read.name, user_vocabulary, item_vocabulary, interactions, part, split, source
     )
+    if events.row is not None:
+        features, more = event_features(columns, events.row, part)
+        dataset = replace(dataset, event_features=features)
+        notes += more
     counts |= describe_counts(dataset, notes, split.startswith(("given", "global time")))
     return replace(dataset, source=source.plus(notes, **counts))
 

@@ -18,7 +18,10 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Interactions as parallel columns [n]; user and item are codes, key is a finer time."""
+    """Interactions as parallel columns [n]; user and item are codes, key is a finer time.
+
+    row: their rows in the files, if there are event features.
+    """
 
     user: NDArray[np.int32]
     item: NDArray[np.int32]
@@ -26,13 +29,14 @@ class Columns:
     time: Int64 | None
     key: Int64 | None
     part: NDArray[np.int8] | None
+    row: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.user)
 
     def take(self, rows: Bool | Int64) -> Columns:
         """The given rows (a mask or positions)."""
-        columns = (self.user, self.item, self.rating, self.time, self.key, self.part)
+        columns = (self.user, self.item, self.rating, self.time, self.key, self.part, self.row)
         taken: list[Any] = [None if column is None else column[rows] for column in columns]
         return Columns(*taken)
 

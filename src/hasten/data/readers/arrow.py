@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from hasten.config import DataOptions, InteractionOptions
-from hasten.data.columns.checks import ID_ROLES, Row, Rows, Rules, first_rule, part_of
+from hasten.data.columns.checks import FEATURE, ID_ROLES, Row, Rows, Rules, first_rule, part_of
 from hasten.data.columns.text import Sample, file_digest
-from hasten.data.readers.columns import ROLES, SYNONYMS, find_roles, plain
+from hasten.data.readers.columns import ROLES, SYNONYMS, event_features, find_roles, plain
 from hasten.data.readers.interface import Claim, Reader, header_claim, unused_note
 from hasten.data.readers.partitions import partition_keys
 from hasten.data.readers.table import Blocks, Table, is_date
@@ -64,7 +64,10 @@ def open_arrow(
     Raises:
         DataError: no rows, or a column of a type that its role cannot have.
     """
-    columns = {role: _plain(source, role, table.column(i)) for role, i in roles.items()}
+    columns = {
+        role: (_feature if role.startswith(FEATURE) else _plain)(source, role, table.column(i))
+        for role, i in roles.items()
+    }
     if not table.num_rows:
         raise DataError(f"{source}: 0 rows")
     return Table(_rows_of(source, columns), columns, notes=notes)
@@ -147,7 +150,7 @@ def open_memory(
 ) -> Table:
     """The columns of a table in memory by role. among: ROLES or TRIPLE_ROLES."""
     arrow = as_arrow(table, name)
-    roles = find_roles(name, arrow.column_names, options.columns, among)
+    roles = find_roles(name, arrow.column_names, options.columns, among, event_features(options))
     if isinstance(roles, str):
         raise DataError(f"{name}: {roles}")
     return open_arrow(name, arrow, roles, unused_note(arrow.column_names, roles))
@@ -170,7 +173,7 @@ def claim_parquet(path: Path, options: DataOptions, among: tuple[str, ...] = ROL
         and (key in options.columns.values() or not any(_fitting(r, [key]) for r in filled))
     }
     names += keys
-    roles = find_roles(str(path), names, options.columns, among)
+    roles = find_roles(str(path), names, options.columns, among, event_features(options))
     if isinstance(roles, str):
         return roles
     return replace(header_claim("Parquet", names, roles), layout=keys)
@@ -229,7 +232,8 @@ def _rows_of_file(path: Path, claim: Claim) -> Iterator[Row]:
 
 def _own(claim: Claim) -> list[str]:
     """The claimed columns that the file itself holds."""
-    return [name for name in claim.details["columns"].values() if name not in claim.layout]
+    names = dict.fromkeys(claim.details["columns"].values())
+    return [name for name in names if name not in claim.layout]
 
 
 def _claimed(path: Path, table: pa.Table, claim: Claim) -> Table:
@@ -237,7 +241,7 @@ def _claimed(path: Path, table: pa.Table, claim: Claim) -> Table:
     columns: dict[str, str] = claim.details["columns"]
     keys: dict[str, str | None] = claim.layout
     for role, name in columns.items():
-        if name in keys:
+        if name in keys and name not in table.column_names:
             table = table.append_column(name, _constant(role, keys[name], table.num_rows))
     roles = {role: table.column_names.index(name) for role, name in columns.items()}
     return open_arrow(str(path), table, roles)
@@ -283,6 +287,21 @@ def _plain(source: str, role: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if types.is_boolean(column.type) or types.is_nested(column.type):
         raise DataError(f"{source}: the {role} column is of type {column.type}, which is no {role}")
     return column
+
+
+def _feature(source: str, role: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of an event feature as text, empty where it is missing."""
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_nested(kind) or types.is_temporal(kind) or types.is_binary(kind):
+        raise DataError(
+            f"{source}: data.event_features={role.removeprefix(FEATURE)}: the column is of type "
+            f"{kind}; text, numbers or booleans are expected"
+        )
+    return (
+        (column if types.is_boolean(kind) else _plain(source, role, column))
+        .cast(pa.string())
+        .fill_null("")
+    )
 
 
 PARQUET = Reader(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hasten.config import DataOptions, SequenceOptions
+from hasten.config.data import event_column
+from hasten.data.columns.checks import FEATURE
 from hasten.errors import ConfigurationError, DataError, did_you_mean
 
 ROLES = ("user", "item", "rating", "time", "part")
@@ -39,13 +42,15 @@ def find_roles(
     names: Sequence[str],
     overrides: Mapping[str, str],
     among: tuple[str, ...] = ROLES,
+    features: Sequence[str] = (),
 ) -> dict[str, int] | str:
     """Role -> position of its column, or a text that says which role has no column.
 
-    overrides: ``data.columns``: role -> name in the file; among: ROLES or TRIPLE_ROLES.
+    overrides: ``data.columns``: role -> name in the file; among: ROLES or TRIPLE_ROLES. features:
+    names of columns that are event features, perhaps beside another role.
 
     Raises:
-        DataError: an override names no column, or two columns would fit one role.
+        DataError: an override or a feature names no column, or two columns would fit one role.
     """
     known = [name.strip() for name in names]
     _check_overrides(overrides, among)
@@ -80,7 +85,26 @@ def find_roles(
             f"no column is recognized as the {' and the '.join(missing)} among: "
             f"{', '.join(known)} (--set data.columns.{missing[0]}=NAME)"
         )
+    for name in features:
+        if known.count(name) != 1:
+            found = "twice" if name in known else "no"
+            raise DataError(
+                f"{source}: data.event_features={name}, but the header has {found} such column"
+                f"{did_you_mean(name, known)} (it has {', '.join(known)})"
+            )
+        if roles.get("part") == known.index(name):
+            raise DataError(
+                f"{source}: data.event_features={name}: this column is the split of the events, "
+                "which no model may read; leave it out"
+            )
+        roles[FEATURE + name] = known.index(name)
     return roles
+
+
+def event_features(options: DataOptions) -> tuple[str, ...]:
+    """The names of the columns of ``data.event_features``."""
+    asked = options.event_features if isinstance(options, SequenceOptions) else ()
+    return tuple(event_column(text)[0] for text in asked)
 
 
 def check_distinct(source: str, header: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from hasten.config import InteractionOptions
 from hasten.data.columns.checks import looks_numeric, part_of
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.columns import check_distinct, find_roles
+from hasten.data.readers.columns import check_distinct, event_features, find_roles
 from hasten.data.readers.interface import Claim, Reader, header_claim
 
 _SEPARATORS = (",", "\t", ";", "|", "::", cells.BLANKS)
@@ -30,7 +30,9 @@ def _claim(sample: Sample, options: InteractionOptions, named: bool) -> Claim | 
         if numbers and all(name.isdecimal() for name in numbers):
             declined = "data.columns gives numbers of columns, so there is no header"
             continue
-        roles = find_roles(str(sample.path), header, options.columns)
+        roles = find_roles(
+            str(sample.path), header, options.columns, features=event_features(options)
+        )
         if isinstance(roles, str):
             declined = roles
             continue

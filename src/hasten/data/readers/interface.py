@@ -28,8 +28,9 @@ class Columns:
     """The interactions, triples or edges of one file: cells parsed, ids not yet checked. n rows.
 
     rows: the file row by row, for messages. ids: by role: user and item, or head, relation and
-    tail. rating: float32 [n]; part: int8 [n], the split that a column gives. files: name, sha256
-    and size of every file read; notes: what was assumed or left out.
+    tail. rating: float32 [n]; part: int8 [n], the split that a column gives. features: the texts
+    of event features, by column. files: name, sha256 and size of every file read; notes: what was
+    assumed or left out.
     """
 
     rows: Rows
@@ -37,6 +38,7 @@ class Columns:
     rating: NDArray[np.float32] | None = None
     time: TimeColumn | None = None
     part: NDArray[np.int8] | None = None
+    features: Mapping[str, IdColumn] = field(default_factory=dict)
     files: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -7,7 +7,7 @@ import re
 from hasten.config import InteractionOptions
 from hasten.data.columns.text import Sample
 from hasten.data.readers import cells, separated
-from hasten.data.readers.columns import find_roles
+from hasten.data.readers.columns import event_features, find_roles
 from hasten.data.readers.interface import Claim, Reader, header_claim
 from hasten.errors import DataError
 
@@ -29,7 +29,7 @@ def _claim(sample: Sample, options: InteractionOptions, _: bool) -> Claim | str:
     if header is None:
         return f"no name:type header separated by {cells.separator_name(separator)}"
     names = [name for name, _ in header]
-    roles = find_roles(str(sample.path), names, options.columns)
+    roles = find_roles(str(sample.path), names, options.columns, features=event_features(options))
     if isinstance(roles, str):
         return roles
     roles.pop("part", None)

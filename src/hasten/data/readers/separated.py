@@ -226,7 +226,9 @@ def _opened(
     names = [f"c{i}" for i in range(2 * layout.width - 1 if double else layout.width)]
     # names are nearly as many as the nodes: encoding them takes longer than reading them
     kinds = {"rating": pa.float32(), "time": time, **dict.fromkeys(NAME_ROLES, pa.string())}
-    types = {names[layout.position_of(r)]: kinds.get(r, ids) for r in layout.columns}
+    # a column with two roles is an event feature and something else, which comes first
+    roles = {layout.position_of(r): r for r in reversed(list(layout.columns))}
+    types = {names[position]: kinds.get(roles[position], ids) for position in sorted(roles)}
     if double:  # "a::b" is read as a, an empty column, b
         types |= {name: pa.null() for name in names[1::2]}
     with text.open_bytes(path) as file:

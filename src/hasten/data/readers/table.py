@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from hasten.data.columns.checks import ID_ROLES, MAX_RATING, MAX_TIME, Rows, part_of
+from hasten.data.columns.checks import FEATURE, ID_ROLES, MAX_RATING, MAX_TIME, Rows, part_of
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.times import TimeColumn
 from hasten.data.readers.interface import Columns
@@ -39,6 +39,11 @@ class Table:
             rating=self.ratings(),
             time=self.times(),
             part=self.parts(),
+            features={
+                role.removeprefix(FEATURE): IdColumn.of(column)
+                for role, column in self.columns.items()
+                if role.startswith(FEATURE)
+            },
             files=self.files,
             notes=self.notes,
         )

@@ -43,6 +43,7 @@ class AttentionModel(SequentialModel):
         "model.loss": Choice("ce", "sampled-softmax"),
         "model.negatives": Choice(256, 512, 1024, 2048),
     }
+    reads_event_features = True
     options: AttentionOptions
 
     @classmethod
@@ -77,8 +78,12 @@ class AttentionModel(SequentialModel):
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
+        features_TD: Tensor | None = None,
     ) -> Tensor:
-        """[T, D] states of flat tokens, from their item rows, distances to the end, and times."""
+        """[T, D] states of flat tokens.
+
+        From their item rows, distances to the end, times, and what their features add.
+        """
 
     def through_blocks(self, x_TD: Tensor, attention: Attention) -> Tensor:
         """[T, D] the embedded tokens after all blocks and the final layer norm."""
@@ -91,7 +96,8 @@ class AttentionModel(SequentialModel):
     def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
         # the compiled function is for training: other batches would compile again
         hidden = self._compiled if self.training else self.hidden
-        return hidden(rows_TD, batch.positions, batch.times, batch.buckets)
+        features = self.features_of(batch)
+        return hidden(rows_TD, batch.positions, batch.times, batch.buckets, features)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile the encoder of the flat tokens."""

@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,8 +22,10 @@ from torch.nn import functional as F
 
 from hasten.config import ModelOptions, OnlyWith, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Histories
+from hasten.errors import UsageError
 from hasten.models.interface import Model, Sizes
 from hasten.models.rows import Rows
+from hasten.models.sequential.event_inputs import EventInputs
 from hasten.models.sequential.featured_items import FeaturedItems
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase, Term
@@ -109,6 +111,8 @@ class SequentialModel(Model):
     reads = "sequences"
     scores_new_users = True
     supports = Supports(shard_tables=True)
+    #: whether ``encode`` adds :meth:`features_of` to the inputs
+    reads_event_features: ClassVar[bool] = False
     options: SequentialOptions
     items: EmbeddingTable | FeaturedItems
 
@@ -118,6 +122,11 @@ class SequentialModel(Model):
             self.items = FeaturedItems(sizes.items, options.width, sizes.item_values)
         else:
             self.items = EmbeddingTable(sizes.items, options.width)
+        self.event_inputs: EventInputs | None = None
+        if sizes.event_values:
+            if not self.reads_event_features:
+                raise UsageError(f"data.event_features has no effect on {self.name}: leave it out")
+            self.event_inputs = EventInputs(sizes.event_values, options.width)
 
     def attach(self, dataset: Dataset) -> None:
         if isinstance(self.items, FeaturedItems):
@@ -127,6 +136,14 @@ class SequentialModel(Model):
         items = self.items
         return items.computed_once() if isinstance(items, FeaturedItems) else nullcontext()
 
+    def features_of(self, batch: SequenceBatch) -> Tensor | None:
+        """[T, D] what the features of the events add to their inputs; None if there are none."""
+        if self.event_inputs is None:
+            return None
+        assert batch.features is not None
+        added: Tensor = self.event_inputs(batch.features)
+        return added
+
     @abstractmethod
     def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
         """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
@@ -135,6 +152,8 @@ class SequentialModel(Model):
         found = {"items.weight": Rows.of("items")}
         if isinstance(self.items, FeaturedItems):
             found["items.values.weight"] = Rows.of("item_values")
+        if self.event_inputs is not None:
+            found["event_inputs.weight"] = Rows.of("event_values")
         return found
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:

@@ -72,10 +72,13 @@ class SASRec(AttentionModel):
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
+        features_TD: Tensor | None = None,
     ) -> Tensor:
         """[T, D] states of the tokens. rows_TD: their item embeddings. times_T: not used."""
         options = self.options
         x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
+        if features_TD is not None:
+            x_TD = x_TD + features_TD
         x_TD = dropout(x_TD, options.dropout, self.training)
 
         def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -88,6 +88,7 @@ class TiSASRec(AttentionModel):
         """All embedding tables."""
         others = self.key_positions, self.value_positions, self.key_intervals, self.value_intervals
         features = [p for name, p in self.items.named_parameters() if name != "weight"]
+        features += [] if self.event_inputs is None else [self.event_inputs.weight]
         return self.items.weight, *(table.weight for table in others), *features
 
     def regularizers(self) -> Sequence[Term]:
@@ -103,6 +104,7 @@ class TiSASRec(AttentionModel):
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
+        features_TD: Tensor | None = None,
     ) -> Tensor:
         """[T, D] states of flat tokens. times_T: personalized times."""
         assert times_T is not None
@@ -111,7 +113,8 @@ class TiSASRec(AttentionModel):
         def dropped(x: Tensor) -> Tensor:
             return dropout(x, options.dropout, self.training)
 
-        x_TD = dropped(rows_TD * math.sqrt(options.width))
+        x_TD = rows_TD * math.sqrt(options.width)
+        x_TD = dropped(x_TD if features_TD is None else x_TD + features_TD)
         keys = dropped(self.key_positions.rows(positions_T))
         values = dropped(self.value_positions.rows(positions_T))
         key_table = dropped(self.key_intervals.block(0, options.span + 1))
