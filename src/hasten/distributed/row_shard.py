@@ -48,13 +48,13 @@ class RowShard:
 
         A collective: each process sends its rows to all others.
         """
-        found = own.new_empty(len(ids), *own.shape[1:])
-        found[self.own(ids)] = own
+        rows = own.new_empty(len(ids), *own.shape[1:])
+        rows[self.own(ids)] = own
         starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:
-                self.processes.broadcast_(found[start:stop], "the rows of a step", source=rank)
-        return found
+                self.processes.broadcast_(rows[start:stop], "the rows of a step", source=rank)
+        return rows
 
     def pieces(self, own: Tensor) -> Iterator[Tensor]:
         """The rows of the whole table on rank 0, process by process; own: those of this process.
@@ -73,7 +73,7 @@ class RowShard:
 
         A collective.
         """
-        own = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
+        shard = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
         for rank, (start, stop) in list(enumerate(pairwise(self.bounds)))[1:]:
             piece = (
                 whole[start:stop].contiguous()
@@ -81,5 +81,5 @@ class RowShard:
                 else (whole.new_empty(stop - start, *whole.shape[1:]))
             )
             self.processes.broadcast_(piece, "the rows of a checkpoint")
-            own = piece if rank == self.processes.rank else own
-        return own
+            shard = piece if rank == self.processes.rank else shard
+        return shard

@@ -102,9 +102,9 @@ class StepRows(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         if self.table is None:
             return super().terms(encoded, batch, ids)  # type: ignore[safe-super]
-        made = self.whole(batch) if ids is batch.ids else self.laid_out(batch, ids)
+        micro_batch = self.whole(batch) if ids is batch.ids else self.laid_out(batch, ids)
         with self.embeddings.reading(self.read(batch), encoded[0]):
-            return self.terms_of(batch, made)
+            return self.terms_of(batch, micro_batch)
 
 
 class StepRowsNextItemPhase(StepRows, NextItemPhase):
