@@ -50,7 +50,7 @@ How to read the table:
 - All metrics are of the test set, by full ranking, for the checkpoint that was selected on
   validation: mean ± standard deviation over seeds. A result from fewer than three seeds is marked
   *provisional*.
-- The column *as it comes* is the model with its defaults, trained without any option.
+- The column *defaults* is the model trained without any option.
 - Sequential models are evaluated with history kept (items that the user already has are ranked too)
   and the other recommenders with history masked, unless the recipe sets it. The default of a run
   [depends on the data](evaluation.md).
@@ -71,7 +71,7 @@ def headline_table(found: Sequence[Recipe], records: Records) -> str:
     for recipe in found:
         of_pair.setdefault((recipe.model, recipe.data), []).append(recipe)
     lines = [
-        "| model | data | metric | as it comes | with recipe | `--recipe` | training |",
+        "| model | data | metric | defaults | with recipe | `--recipe` | training |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for recipes_of_pair in of_pair.values():
@@ -85,7 +85,7 @@ def headline_table(found: Sequence[Recipe], records: Records) -> str:
 def table(found: Sequence[Recipe], records: Records) -> str:
     """One row for each recipe and headline metric."""
     lines = [
-        "| model | data | metric | as it comes | with recipe | `--recipe` | seeds | training |",
+        "| model | data | metric | defaults | with recipe | `--recipe` | seeds | training |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for recipe in found:

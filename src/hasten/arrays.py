@@ -43,19 +43,19 @@ def matches(wanted: Int64, keys: Int64) -> tuple[Int64, Int64]:
 def among(wanted: Int64, keys: Int64) -> NDArray[np.bool_]:
     """[n] which of the wanted are keys; keys are ascending."""
     order = np.argsort(wanted, kind="stable")  # as in matches
-    ascending, found = wanted[order], np.zeros(len(wanted), bool)
+    ascending, is_among = wanted[order], np.zeros(len(wanted), bool)
     if len(keys):
         place = np.minimum(np.searchsorted(keys, ascending), len(keys) - 1)
-        found[order] = keys[place] == ascending
-    return found
+        is_among[order] = keys[place] == ascending
+    return is_among
 
 
 def pair_mask(row: Int64, value: Int64, rows: int, values: Int64) -> NDArray[np.bool_]:
     """[rows, len(values)] which (row, value) occur among the pairs; values are ascending."""
     column = np.minimum(np.searchsorted(values, value), len(values) - 1)
-    found = values[column] == value
+    matches = values[column] == value
     mask = np.zeros((rows, len(values)), bool)
-    mask[row[found], column[found]] = True
+    mask[row[matches], column[matches]] = True
     return mask
 
 
@@ -64,15 +64,15 @@ def distinct(values: Int64) -> Int64:
     if np.all(values[1:] > values[:-1]):
         return values
     ordered = np.sort(values)
-    found: Int64 = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-    return found
+    distinct_values: Int64 = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return distinct_values
 
 
 def encoded(values: Int64, count: int) -> tuple[Int64, NDArray[np.int32]]:
     """The distinct values of 0..count-1, ascending, and the place of each value among them."""
     if count > 8 * len(values):
-        found, places = np.unique(values, return_inverse=True)
-        return found, places.reshape(-1).astype(np.int32)
+        distinct_values, places = np.unique(values, return_inverse=True)
+        return distinct_values, places.reshape(-1).astype(np.int32)
     flags = np.zeros(count, bool)
     flags[values] = True
     return np.flatnonzero(flags), (np.cumsum(flags, dtype=np.int32) - np.int32(1))[values]

@@ -123,8 +123,8 @@ def temporary_of(name: str) -> tuple[str, str] | None:
 
 def published_name(entry: Path) -> str:
     """The name that :func:`current_folder` finds this directory entry by."""
-    found = temporary_of(entry.name)
-    return found[0] if found is not None and found[1] == _BACKUP else entry.name
+    temporary = temporary_of(entry.name)
+    return temporary[0] if temporary is not None and temporary[1] == _BACKUP else entry.name
 
 
 def recover_folder(folder: Path) -> None:
@@ -173,8 +173,8 @@ def _own_files(folder: Path) -> set[str]:
         return {_MANIFEST, *json.loads((folder / _MANIFEST).read_bytes())["files"]}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         staged = (temporary_of(folder.name) or ("", ""))[1] == _NEW
-        own = _STAGED if staged else _PUBLISHED
-        return {entry.name for entry in folder.iterdir() if own.fullmatch(entry.name)}
+        pattern = _STAGED if staged else _PUBLISHED
+        return {entry.name for entry in folder.iterdir() if pattern.fullmatch(entry.name)}
 
 
 def remove_folder(folder: Path, *, move_foreign_files_to: Path) -> None:
@@ -183,10 +183,10 @@ def remove_folder(folder: Path, *, move_foreign_files_to: Path) -> None:
         folder.unlink()
     if not folder.exists():
         return
-    own = _own_files(folder)
+    own_files = _own_files(folder)
     # the manifest last: an interrupted removal goes on from it
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _MANIFEST):
-        if entry.name in own and not entry.is_dir():
+        if entry.name in own_files and not entry.is_dir():
             entry.unlink()
         else:
             move_foreign_files_to.mkdir(exist_ok=True)

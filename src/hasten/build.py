@@ -92,10 +92,10 @@ def _stored(run: Path, config: RunConfig) -> AnyDataset:
     if holds_store(run):
         return _fitting(open_store(run, config.data), config, run)
     given, default = config.data, type(config.data)()
-    own = load_config(run / "config.yaml").data
+    stored_options = load_config(run / "config.yaml").data
     for name in type(given).model_fields.keys() - {"path", "refit"}:
         value = getattr(given, name)
-        if value != getattr(default, name) and value != getattr(own, name, None):
+        if value != getattr(default, name) and value != getattr(stored_options, name, None):
             raise UsageError(
                 f"data.{name} has no effect: {run} is a run, whose data are cleaned and divided"
             )
@@ -217,12 +217,12 @@ def evaluate_task(
     else:
         share = {"part": CandidatePart(shard.first, shard.stop, partial(_sum, processes))}
         share["stop"] = None if stop is None else partial(_any, processes, stop)
-    found = evaluate(model, task, metrics, device=processes.device, merge=merge, **share)
+    evaluation = evaluate(model, task, metrics, device=processes.device, merge=merge, **share)
     # results of different machines can differ in the last bits: rank 0 decides
-    told = processes.gather([found.values, None if chunks is None else chunks.rows])
+    gathered = processes.gather([evaluation.values, None if chunks is None else chunks.rows])
     if chunks is not None:
-        chunks.rows = min(rows for _, rows in told)
-    return replace(found, values=told[0][0])
+        chunks.rows = min(rows for _, rows in gathered)
+    return replace(evaluation, values=gathered[0][0])
 
 
 def _sum(processes: Processes, values: Tensor) -> Tensor:

@@ -59,16 +59,16 @@ def apply_initial_weights(
         for kind, rows in known.old_row.items()
         if any(kind in rows.blocks for rows in model.rows_of().values())
     }
-    if not any(found for found, _ in counts.values()):
+    if not any(matched for matched, _ in counts.values()):
         raise CheckpointError(
             f"{checkpoint.path}: none of its {' or '.join(counts)} occur in these data, so its "
             "weights cannot be matched by label"
         )
     model.load_state_dict(weights)
-    told = ", ".join(
-        f"{found:,} of {size:,} {_words(kind)}" for kind, (found, size) in counts.items()
+    matched_counts = ", ".join(
+        f"{matched:,} of {size:,} {_words(kind)}" for kind, (matched, size) in counts.items()
     )
-    return (f"init_from: weights of {told} are taken over by label",)
+    return (f"init_from: weights of {matched_counts} are taken over by label",)
 
 
 def _words(kind: Kind) -> str:

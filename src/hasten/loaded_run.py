@@ -54,9 +54,9 @@ def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> Lo
         target = resolve_device(device)
         prepare_torch(config.threads, config.training.deterministic, target)
         model = build_model(config, dataset, target)
-        found = read_checkpoint(named_checkpoint(folder, checkpoint))
-        load_weights(model, found)
-        load_phase_states(model, dataset, config, found)
+        stored = read_checkpoint(named_checkpoint(folder, checkpoint))
+        load_weights(model, stored)
+        load_phase_states(model, dataset, config, stored)
         return LoadedRun(folder.path, config, model.eval(), dataset, target)
 
 
@@ -108,12 +108,14 @@ def evaluate(
             which = PART_NAMES.index(name)
             task = ranking_task(loaded.dataset, which, config.evaluation, config.seed)
             if len(task.queries):
-                parts[name] = found = evaluate_task(
+                parts[name] = evaluation = evaluate_task(
                     loaded.model, task, config, processes, chunks=chunks
                 )
-                if by is not None and found.ranks is not None:
+                if by is not None and evaluation.ranks is not None:
                     metrics, data = config.evaluation.metrics, loaded.dataset
-                    groups.append(grouped_metrics(task, found.ranks, metrics, data, cast(By, by)))
+                    groups.append(
+                        grouped_metrics(task, evaluation.ranks, metrics, data, cast(By, by))
+                    )
                 if beyond is not None:
                     figures[name] = list_figures(loaded.model, task, loaded.dataset, beyond)
         if chunks.rows < MOST_ROWS and processes.is_rank0:

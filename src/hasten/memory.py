@@ -8,7 +8,7 @@ from pathlib import Path
 
 def memory_bytes() -> int:
     """The memory of this machine, or of the control group of this process."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     group = Path("/sys/fs/cgroup/memory.max")
     limit = group.read_text().strip() if group.exists() else "max"
-    return min(found, int(limit)) if limit.isdigit() else found
+    return min(physical, int(limit)) if limit.isdigit() else physical

@@ -67,12 +67,17 @@ def new_run(
         Model, Sequence[Phase], tuple[AnyTask, AnyTask | None], Sequence[str]
     ]:  # fmt: skip
         model = build_model(config, dataset, device, for_training=True)
-        told = apply_initial_weights(model, weights, dataset)
+        weight_notes = apply_initial_weights(model, weights, dataset)
         # all validation happens before the run folder is created
-        return model, model.phases(dataset, config.training), ranking_tasks(dataset, config), told
+        return (
+            model,
+            model.phases(dataset, config.training),
+            ranking_tasks(dataset, config),
+            weight_notes,
+        )
 
-    model, phases, tasks, told = processes.run_on_all_ranks("building the model", build)
-    resolved = replace(resolved, notes=(*resolved.notes, *told))
+    model, phases, tasks, weight_notes = processes.run_on_all_ranks("building the model", build)
+    resolved = replace(resolved, notes=(*resolved.notes, *weight_notes))
     require_same_weights(processes, model, "at the start")
     created: list[RunFolder] = []  # on rank 0, which holds the lock
 

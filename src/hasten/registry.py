@@ -34,7 +34,7 @@ class ModelEntry:
     def load(self) -> type[Model]:
         """The model's class. ConfigurationError if another package's class is not a model."""
         try:
-            found = getattr(importlib.import_module(self.module), self.attribute)
+            model = getattr(importlib.import_module(self.module), self.attribute)
         except (ImportError, AttributeError) as error:
             if self.package == "hasten":
                 raise
@@ -43,8 +43,8 @@ class ModelEntry:
                 f"{self.module}:{self.attribute}: {error}"
             ) from error
         if self.package != "hasten":
-            self._check(found)
-        return cast("type[Model]", found)
+            self._check(model)
+        return cast("type[Model]", model)
 
     def _check(self, found: Any) -> None:
         from hasten.models.interface import Model  # noqa: PLC0415 - imports torch
@@ -110,18 +110,18 @@ def model_entries() -> tuple[ModelEntry, ...]:
 
 def find_model(name: str) -> ModelEntry:
     """The model of this name. ConfigurationError if there is none, or more than one."""
-    found = [entry for entry in model_entries() if entry.name == name]
-    if not found:
+    entries = [entry for entry in model_entries() if entry.name == name]
+    if not entries:
         names = [entry.name for entry in model_entries()]
         raise ConfigurationError(
             f"unknown model {name!r} (there are {', '.join(names)}){did_you_mean(name, names)}"
         )
-    if len(found) > 1:
-        packages = ", ".join(entry.package for entry in found)
+    if len(entries) > 1:
+        packages = ", ".join(entry.package for entry in entries)
         raise ConfigurationError(
             f"model {name!r} is offered by several packages ({packages}): remove all but one"
         )
-    return found[0]
+    return entries[0]
 
 
 def load_model(name: str) -> type[Model]:

@@ -117,8 +117,8 @@ def _advice_to_repeat() -> Iterator[None]:
         yield
     except Interrupted as error:
         again = "repeat the command with  --resume auto --out"
-        told = str(error).replace("go on with  hasten resume", again)
-        raise Interrupted(told, error.signal_number) from error
+        message = str(error).replace("go on with  hasten resume", again)
+        raise Interrupted(message, error.signal_number) from error
 
 
 def _refit(
@@ -161,8 +161,8 @@ def _existing_run(processes: Processes, out: Path | None, resume_auto: bool) -> 
         path = created or (str(out) if resume_auto else None)
         return path if path is not None and RunFolder.holds_run(Path(path)) else None
 
-    found = processes.run_on_rank0(find)
-    return None if found is None else Path(found)
+    existing = processes.run_on_rank0(find)
+    return None if existing is None else Path(existing)
 
 
 def _train_new(
@@ -271,17 +271,17 @@ def _resume_joined(
         model = processes.run_on_all_ranks(
             "building the model", lambda: build_model(config, dataset, device, for_training=True)
         )
-        found = shared_checkpoint(processes, choose)
-        weights = initial_checkpoint(processes, config) if found is None else None
+        start = shared_checkpoint(processes, choose)
+        weights = initial_checkpoint(processes, config) if start is None else None
         apply_initial_weights(model, weights, dataset)
-        changed = processes.run_on_rank0(lambda: changed_options(run, found, saved, config))
+        changed = processes.run_on_rank0(lambda: changed_options(run, start, saved, config))
         phases = model.phases(without_left_out(dataset, folder.data), config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
             processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until,
             callbacks, changed,
         )  # fmt: skip
-        return _run(setup, found, warnings)
+        return _run(setup, start, warnings)
 
 
 def _run(

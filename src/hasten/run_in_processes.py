@@ -39,7 +39,7 @@ def train_in_processes(
     values = json.loads(lines[-1]) if lines else {}
     if ended.code == 0:
         return Summary.from_json(values)
-    told = values.get("error", {"code": "processes", "message": ended.problem})
-    error = HastenError(told["message"] or "the processes failed; see their messages above")
-    error.code, error.exit_code = told["code"], ended.code
+    failure = values.get("error", {"code": "processes", "message": ended.problem})
+    error = HastenError(failure["message"] or "the processes failed; see their messages above")
+    error.code, error.exit_code = failure["code"], ended.code
     raise error

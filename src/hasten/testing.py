@@ -70,8 +70,10 @@ def check_resuming(name: str, data: Any, settings: Mapping[str, Any], folder: Pa
 
 def check_inference(result: Result) -> None:
     """The run folder alone gives the reported metrics, and recommendations or predictions."""
-    found = evaluate(result.path)["test"]
-    assert found == result.metrics, f"evaluate gives {found}, the run reported {result.metrics}"
+    test_metrics = evaluate(result.path)["test"]
+    assert test_metrics == result.metrics, (
+        f"evaluate gives {test_metrics}, the run reported {result.metrics}"
+    )
     loaded = load_run(result.path)
     dataset = loaded.dataset
     if isinstance(dataset, KnowledgeGraph):

@@ -59,9 +59,9 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
             "(hasten update) to compare the two"
         )
     record, changed = read_record(folder)
-    found: dict[str, Any] = {"run": str(run), "same": False, "changed": changed}
+    report: dict[str, Any] = {"run": str(run), "same": False, "changed": changed}
     if changed:
-        return found
+        return report
     if not record["epochs"]:
         raise RunFolderError(f"{run}: ended within its first epoch, so there is none to repeat")
     if epochs is not None and not 1 <= epochs <= record["epochs"]:
@@ -70,9 +70,9 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
     # checkpoints of epochs are not kept for ever
     at = folder.checkpoints / checkpoint_name(until, 0)
     try:
-        kept = recorded_hash(at, WEIGHTS, verify=True) if at.exists() else None
+        recorded = recorded_hash(at, WEIGHTS, verify=True) if at.exists() else None
     except CheckpointError as error:
-        return found | {"changed": [str(error)]}
+        return report | {"changed": [str(error)]}
     plan = stages_of(folder.path, load_config(folder.path / CONFIG), record["effective"], until)
     record = record | {"effective": plan.stages[-1].effective}
     with tempfile.TemporaryDirectory(prefix="hasten-verify-") as scratch:
@@ -86,8 +86,8 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
         except Interrupted as error:
             raise Interrupted("interrupted: nothing was compared", error.signal_number) from error
         repeated = RunFolder.open(again, lock=False)
-        compared = _compare(folder, record, repeated, until, kept, exact=plan.exact)
-        return found | {"resumed": plan.notes} | compared
+        compared = _compare(folder, record, repeated, until, recorded, exact=plan.exact)
+        return report | {"resumed": plan.notes} | compared
 
 
 def _prepare(folder: RunFolder, again: Path) -> None:
@@ -207,15 +207,15 @@ def _pairs(
 def _agreement(pairs: Sequence[_Pair]) -> dict[str, Any]:
     """Whether all figures are equal; else in how many digits, and which differs first and most."""
     different = [pair for pair in pairs if pair[2] != pair[3]]
-    found: dict[str, Any] = {"compared": len(pairs), "equal": not different}
+    agreement: dict[str, Any] = {"compared": len(pairs), "equal": not different}
     if different:
         digits = [common_digits(recorded, repeated) for _, _, recorded, repeated in different]
         worst = different[digits.index(min(digits))]
         named = zip(("first", "worst"), (different[0], worst), strict=True)
         keys = ("name", "epoch", "recorded", "repeated")
-        found |= {"digits": min(digits), "different": len(different)}
-        found |= {name: dict(zip(keys, pair, strict=True)) for name, pair in named}
-    return found
+        agreement |= {"digits": min(digits), "different": len(different)}
+        agreement |= {name: dict(zip(keys, pair, strict=True)) for name, pair in named}
+    return agreement
 
 
 def common_digits(left: float | None, right: float | None) -> int:

@@ -76,7 +76,7 @@ def compare(
         "threads": threads,
     }
     trains = {name: value for name, value in given.items() if value is not None}
-    found = hasten.compare(
+    comparison = hasten.compare(
         *what,
         margin=margin,
         metric=metric,
@@ -87,17 +87,17 @@ def compare(
         **trains,
     )
     if json:
-        output.write_json(found.to_json())
+        output.write_json(comparison.to_json())
     else:
-        show(found)
+        show(comparison)
 
 
 def _settings(flag: str, text: str) -> dict[str, str]:
     """``"precision=bf16 model.loss=ce"`` as a mapping."""
-    found = dict(_pair(flag, word) for word in shlex.split(text))
-    if not found:
+    settings = dict(_pair(flag, word) for word in shlex.split(text))
+    if not settings:
         raise UsageError(f"{flag}: expected settings, such as {flag} precision=bf16")
-    return found
+    return settings
 
 
 def _pair(flag: str, text: str) -> tuple[str, Any]:

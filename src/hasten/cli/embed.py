@@ -37,8 +37,8 @@ def embed(
     from hasten.inference.embed import embed as engine  # noqa: PLC0415 - brings torch
     from hasten.loaded_run import load_run  # noqa: PLC0415
 
-    found = engine(load_run(run, checkpoint=checkpoint, device=device or "auto"))
-    about = _save(found, target, form)
+    embeddings = engine(load_run(run, checkpoint=checkpoint, device=device or "auto"))
+    about = _save(embeddings, target, form)
     output.say(f"next: hasten check-embeddings {run}")
     if json:
         output.write_json({"run": run, "checkpoint": checkpoint, **about})
@@ -66,8 +66,8 @@ def vectors(
     from hasten.loaded_run import load_run  # noqa: PLC0415
 
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
-    found = engine.vectors(loaded, cast(engine.What | None, of))
-    about = _save(found, target, form)
+    table = engine.vectors(loaded, cast(engine.What | None, of))
+    about = _save(table, target, form)
     if json:
         output.write_json({"run": run, "checkpoint": checkpoint, **about})
 
@@ -165,16 +165,16 @@ def check(
     options.prepare_process()
     from hasten.inference.check_embeddings import check_embeddings  # noqa: PLC0415 - brings torch
 
-    found = check_embeddings(
+    report = check_embeddings(
         what, plots=plots, max_cosine=max_cosine, min_components=min_components, part=part,
         within=dict(map(_limits, within or ())),
         sample=sample, seed=seed, checkpoint=checkpoint, device=device or "auto",
     )  # fmt: skip
-    _show(found)
+    _show(report)
     if json:
-        output.write_json(found)
-    if found["problems"]:
-        error = HastenError(f"{what}: " + "; ".join(found["problems"]))
+        output.write_json(report)
+    if report["problems"]:
+        error = HastenError(f"{what}: " + "; ".join(report["problems"]))
         if json:
             raise typer.Exit(error.exit_code)
         raise error

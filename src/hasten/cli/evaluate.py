@@ -60,11 +60,11 @@ def evaluate(
     changes = parse_changes(sets or [], flags, configured)
     from hasten import loaded_run  # noqa: PLC0415 - brings torch
 
-    found = loaded_run.evaluate(
+    result = loaded_run.evaluate(
         run, changes=changes, checkpoint=checkpoint, device=device, by=by, beyond=beyond,
         part=cast(Any, part),
     )  # fmt: skip
-    groups = found.pop("groups", None)
+    groups = result.pop("groups", None)
     if groups is not None and out is not None and output.speaks():
         from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
 
@@ -72,14 +72,14 @@ def evaluate(
         output.say(f"{groups.num_rows:,} rows in {out}")
     if json:
         rows = {} if groups is None else output.rows("groups", groups, out)
-        output.write_json(found | rows)
+        output.write_json(result | rows)
         return
-    output.say(f"{found['model']} on {found['data']}, checkpoint {found['checkpoint']}")
-    output.show_metrics(found["valid"], found["test"], found["protocol"])
-    for name, figures in found.get("beyond_accuracy", {}).items():
+    output.say(f"{result['model']} on {result['data']}, checkpoint {result['checkpoint']}")
+    output.show_metrics(result["valid"], result["test"], result["protocol"])
+    for name, figures in result.get("beyond_accuracy", {}).items():
         output.say(f"{name:<11} " + "  ".join(f"{key} {x:.4f}" for key, x in figures.items()))
     if groups is not None and out is None and output.speaks():
-        shown = "test" if found["test"] else "valid"
+        shown = "test" if result["test"] else "valid"
         of_part = [row for row in groups.to_pylist() if row["part"] == shown]
         output.show_rows(of_part, groups.column_names)
 

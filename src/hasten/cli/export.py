@@ -32,17 +32,23 @@ def export(
     engine.check_form(to)
     target = run / f"export-{to}" if out is None else out
     loaded = load_run(run, checkpoint=checkpoint, device="cpu")
-    found = engine.export(loaded, to, target, topk)
-    parity = found.parity
-    output.say(f"{', '.join(path.name for path in found.files)} in {target}")
+    exported = engine.export(loaded, to, target, topk)
+    parity = exported.parity
+    output.say(f"{', '.join(path.name for path in exported.files)} in {target}")
     output.say(
         f"top {parity.k} of {parity.queries:,} queries: {100 * parity.overlap:.2f} % the same "
-        f"({found.compared}); largest difference of a score {parity.difference:.2g}"
+        f"({exported.compared}); largest difference of a score {parity.difference:.2g}"
     )
     output.say(
         f"one query takes {parity.exported_ms:.2f} ms, in hasten {parity.hasten_ms:.2f} ms (median)"
     )
     if json:
         output.write_json(
-            {"run": run, "checkpoint": checkpoint, "to": to, "files": found.files, **asdict(parity)}
+            {
+                "run": run,
+                "checkpoint": checkpoint,
+                "to": to,
+                "files": exported.files,
+                **asdict(parity),
+            }
         )

@@ -93,19 +93,19 @@ def import_config(
     from hasten.importing.configuration import translate_config  # noqa: PLC0415 - brings pydantic
     from hasten.runs.config_text import config_text  # noqa: PLC0415 - as above
 
-    found = translate_config(files, model)
-    text = config_text(found.config, given=True)
-    for line in found.lines:
-        told = ", ".join(f"{key}={value}" for key, value in line.settings.items())
-        reason = f"no counterpart: {line.reason}" if line.reason else told or "as it is here"
+    translated = translate_config(files, model)
+    text = config_text(translated.config, given=True)
+    for line in translated.lines:
+        settings = ", ".join(f"{key}={value}" for key, value in line.settings.items())
+        reason = f"no counterpart: {line.reason}" if line.reason else settings or "as it is here"
         output.say(f"{line.place}: {line.key}: {reason}")
     if out is not None:
         write_atomically(out, text.encode())
         output.say(f"next: hasten train --config {out}")
     if json:
         output.write_json(
-            {"model": found.config.model.name, "out": out, "configuration": text,
-             "keys": [vars(line) for line in found.lines]}
+            {"model": translated.config.model.name, "out": out, "configuration": text,
+             "keys": [vars(line) for line in translated.lines]}
         )  # fmt: skip
     elif out is None:
         sys.stdout.write(text)

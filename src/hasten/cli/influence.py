@@ -116,9 +116,9 @@ def influence(
         precision=cast(Any, precision),
     )
     selection = Selection(labels or None, test, part, limit)
-    found = compute_influence(run, selection, chosen, device=device, quiet=quiet)
+    influences = compute_influence(run, selection, chosen, device=device, quiet=quiet)
     if output.speaks():
-        _report(found, out, format, json, best)
+        _report(influences, out, format, json, best)
 
 
 def _report(found: Influences, out: Path | None, format: str | None, json: bool, best: int) -> None:

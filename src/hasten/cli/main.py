@@ -94,8 +94,8 @@ def _complete(command: Any, given: list[str], instruction: str) -> int:
     typer_completion = _completion()
     typer_completion.completion_init()
     context = {"obj": given}
-    found = typer_completion.shell_complete(command, context, "hasten", _COMPLETE, instruction)
-    return int(found)
+    exit_code = typer_completion.shell_complete(command, context, "hasten", _COMPLETE, instruction)
+    return int(exit_code)
 
 
 def _completion() -> Any:
@@ -173,14 +173,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _without_local_rank(arguments: Sequence[str]) -> list[str]:
     """The arguments without what torch.distributed.launch puts before them, made a variable."""
-    kept = []
+    remaining = []
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name in ("--local-rank", "--local_rank") and value:
             os.environ.setdefault("LOCAL_RANK", value)
         else:
-            kept.append(argument)
-    return kept
+            remaining.append(argument)
+    return remaining
 
 
 def _invoke(given: list[str]) -> int:
@@ -207,10 +207,10 @@ def _explain(error: BaseException, as_json: bool, debug: bool) -> int:
     """
     code, message, exit_code = _described(error)
     defect = code == "defect"
-    own = defect or (isinstance(error, ProcessesError) and not error.agreed)
+    all_ranks = defect or (isinstance(error, ProcessesError) and not error.agreed)
     if debug or defect:
-        output.say(traceback.format_exc(), own)
-    output.say(message if defect else f"error: {message}", own)
+        output.say(traceback.format_exc(), all_ranks)
+    output.say(message if defect else f"error: {message}", all_ranks)
     if as_json:
         with suppress(OSError):  # where stdout itself is what failed
             output.write_json({"error": {"code": code, "message": message}})

@@ -97,15 +97,17 @@ def with_options_of(command: Any, without: Collection[str], **more: Any) -> Call
 
     without: names of options that it does not have; more: its own ones (texts) by name.
     """
-    own = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=made, annotation=str | None)
-        for name, made in more.items()
+    added = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=declaration, annotation=str | None
+        )
+        for name, declaration in more.items()
     ]
     known = inspect.signature(command, eval_str=True).parameters.values()
 
     def decorate(function: Any) -> Any:
-        kept = [parameter for parameter in known if parameter.name not in without]
-        function.__signature__ = inspect.Signature([*kept, *own])
+        inherited = [parameter for parameter in known if parameter.name not in without]
+        function.__signature__ = inspect.Signature([*inherited, *added])
         return function
 
     return decorate

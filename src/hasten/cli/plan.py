@@ -51,11 +51,11 @@ def plan(**given: Any) -> None:
     config = with_sample(config)
     if budget is None:
         runs = given["runs"] or "runs"
-        found = plan_run(config, None if runs == "off" else Path(runs))
+        planned = plan_run(config, None if runs == "off" else Path(runs))
         if given["json"]:
-            output.write_json(found.to_json())
+            output.write_json(planned.to_json())
         else:
-            _show(found)
+            _show(planned)
         return
     search = plan_budget(config, budget, lambda one: output.say(f"tried {one.text}"))
     if given["json"]:

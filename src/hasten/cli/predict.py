@@ -58,11 +58,11 @@ def predict(
     from hasten.loaded_run import load_run  # noqa: PLC0415
 
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
-    found = engine.predict(loaded, asked, topk, known=cast(engine.Known, known))
-    table = found.to_table()
+    predictions = engine.predict(loaded, asked, topk, known=cast(engine.Known, known))
+    table = predictions.to_table()
     if out is not None:
         export.write_table(table, out, format)
-        output.say(f"{len(found):,} rows for {len(asked):,} questions in {out}")
+        output.say(f"{len(predictions):,} rows for {len(asked):,} questions in {out}")
     if json:
         about = {
             "run": run,
@@ -70,7 +70,7 @@ def predict(
             "checkpoint": checkpoint,
             "known": known,
             "questions": len(asked),
-            "rows": len(found),
+            "rows": len(predictions),
         }
         output.write_json(about | output.rows("predictions", table, out))
     else:

@@ -29,12 +29,12 @@ def list_recipes(
     """
     from hasten.recipes.load import recipes  # noqa: PLC0415 - brings yaml
 
-    found = recipes(model)
+    listed = recipes(model)
     if json:
-        output.write_json({"recipes": [asdict(r) | {"command": r.command()} for r in found]})
+        output.write_json({"recipes": [asdict(r) | {"command": r.command()} for r in listed]})
         return
     columns = ("model", "recipe", "test", "seeds", "training", "about")
-    output.show_rows([_row(recipe) for recipe in found], columns)
+    output.show_rows([_row(recipe) for recipe in listed], columns)
 
 
 @app.command("show", cls=options.Command)
@@ -50,19 +50,19 @@ def show_recipe(
     """
     from hasten.recipes.load import find_recipe  # noqa: PLC0415 - brings yaml
 
-    found = find_recipe(model, recipe)
+    shown = find_recipe(model, recipe)
     if json:
-        output.write_json(asdict(found) | {"command": found.command()})
+        output.write_json(asdict(shown) | {"command": shown.command()})
         return
     lines = [
-        f"# {found.model} {found.key}: {found.about}",
-        f"# command   {found.command()}",
-        *(f"# test      {name} {_figure(value)}" for name, value in found.expected.items()),
-        f"# protocol  {found.protocol}",
-        f"# seeds     {', '.join(map(str, found.seeds))}",
-        f"# training  {_time(found.training_seconds)} (mean), {found.machine}",
-        f"# records   experiments/results/{found.records}-seed*.json",
-        *(f"{key}: {_value(value)}" for key, value in found.configuration.items()),
+        f"# {shown.model} {shown.key}: {shown.about}",
+        f"# command   {shown.command()}",
+        *(f"# test      {name} {_figure(value)}" for name, value in shown.expected.items()),
+        f"# protocol  {shown.protocol}",
+        f"# seeds     {', '.join(map(str, shown.seeds))}",
+        f"# training  {_time(shown.training_seconds)} (mean), {shown.machine}",
+        f"# records   experiments/results/{shown.records}-seed*.json",
+        *(f"{key}: {_value(value)}" for key, value in shown.configuration.items()),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

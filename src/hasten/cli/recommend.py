@@ -115,16 +115,20 @@ def recommend(  # noqa: PLR0912 - one branch per option
     if users == "all" and out is not None and not explain:
         counts = stream.write_recommendations(loaded, out, format, topk, _rate(), **how)
     else:
-        found = engine.recommend(loaded, wanted, histories, topk, times=times, **how)
-        counts = stream.Counts.of(found)
-        table = paths_of.explain(loaded, found, paths or 3) if explain else found.to_table()
+        recommendations = engine.recommend(loaded, wanted, histories, topk, times=times, **how)
+        counts = stream.Counts.of(recommendations)
+        table = (
+            paths_of.explain(loaded, recommendations, paths or 3)
+            if explain
+            else recommendations.to_table()
+        )
         if out is not None:
             export.write_table(table, out, format)
         counts = replace(counts, rows=len(table))
     _tell(counts, include_seen)
     if explain and (without := table["explanation"].null_count):
         output.say(
-            f"{without} of {len(found)} items have no path: none of at most "
+            f"{without} of {len(recommendations)} items have no path: none of at most "
             f"{len(cast(Any, loaded.model).layers)} edges (the model's layers) leads to them from "
             "the user in the training graph, so they are ranked by their embeddings alone"
         )
@@ -143,7 +147,7 @@ def recommend(  # noqa: PLR0912 - one branch per option
         }
         output.write_json(about | output.rows("recommendations", table, out))
     elif out is None:
-        _show(found, table)
+        _show(recommendations, table)
 
 
 def _rate() -> Callable[[int, int], None]:

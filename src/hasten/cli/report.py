@@ -43,13 +43,13 @@ def report(
 
     if out is None and format != "md":
         out = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
-    made = engine(
+    written = engine(
         *runs, out=out, format=format, part=part, checkpoint=checkpoint, device=device or "auto"
     )
     if json:
-        about = {"report": out, "title": made.document.title, "runs": runs, "part": part}
+        about = {"report": out, "title": written.document.title, "runs": runs, "part": part}
         output.write_json(about)
     if out is None:
-        sys.stdout.write(made.to_markdown())
+        sys.stdout.write(written.to_markdown())
     else:
         output.say(f"report      {out}")

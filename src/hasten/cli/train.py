@@ -39,9 +39,9 @@ class TrainCommand(options.Command):
         rows = []
         for key, field in named.Options.model_fields.items():
             default = field.get_default(call_default_factory=True)
-            told = (field.description, ", ".join(choices(field.annotation)))
+            meaning = (field.description, ", ".join(choices(field.annotation)))
             row = (f"model.{key}=", "none" if default is None else str(default),
-                   "; ".join(text for text in told if text))  # fmt: skip
+                   "; ".join(text for text in meaning if text))  # fmt: skip
             rows.append(dict(zip(_HELP, row, strict=True)))
         sys.stdout.write(f"\nOptions of {named.name}:\n")
         output.show_rows(rows[1:], _HELP, longest=300)  # the first is the name

@@ -67,7 +67,7 @@ def tune(
     options.prepare_process()
     import hasten  # noqa: PLC0415 - brings torch
 
-    found = hasten.tune(
+    tuning = hasten.tune(
         model,
         data,
         budget=budget,
@@ -82,9 +82,9 @@ def tune(
         **flags,
     )
     if json:
-        output.write_json(found.to_json())
+        output.write_json(tuning.to_json())
     else:
-        show(found)
+        show(tuning)
 
 
 def _pair(flag: str, text: str) -> tuple[str, str]:

@@ -43,16 +43,16 @@ def update(
     options.prepare_process()
     from hasten.updating.update import update_run  # noqa: PLC0415 - brings torch
 
-    found = update_run(
+    updated = update_run(
         run, new, out=out, replay=replay, check=check, margin=margin, sets=sets or [], flags=flags,
         quiet=quiet,
     )  # fmt: skip
     if json:
-        output.write_json({**found.summary.to_json(), "update": found.about})
+        output.write_json({**updated.summary.to_json(), "update": updated.about})
     elif not quiet:
-        new_ids = {key: value for key, value in found.about.items() if key.startswith("new_")}
-        told = (f"{count:,} {key.replace('_', ' ')}" for key, count in new_ids.items() if count)
-        output.say(f"update of   {run}: {', '.join(told)}")
-        output.announce(found.summary)
-        if found.check is not None:
-            output.say(f"check       {found.check.text()}")
+        new_ids = {key: value for key, value in updated.about.items() if key.startswith("new_")}
+        counts = (f"{count:,} {key.replace('_', ' ')}" for key, count in new_ids.items() if count)
+        output.say(f"update of   {run}: {', '.join(counts)}")
+        output.announce(updated.summary)
+        if updated.check is not None:
+            output.say(f"check       {updated.check.text()}")

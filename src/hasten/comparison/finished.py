@@ -136,8 +136,8 @@ def changed_options(settings: dict[str, Any], baseline: dict[str, Any]) -> str:
     """``precision=bf16, model.loss=ce``; of another model, its name and what is not its own."""
     changed = {k: v for k, v in settings.items() if k not in baseline or baseline[k] != v}
     if "model.name" in changed:
-        own = {k: v for k, v in changed.items() if not k.startswith("model.") or k in baseline}
-        changed = {"model": own.pop("model.name"), **own}
+        shared = {k: v for k, v in changed.items() if not k.startswith("model.") or k in baseline}
+        changed = {"model": shared.pop("model.name"), **shared}
     texts = (f"{key.removeprefix('training.')}={shown(value)}" for key, value in changed.items())
     return ", ".join(texts) or "same settings again"
 

@@ -31,15 +31,15 @@ def compare_settings(
     folder: keeps the metrics of users. seconds_per_seed: of training, for suggested numbers of
     seeds. Raises UsageError for runs that cannot be compared.
     """
-    found = [run for setting in settings for run in setting.runs]
-    refuse_incomparable(found)
-    config = found[0].config
+    runs = [run for setting in settings for run in setting.runs]
+    refuse_incomparable(runs)
+    config = runs[0].config
     margin, part = criteria.margin, criteria.part
     metrics = compared_metrics(config, criteria.metric)
     cache = None if folder is None else folder / "values"
-    values = {run.path: unit_values(run.path, part, metrics, cache, device) for run in found}
+    values = {run.path: unit_values(run.path, part, metrics, cache, device) for run in runs}
     _refuse_other_protocols(values)
-    units = len(values[found[0].path].units)
+    units = len(values[runs[0].path].units)
     of_triples = issubclass(data_options_of(load_model(config.model.name)), TripleOptions)
     unit = "triples" if of_triples else "users"
     if units < 2:
@@ -66,16 +66,16 @@ def compare_settings(
             "one seed: the intervals say how these runs differ, not how their settings do, since "
             "they leave out the differences between seeds; compare at least 3 seeds"
         )
-    if len({run.machine for run in found}) > 1:
+    if len({run.machine for run in runs}) > 1:
         notes.append("the runs were trained on different machines: times are not compared")
     measured = [_ratios(each) for each in pairs]
     return Comparison(
         model=config.model.name,
-        data=found[0].summary.data,
+        data=runs[0].summary.data,
         part=part,
         metric=metrics[0],
         margin=margin,
-        protocol=values[found[0].path].protocol,
+        protocol=values[runs[0].path].protocol,
         units=unit,
         baseline=_setting_result(baseline, values, metrics),
         alternatives=tuple(
@@ -85,7 +85,7 @@ def compare_settings(
             )
         ),
         notes=tuple(notes),
-        trained_on=tuple(dict.fromkeys(run.trained_on for run in found)),
+        trained_on=tuple(dict.fromkeys(run.trained_on for run in runs)),
         path=folder,
         seconds_per_seed=seconds_per_seed,
     )
@@ -163,7 +163,7 @@ def _ratios(
 def _setting_result(
     setting: Setting, values: dict[Path, UnitValues], metrics: Sequence[str]
 ) -> SettingResult:
-    found = {
+    by_metric = {
         name: np.array([values[run.path].mean(name) for run in setting.runs]) for name in metrics
     }
     many = len(setting.runs) > 1
@@ -171,6 +171,6 @@ def _setting_result(
         setting.name,
         tuple(run.path for run in setting.runs),
         tuple(setting.seeds),
-        {name: float(each.mean()) for name, each in found.items()},
-        {name: float(each.std(ddof=1)) if many else math.nan for name, each in found.items()},
+        {name: float(each.mean()) for name, each in by_metric.items()},
+        {name: float(each.std(ddof=1)) if many else math.nan for name, each in by_metric.items()},
     )

@@ -47,9 +47,9 @@ def compare_by_training(
             lambda run: unit_values(run, part, metrics, folder / "values", config.device),
             say,
         )
-        found = compare_settings(settings, plan.criteria, folder, config.device, seconds)
-        write_result(found, folder)
-    return found
+        comparison = compare_settings(settings, plan.criteria, folder, config.device, seconds)
+        write_result(comparison, folder)
+    return comparison
 
 
 def compare_finished(
@@ -75,10 +75,10 @@ def compare_finished(
     if len(finished) < 2:
         raise UsageError("nothing to compare: name at least two runs, the baseline first")
     refuse_incomparable(finished)
-    found = compare_settings(group_by_setting(finished), criteria, folder, device)
+    comparison = compare_settings(group_by_setting(finished), criteria, folder, device)
     if folder is not None:
-        write_result(found, folder)
-    return found
+        write_result(comparison, folder)
+    return comparison
 
 
 def write_result(found: Comparison, folder: Path) -> None:

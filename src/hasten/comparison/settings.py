@@ -35,13 +35,13 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """All of it by name, in the form of the file."""
         options = {name: all_options(config) for name, config in self.settings.items()}
-        found = {
+        document = {
             "margin": self.criteria.margin.text(),
             "metric": self.criteria.metric,
             "part": self.criteria.part,
             "settings": options,
         }
-        return dict(json.loads(json.dumps(found)))
+        return dict(json.loads(json.dumps(document)))
 
 
 def plan_settings(
@@ -61,10 +61,10 @@ def plan_settings(
         if name in changes:
             raise UsageError(f"--with {name}: given twice; leave one out")
         changes[name] = {**baseline, **each}
-    found = {name: _prepared(build(given), part) for name, given in changes.items()}
-    for name, config in found.items():
-        _refuse_incomparable(name, config, found["baseline"])
-    return found
+    configs = {name: _prepared(build(given), part) for name, given in changes.items()}
+    for name, config in configs.items():
+        _refuse_incomparable(name, config, configs["baseline"])
+    return configs
 
 
 def _refuse_incomparable(name: str, config: RunConfig, baseline: RunConfig) -> None:

@@ -138,7 +138,7 @@ def _variances(influence: Float64) -> tuple[float, float, float]:
 def _resampled(columns: Float64, draws: int, rng: np.random.Generator) -> Float64:
     """The ratio of the sums of two columns, [U, 2], for samples of the rows with replacement."""
     users = len(columns)
-    found = np.empty(draws)
+    means = np.empty(draws)
     size = max(1, _CHUNK // users)
     for start in range(0, draws, size):
         count = min(size, draws - start)
@@ -147,10 +147,10 @@ def _resampled(columns: Float64, draws: int, rng: np.random.Generator) -> Float6
         times = np.bincount(rows.reshape(-1), minlength=count * users).reshape(count, users)
         above, below = (times @ columns).T
         # a sample without any of the baseline's hits has no ratio
-        found[start : start + count] = np.divide(
+        means[start : start + count] = np.divide(
             above, below, out=np.zeros(count), where=below != 0
         )
-    return found
+    return means
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -139,19 +139,19 @@ class _Runs:
         """Train or continue one run; False if the budget ended it."""
         path = self.path(name, seed)
         config = self.plan.settings[name].model_copy(update={"out": path, "seed": seed})
-        own, limit = config.training.max_time, None
+        own_limit, limit = config.training.max_time, None
         if self.budget is not None and Supports.of(load_model(config.model.name)).gradient_steps:
             limit = max(_LEAST, self.budget - self._spent())
-            limit = limit if own is None else min(own, limit)
+            limit = limit if own_limit is None else min(own_limit, limit)
             limited = config.training.model_copy(update={"max_time": limit})
             config = config.model_copy(update={"training": limited})
         try:
-            found = train_in_processes(config, config.devices, quiet=True, resume_auto=True)
+            summary = train_in_processes(config, config.devices, quiet=True, resume_auto=True)
         except HastenError as error:
-            told = HastenError(f"{name}, seed {seed}: {error} (repeat the command to continue)")
-            told.code, told.exit_code = error.code, error.exit_code
-            raise told from error
-        if found.stopped_by == "max_time" and limit not in (None, own):
+            located = HastenError(f"{name}, seed {seed}: {error} (repeat the command to continue)")
+            located.code, located.exit_code = error.code, error.exit_code
+            raise located from error
+        if summary.stopped_by == "max_time" and limit not in (None, own_limit):
             return False
         self.finished(path)
         return True

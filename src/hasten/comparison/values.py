@@ -57,8 +57,8 @@ def unit_values(
     and metrics are the same. Raises RunFolderError if the part is empty.
     """
     file = None if cache is None else cache / f"{_key(run, part, metrics)}.npz"
-    if file is not None and (kept := _read(file, metrics)) is not None:
-        return kept
+    if file is not None and (cached := _read(file, metrics)) is not None:
+        return cached
     loaded = load_run(run, device=device)
     task = ranking_task(
         loaded.dataset, PART_NAMES.index(part), loaded.config.evaluation, loaded.config.seed
@@ -67,9 +67,9 @@ def unit_values(
         raise RunFolderError(f"{run}: its data have no {part} part to compare")
     target = torch.device(loaded.device)
     chunks = QueryChunks(partial(release_memory, target))
-    found = evaluate(loaded.model, task, metrics, device=target, chunks=chunks)
-    assert found.ranks is not None
-    values = _by_unit(task, found.ranks, metrics)
+    evaluation = evaluate(loaded.model, task, metrics, device=target, chunks=chunks)
+    assert evaluation.ranks is not None
+    values = _by_unit(task, evaluation.ranks, metrics)
     if file is not None:
         _write(file, values)
     return values
@@ -85,7 +85,7 @@ def _key(run: Path, part: Part, metrics: Sequence[str]) -> str:
 
 def _by_unit(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> UnitValues:
     """One value a user; one a triple, which has two targets: its head and its tail."""
-    found = metric_values(task, ranks, metrics, task.masked)
+    per_query = metric_values(task, ranks, metrics, task.masked)
     if isinstance(task, CompletionTask):
         units, unit = np.unique(task.triple, return_inverse=True)
     else:
@@ -97,8 +97,8 @@ def _by_unit(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> UnitVa
     return UnitValues(
         task.protocol.text(),
         units,
-        {name: total(each.sums) for name, each in found.items()},
-        {name: total(each.counts.astype(np.float64)) for name, each in found.items()},
+        {name: total(each.sums) for name, each in per_query.items()},
+        {name: total(each.counts.astype(np.float64)) for name, each in per_query.items()},
     )
 
 
@@ -116,12 +116,12 @@ def _read(file: Path, metrics: Sequence[str]) -> UnitValues | None:
     with (
         suppress(OSError, EOFError, ValueError, LookupError, BadZipFile),
         file.open("rb") as stream,
-        np.load(stream, allow_pickle=False) as found,
+        np.load(stream, allow_pickle=False) as stored,
     ):
         return UnitValues(
-            str(found["protocol"]),
-            found["units"],
-            {name: found[f"sums {name}"] for name in metrics},
-            {name: found[f"weights {name}"] for name in metrics},
+            str(stored["protocol"]),
+            stored["units"],
+            {name: stored[f"sums {name}"] for name in metrics},
+            {name: stored[f"weights {name}"] for name in metrics},
         )
     return None

@@ -81,7 +81,7 @@ def judge(differences: Sequence[Difference], margin: float) -> list[Verdict]:
     p_none = holm([d.p_none() for d in differences])
     p_worse = holm([d.p_at_most(-margin) for d in differences])
     p_within = holm([d.p_equivalent(margin) for d in differences])
-    found = []
+    verdicts = []
     for index, each in enumerate(differences):
         p = (p_none[index], p_worse[index], p_within[index])
         outcome = _outcome(each.estimate, *p)
@@ -89,8 +89,8 @@ def judge(differences: Sequence[Difference], margin: float) -> list[Verdict]:
         if outcome in ("undecided", "not worse") and each.seeds > 1:
             alpha = ALPHA / len(differences)
             enough = _enough(each, margin, alpha)
-        found.append(Verdict(outcome, *p, *enough))
-    return found
+        verdicts.append(Verdict(outcome, *p, *enough))
+    return verdicts
 
 
 def _outcome(estimate: float, p_none: float, p_not_worse: float, p_equivalent: float) -> Outcome:

@@ -135,13 +135,15 @@ def _recipe_entries(model: str, given: Mapping[str, Any]) -> list[Entry]:
 
 def _recipe_file(model: str, file: Path) -> list[Entry]:
     """The values of a file of settings. The run keeps them, not the name of the file."""
-    own = ("model", "model.name", "recipe", "out")
+    not_settings = ("model", "model.name", "recipe", "out")
     entries = read_entries(file, _MAPPINGS)
-    name = next((str(e.value) for e in entries if e.key in own[:2] and e.value is not None), model)
+    name = next(
+        (str(e.value) for e in entries if e.key in not_settings[:2] and e.value is not None), model
+    )
     if name != model:
         raise ConfigurationError(f"--recipe {file}: its settings are those of {name}, not {model}")
-    kept = [entry for entry in entries if entry.key not in own]
-    return [*kept, Entry("recipe", None, f"recipe {file}")]
+    settings = [entry for entry in entries if entry.key not in not_settings]
+    return [*settings, Entry("recipe", None, f"recipe {file}")]
 
 
 def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:

@@ -29,19 +29,19 @@ def data_defaults(config: RunConfig, dataset: AnyDataset, processes: int = 1) ->
         training = config.training.model_copy(update=size)
         config = config.model_copy(update={"training": training})
     size_of = DataSize.of(dataset)
-    found = dict(load_model(config.model.name).defaults_for(size_of, config))
+    defaults = dict(load_model(config.model.name).defaults_for(size_of, config))
     if size_of.users > MANY_USERS:
-        found["evaluation.users"] = VALIDATED_USERS
+        defaults["evaluation.users"] = VALIDATED_USERS
     # only with negatives: a step over all entities takes longer than the ranking of its triples
-    loss = found.get("model.loss", getattr(config.model, "loss", None))
+    loss = defaults.get("model.loss", getattr(config.model, "loss", None))
     if (
         loss == "sampled"
         and size_of.entities > data_size.MANY_ENTITIES
         and isinstance(dataset, KnowledgeGraph)
         and np.count_nonzero(dataset.part == VALID) > VALIDATED_TRIPLES
     ):
-        found["evaluation.triples"] = VALIDATED_TRIPLES
-    return {key: value for key, value in found.items() if not config.gives(key)}
+        defaults["evaluation.triples"] = VALIDATED_TRIPLES
+    return {key: value for key, value in defaults.items() if not config.gives(key)}
 
 
 def with_data_defaults(

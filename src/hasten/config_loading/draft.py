@@ -85,21 +85,21 @@ class Draft:
 
     def section(self, kind: type[Section], name: str) -> Section:
         """Validate one section alone."""
-        found = self._checked(kind, (name,), nest(self.values).get(name, {}))
+        section = self._checked(kind, (name,), nest(self.values).get(name, {}))
         self._refuse()
-        assert found is not None
-        return found
+        assert section is not None
+        return section
 
     def _finish(self, options: BaseModel, tree: dict[str, Any]) -> RunConfig:
-        found = self._checked(RunConfig, (), {**tree, "model": options})
-        if found is not None:
-            self._check_metrics(found.evaluation.metrics)
+        config = self._checked(RunConfig, (), {**tree, "model": options})
+        if config is not None:
+            self._check_metrics(config.evaluation.metrics)
         self._refuse()
-        assert found is not None
+        assert config is not None
         for key in self.usual:
             section, _, name = key.rpartition(".")
-            getattr(found, section).model_fields_set.discard(name)
-        return found
+            getattr(config, section).model_fields_set.discard(name)
+        return config
 
     def _refuse_others(self, model: str) -> None:
         """Record an error for every ``data`` key of other models that is not its default."""

@@ -39,11 +39,11 @@ def refuse_without_effect(
     changed: check only these keys (of an existing run); None: every key that differs from the
     model's default. origins: where each key was given, for the message.
     """
-    found = without_effect(config)
+    refused = without_effect(config)
     if changed is not None:
-        found = {key: reason for key, reason in found.items() if key in changed}
+        refused = {key: reason for key, reason in refused.items() if key in changed}
     places = {key: f" ({place})" for key, place in (origins or {}).items()}
-    lines = [f"{key}{places.get(key, '')} has no effect: {why}" for key, why in found.items()]
+    lines = [f"{key}{places.get(key, '')} has no effect: {why}" for key, why in refused.items()]
     if len(lines) == 1:
         raise ConfigurationError(f"{lines[0]}; leave it out")
     if lines:
@@ -54,13 +54,13 @@ def refuse_without_effect(
 def without_effect(config: RunConfig) -> dict[str, str]:
     """The options that differ from the model's defaults and have no effect: key -> reason."""
     model = load_model(config.model.name)
-    found = {}
+    reasons = {}
     for key, value, default, only_with in _options(config, model):
         if value != default:
             reason = _unsupported(key, model) or _condition(config, key, only_with)
             if reason is not None:
-                found[key] = reason
-    return found
+                reasons[key] = reason
+    return reasons
 
 
 def _unsupported(key: str, model: type[Model]) -> str | None:
@@ -109,13 +109,15 @@ def _options(
     config: RunConfig, model: type[Model]
 ) -> Iterator[tuple[str, Any, Any, OnlyWith | None]]:
     """Every option: its key, value, default for the model, and condition."""
-    own = {name if "." in name else f"training.{name}": v for name, v in model.defaults.items()}
+    defaults = {
+        name if "." in name else f"training.{name}": v for name, v in model.defaults.items()
+    }
     for name, info in RunConfig.model_fields.items():
         section = getattr(config, name)
         if not isinstance(section, BaseModel):
             yield name, section, info.default, None
             continue
-        given = {k.partition(".")[2]: v for k, v in own.items() if k.startswith(f"{name}.")}
+        given = {k.partition(".")[2]: v for k, v in defaults.items() if k.startswith(f"{name}.")}
         # defaults as they are after validation: a list is a tuple, "5 evaluations" a Patience
         kind = type(section)
         usual = kind.model_validate(given) if name != "model" else None

@@ -48,16 +48,16 @@ def known_keys(
 
     options: the options of the model; data: the ``data`` section that it reads.
     """
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for name, field in RunConfig.model_fields.items():
         if name == "model":
             if options is not None:
-                found.update(_keys_of(options, "model."))
+                keys.update(_keys_of(options, "model."))
         elif name == "data":
-            found.update(_keys_of(data, "data."))
+            keys.update(_keys_of(data, "data."))
         else:
-            found.update(_field_keys(name, field.annotation))
-    return found
+            keys.update(_field_keys(name, field.annotation))
+    return keys
 
 
 def nearest_key(name: str, keys: Iterable[str]) -> str:
@@ -99,10 +99,10 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(section: type[BaseModel], prefix: str) -> dict[str, Key]:
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for name, field in section.model_fields.items():
-        found.update(_field_keys(prefix + name, field.annotation))
-    return found
+        keys.update(_field_keys(prefix + name, field.annotation))
+    return keys
 
 
 def _field_keys(name: str, annotation: Any) -> dict[str, Key]:

@@ -132,13 +132,13 @@ def _value(node: yaml.Node | None, file: str) -> Any:
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, file) for item in node.value]
     if isinstance(node, yaml.MappingNode):
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = _key(key_node, file)
-            if key in found:
+            if key in mapping:
                 raise ConfigurationError(f"{_place(file, key_node)}: key {key!r} is given twice")
-            found[key] = _value(value_node, file)
-        return found
+            mapping[key] = _value(value_node, file)
+        return mapping
     if re.search("[\ud800-\udfff]", node.value):
         raise ConfigurationError(f"{_place(file, node)}: {node.value!r} is not a Unicode text")
     if not isinstance(node, yaml.ScalarNode) or node.style is not None:

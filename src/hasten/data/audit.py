@@ -58,8 +58,8 @@ class Audit:
 
 def report(dataset: AnyDataset) -> dict[str, Any]:
     """The findings of both parts, the remedies of those that occur, and the pairs of relations."""
-    found = [audit(dataset, part) for part in (VALID, TEST) if np.any(dataset.part == part)]
-    rows = [row for one in found for row in one.rows()]
+    audits = [audit(dataset, part) for part in (VALID, TEST) if np.any(dataset.part == part)]
+    rows = [row for one in audits for row in one.rows()]
     occur = {row["finding"] for row in rows if row["affected"]}
     remedies = {name: remedy for name, remedy in _REMEDIES.items() if name in occur}
     pairs = relation_pairs(dataset) if isinstance(dataset, KnowledgeGraph) else []
@@ -94,11 +94,11 @@ def _audit_users(dataset: Dataset, part: int) -> Audit:
 
     def some(event: Mask) -> Mask:
         """[U] the users of these events of the part."""
-        found = np.zeros(users, bool)
-        found[events.user[held_out][event]] = True
-        return found
+        affected_users = np.zeros(users, bool)
+        affected_users[events.user[held_out][event]] = True
+        return affected_users
 
-    found = {"no history": judged & ~has_history}
+    masks = {"no history": judged & ~has_history}
     both = np.flatnonzero(judged & has_history)
     between = seconds_between(histories, wanted, both)
     if between is not None:
@@ -106,14 +106,14 @@ def _audit_users(dataset: Dataset, part: int) -> Audit:
             ("tied in time", between == 0),
             ("history after target", between < 0),
         ):
-            found[name] = np.isin(np.arange(users), both[affected])
+            masks[name] = np.isin(np.arange(users), both[affected])
     pair = events.user * len(dataset.items) + events.item
-    found["target in history"] = some(np.isin(pair[held_out], pair[met]))
+    masks["target in history"] = some(np.isin(pair[held_out], pair[met]))
     trained = np.zeros(len(dataset.items), bool)
     trained[events.item[dataset.part == TRAIN]] = True
-    found["target not in train"] = some(~trained[events.item[held_out]])
-    found["near-duplicate user"] = judged & near_duplicates(dataset)
-    return Audit(part, "users", judged, found)
+    masks["target not in train"] = some(~trained[events.item[held_out]])
+    masks["near-duplicate user"] = judged & near_duplicates(dataset)
+    return Audit(part, "users", judged, masks)
 
 
 def near_duplicates(dataset: Dataset) -> Mask:
@@ -131,15 +131,15 @@ def near_duplicates(dataset: Dataset) -> Mask:
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(code, dtype=np.uint64)])
     whole = sums[ends[1:]] - sums[ends[:-1]]
     large = np.flatnonzero(size >= MIN_ITEMS)
-    kept = size[owner] >= MIN_ITEMS
+    is_large = size[owner] >= MIN_ITEMS
     # the sum of each set, and the sums without each of its items
-    keys = np.concatenate([whole[large], whole[owner[kept]] - code[kept]])
-    owner = np.concatenate([large, owner[kept]])
+    keys = np.concatenate([whole[large], whole[owner[is_large]] - code[is_large]])
+    owner = np.concatenate([large, owner[is_large]])
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
-    found = np.zeros(users, bool)
-    found[owner[order[same]]] = found[owner[order[same + 1]]] = True
-    return found
+    duplicated = np.zeros(users, bool)
+    duplicated[owner[order[same]]] = duplicated[owner[order[same + 1]]] = True
+    return duplicated
 
 
 def _audit_triples(graph: KnowledgeGraph, part: int) -> Audit:
@@ -151,14 +151,14 @@ def _audit_triples(graph: KnowledgeGraph, part: int) -> Audit:
     reversed_, inverse = RelationOverlap.of(graph, reverse=True).implied(train, held_out)
     entity, relation = graph.trained
     unseen = ~(entity[held_out.head] & entity[held_out.tail] & relation[held_out.relation])
-    found = {
+    affected = {
         "triple in train": repeated,
         "inverse in train": inverse,
         "near-duplicate in train": duplicate,
         "pair in train": linked | reversed_,
         "unseen in train": unseen,
     }
-    return Audit(part, "triples", np.ones(len(held_out), bool), found)
+    return Audit(part, "triples", np.ones(len(held_out), bool), affected)
 
 
 def relation_pairs(graph: KnowledgeGraph) -> list[dict[str, Any]]:

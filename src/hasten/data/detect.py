@@ -72,17 +72,17 @@ def readings(options: AnyDataOptions) -> list[str]:
     if entry is not None:
         more = ["interactions"] if entry.kind in ("facts", "features") else []
         return [*more, entry.kind]
-    found = []
+    kinds = []
     with suppress(DataError, UsageError):
         beside = interactions_beside(options)
         if all(holds_events(path, beside) for path, _ in locate(beside).parts):
-            found.append("interactions")
-            found += ["facts"] if holds_knowledge(options) else []
-            found += ["features"] if holds_features(options) else []
+            kinds.append("interactions")
+            kinds += ["facts"] if holds_knowledge(options) else []
+            kinds += ["features"] if holds_features(options) else []
     with suppress(DataError, UsageError):
         if holds_typed(options):
-            return [*found, "typed"]
-    return [*found, "triples"] if _claims_triples(options, named=True) else found
+            return [*kinds, "typed"]
+    return [*kinds, "triples"] if _claims_triples(options, named=True) else kinds
 
 
 def _claims_triples(options: AnyDataOptions, named: bool) -> bool:

@@ -47,10 +47,10 @@ class ItemFeatures:
 
     def digest(self) -> str:
         """sha256 over the content."""
-        found = hashlib.sha256(json.dumps([self.values.to_pylist(), self.about()]).encode())
+        digest = hashlib.sha256(json.dumps([self.values.to_pylist(), self.about()]).encode())
         for column, kind in ((self.item, "<i8"), (self.value, "<i8"), (self.weight, "<f4")):
-            found.update(np.ascontiguousarray(column, kind).data)
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(column, kind).data)
+        return digest.hexdigest()
 
     def about(self) -> dict[str, Any]:
         """What the tables of :meth:`to_tables` do not hold, for JSON."""

@@ -69,9 +69,9 @@ class Overview:
 
     def to_json(self) -> dict[str, Any]:
         flat = {what.replace(" ", "_"): quantiles for what, quantiles in self.spread.items()}
-        found = {**asdict(self), **flat, "options": self.options}
-        del found["spread"]
-        return found
+        document = {**asdict(self), **flat, "options": self.options}
+        del document["spread"]
+        return document
 
 
 def inspect(options: AnyDataOptions, dataset: AnyDataset | None = None) -> Overview:
@@ -83,7 +83,7 @@ def inspect(options: AnyDataOptions, dataset: AnyDataset | None = None) -> Overv
         DataError: the data cannot be used; with file, line and text.
     """
     dataset = dataset or load_any(options, 0)
-    files, found = _describe_files(options, dataset)
+    files, settings = _describe_files(options, dataset)
     ratings = times = None
     if isinstance(dataset, KnowledgeGraph):
         spread = _spread_of_graph(dataset)
@@ -106,7 +106,7 @@ def inspect(options: AnyDataOptions, dataset: AnyDataset | None = None) -> Overv
         times=times,
         split=dataset.split,
         notes=list(dataset.source.notes),
-        settings=options.model_dump(exclude_defaults=True) | found,
+        settings=options.model_dump(exclude_defaults=True) | settings,
         readings=["interactions"] if isinstance(dataset, MappedDataset) else readings(options),
     )
 
@@ -158,29 +158,29 @@ def _files_of_interactions(options: AnyDataOptions) -> tuple[list[dict[str, Any]
 
 def _first_of_each(place: Files) -> list[tuple[Path, int | None, dict[str, str]]]:
     """(file, part, more to tell) of the first file of every table or part."""
-    found = []
+    firsts = []
     for part in dict.fromkeys(part for _, part in place.parts):
         first, *others = [path for path, own in place.parts if own == part]
         more = {"file": f"{first} and {counted(len(others), 'more file')}"} if others else {}
-        found.append((first, part, more))
-    return found
+        firsts.append((first, part, more))
+    return firsts
 
 
 def _file_of_facts(options: AnyDataOptions) -> list[dict[str, Any]]:
     """The file of the knowledge graph."""
-    found = locate_knowledge(options, options.path, options.kg, options.links).kg
-    assert found is not None
-    with unpacked(found) as path:
+    file = locate_knowledge(options, options.path, options.kg, options.links).kg
+    assert file is not None
+    with unpacked(file) as path:
         _, claim = triples.recognize(path, DataOptions())
-        return [{**_describe(path, None, "facts", claim), "file": str(found)}]
+        return [{**_describe(path, None, "facts", claim), "file": str(file)}]
 
 
 def _describe_features(name: str, path: Path) -> dict[str, Any]:
     """A file of item features."""
-    found = open_features(path)
-    rows, width = found.values.shape
-    whose = "row i is item i" if found.items is None else "items by name"
-    reason = f"{name}: {rows:,} x {width:,} {found.values.dtype}, {whose}"
+    features = open_features(path)
+    rows, width = features.values.shape
+    whose = "row i is item i" if features.items is None else "items by name"
+    reason = f"{name}: {rows:,} x {width:,} {features.values.dtype}, {whose}"
     return _describe(path, None, "features", Claim(reason))
 
 

@@ -183,15 +183,15 @@ def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
     columns = {name: column for name, column in _columns(dataset).items() if column is not None}
     tables = (*map(_vocabulary_table, _vocabularies(dataset)), pa.table(columns))
     names = GRAPH_FILES if isinstance(dataset, KnowledgeGraph) else FILES
-    found = dict(zip(names, tables, strict=True))
+    by_file = dict(zip(names, tables, strict=True))
     if isinstance(dataset, Dataset) and dataset.facts is not None:
         facts = dataset.facts
         described = map(_vocabulary_table, (facts.entities, facts.relations))
         tables = (*described, pa.table(_triple_columns(facts.triples)))
-        found |= dict(zip(FACTS_FILES, tables, strict=True))
+        by_file |= dict(zip(FACTS_FILES, tables, strict=True))
     for features in _features(dataset):
-        found |= {} if features is None else features.to_tables()
-    return found
+        by_file |= {} if features is None else features.to_tables()
+    return by_file
 
 
 def _triple_columns(triples: Triples) -> dict[str, Any]:
@@ -232,8 +232,8 @@ def load_stored(folder: Path) -> AnyDataset:
             facts = Facts(_vocabulary(entities), _vocabulary(relations), _triples(triples))
             dataset = replace(dataset, facts=facts)
         if isinstance(dataset, Dataset):
-            found = load_features(described.get("features", []), folder, dataset.items.labels)
-            dataset = replace(dataset, modalities=found)
+            modalities = load_features(described.get("features", []), folder, dataset.items.labels)
+            dataset = replace(dataset, modalities=modalities)
             if about := described.get("item_features"):
                 tables = _read(folder, item_features.FILES)
                 dataset = replace(dataset, item_features=ItemFeatures.from_tables(about, tables))
@@ -241,8 +241,8 @@ def load_stored(folder: Path) -> AnyDataset:
                 (cells,) = _read(folder, [event_features.FILE])
                 dataset = replace(dataset, event_features=EventFeatures.from_table(about, cells))
         elif described.get("features"):
-            found = load_features(described["features"], folder, dataset.entities.labels)
-            by_type = tuple((int(each.name.removeprefix("type-")), each) for each in found)
+            modalities = load_features(described["features"], folder, dataset.entities.labels)
+            by_type = tuple((int(each.name.removeprefix("type-")), each) for each in modalities)
             dataset = replace(dataset, features=by_type)
         return _require_same(dataset, described, folder)
     except FileNotFoundError as error:

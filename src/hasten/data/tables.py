@@ -102,8 +102,8 @@ class Vocabulary:
 
     def index(self, labels: pa.Array) -> Int64:
         """Indices of the given labels, -1 where a label is unknown."""
-        found = pc.index_in(labels, value_set=self.labels)
-        return np.asarray(pc.fill_null(found, -1), dtype=np.int64)
+        positions = pc.index_in(labels, value_set=self.labels)
+        return np.asarray(pc.fill_null(positions, -1), dtype=np.int64)
 
     def take(self, indices: Int64) -> pa.Array:
         """Labels of the given indices."""
@@ -120,9 +120,9 @@ class Vocabulary:
             used[column] = True
         if used.all():
             return self, [column.astype(np.int64, copy=False) for column in columns]
-        index, kept = np.cumsum(used) - 1, pa.array(np.flatnonzero(used))
-        names = None if self.names is None else self.names.take(kept)
-        return Vocabulary(self.labels.take(kept), names), [index[column] for column in columns]
+        index, used_ids = np.cumsum(used) - 1, pa.array(np.flatnonzero(used))
+        names = None if self.names is None else self.names.take(used_ids)
+        return Vocabulary(self.labels.take(used_ids), names), [index[column] for column in columns]
 
 
 @dataclass(frozen=True, eq=False)

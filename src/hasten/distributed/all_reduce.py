@@ -71,9 +71,9 @@ class GradientAllReduce:
         for parameter, view in zip(parameters, self._views, strict=True):
             parameter.grad = view
         summed = self._buffer[self._gradients : self._count].clone()
-        *found, tail = torch.split(summed, [*(own.numel() for own in sums), len(tail)])
-        for own, value in zip(sums, found, strict=True):
-            own.copy_(value.view_as(own))
+        *reduced, tail = torch.split(summed, [*(buffer.numel() for buffer in sums), len(tail)])
+        for buffer, value in zip(sums, reduced, strict=True):
+            buffer.copy_(value.view_as(buffer))
         return dict(zip(names, tail[: len(names)].unbind(), strict=True)), tail[len(names) :]
 
     def forget_loss_names(self) -> None:
@@ -82,8 +82,8 @@ class GradientAllReduce:
 
     def _agreed_names(self, losses: dict[str, Tensor]) -> list[str]:
         """The loss terms of all processes in one order."""
-        told = self.processes.gather(list(losses), "the names of loss terms")
-        return list(dict.fromkeys(name for names in told for name in names))
+        names_by_rank = self.processes.gather(list(losses), "the names of loss terms")
+        return list(dict.fromkeys(name for names in names_by_rank for name in names))
 
     def _lay_out(self, held: Sequence[Tensor], gradients: int, tail: int) -> None:
         """Divide the buffer into gradients, sums, losses and flags, if shapes have changed."""

@@ -125,9 +125,9 @@ class Heartbeat:
             number += 1
             try:
                 self._write(number)
-                found = [text.decode() for text in self.store.multi_get(keys)] if keys else []
+                beats = [text.decode() for text in self.store.multi_get(keys)] if keys else []
                 failed = self.store.check([_FAILED])
-                told = json.loads(self.store.get(_FAILED)) if failed else None
+                failure = json.loads(self.store.get(_FAILED)) if failed else None
             except (RuntimeError, ValueError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 seen = self.last_seen()
@@ -139,11 +139,13 @@ class Heartbeat:
                     self._lose(self._store_gone)
                 return
             now = self._store_answered = time.monotonic()
-            for rank, text in zip(others, found, strict=True):
+            for rank, text in zip(others, beats, strict=True):
                 if self._beats.get(rank) != text:
                     self._beats[rank], self._heard[rank] = text, now
-            if told is not None and told["rank"] != self.rank:
-                self._lose(f"rank {told['rank']} failed at {told['activity']}: {told['message']}")
+            if failure is not None and failure["rank"] != self.rank:
+                self._lose(
+                    f"rank {failure['rank']} failed at {failure['activity']}: {failure['message']}"
+                )
                 return
 
     def _watch(self) -> None:

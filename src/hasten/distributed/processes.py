@@ -89,9 +89,9 @@ class Processes:
         # a new prefix: a launcher's store outlives its processes
         token = self.run_on_rank0(lambda: secrets.token_hex(8))
         holder = "the launcher" if launch.keeps_store else "rank 0"
-        own = PrefixStore(token, store.clone())
+        heartbeat_store = PrefixStore(token, store.clone())
         heartbeat = Heartbeat(
-            own, holder, self.rank, self.world, options.heartbeat, lambda: self.activity
+            heartbeat_store, holder, self.rank, self.world, options.heartbeat, lambda: self.activity
         )
         heartbeat.first_beat()
         self.gather(None)
@@ -165,9 +165,9 @@ class Processes:
         self._run(what, lambda: dist.all_gather(sizes, size, async_op=True), size)
         padded = torch.zeros(max(int(each) for each in sizes), dtype=torch.uint8)
         padded[: len(content)] = content
-        found = [torch.empty_like(padded) for _ in range(self.world)]
-        self._run(what, lambda: dist.all_gather(found, padded, async_op=True), padded)
-        texts = (t[: int(n)].numpy().tobytes() for t, n in zip(found, sizes, strict=True))
+        received = [torch.empty_like(padded) for _ in range(self.world)]
+        self._run(what, lambda: dist.all_gather(received, padded, async_op=True), padded)
+        texts = (t[: int(n)].numpy().tobytes() for t, n in zip(received, sizes, strict=True))
         return [json.loads(text) for text in texts]
 
     def run_on_rank0(self, make: Callable[[], Any], what: str = "a value of rank 0") -> Any:
@@ -201,13 +201,13 @@ class Processes:
         except HastenError as error:
             problem = error
         outcomes = self.gather(None if problem is None else describe_error(problem), what)
-        failed = [(rank, told) for rank, told in enumerate(outcomes) if told is not None]
+        failed = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None]
         if failed:
             if problem is not None and len(failed) == self.world:
                 problem.agreed = True
                 raise problem
-            rank, told = failed[0]
-            raise relayed_error(told, f"rank {rank}: ") from problem
+            rank, outcome = failed[0]
+            raise relayed_error(outcome, f"rank {rank}: ") from problem
         return result  # type: ignore[return-value]
 
     def save_job_state(self, name: str, value: str) -> None:

@@ -57,10 +57,12 @@ def _interface_towards(address: str, port: int) -> str | None:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, port))  # connecting a datagram socket sends nothing
-            own = probe.getsockname()[0]
+            local_address = probe.getsockname()[0]
     except OSError:
         return None
-    return next((name for _, name in socket.if_nameindex() if _address_of(name) == own), None)
+    return next(
+        (name for _, name in socket.if_nameindex() if _address_of(name) == local_address), None
+    )
 
 
 def _address_of(interface: str) -> str | None:

@@ -26,13 +26,17 @@ def require_same_data(processes: Processes, dataset: Any) -> None:
     """Raise DataError if the data differ between processes (files of another machine)."""
     if processes.world == 1:
         return
-    found = processes.gather([fingerprint(dataset), socket.gethostname()], "comparing the data")
-    other = next((rank for rank, (mark, _) in enumerate(found) if mark != found[0][0]), None)
+    fingerprints = processes.gather(
+        [fingerprint(dataset), socket.gethostname()], "comparing the data"
+    )
+    other = next(
+        (rank for rank, (mark, _) in enumerate(fingerprints) if mark != fingerprints[0][0]), None
+    )
     if other is not None:
         error = DataError(
-            f"rank {other} (on {found[other][1]}) has read other data than rank 0 (on "
-            f"{found[0][1]}): fingerprints {found[other][0][:12]} and {found[0][0][:12]}; the same "
-            "files must lie at the same place on every machine"
+            f"rank {other} (on {fingerprints[other][1]}) has read other data than rank 0 (on "
+            f"{fingerprints[0][1]}): fingerprints {fingerprints[other][0][:12]} and "
+            f"{fingerprints[0][0][:12]}; the same files must lie at the same place on every machine"
         )
         error.agreed = True
         raise error
@@ -67,9 +71,9 @@ def require_same_checksums(
 
 
 def _compare(processes: Processes, own: list[Any], names: list[str], when: str) -> None:
-    found = processes.gather(own, "comparing the weights")
-    for rank, values in enumerate(found):
-        for name, value, expected in zip(names, values, found[0], strict=True):
+    checksums = processes.gather(own, "comparing the weights")
+    for rank, values in enumerate(checksums):
+        for name, value, expected in zip(names, values, checksums[0], strict=True):
             if value != expected:
                 error = ProcessesError(
                     f"{when}, {name} of rank {rank} differs from that of rank 0: the processes "
@@ -90,13 +94,13 @@ def shared_checkpoint(
     """
     if processes.world == 1:
         return read()
-    kept: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
 
     def describe() -> dict[str, Any] | None:
         checkpoint = read()
         if checkpoint is None:
             return None
-        kept.append(checkpoint)
+        checkpoints.append(checkpoint)
         return {
             "path": str(checkpoint.path),
             "state": to_exact_json(checkpoint.state).decode(),
@@ -109,24 +113,26 @@ def shared_checkpoint(
             },
         }
 
-    told = processes.run_on_rank0(describe, "the checkpoint")
-    if told is None:
+    description = processes.run_on_rank0(describe, "the checkpoint")
+    if description is None:
         return None
-    tensors = kept[0].tensors if kept else _empty(told["tensors"])
-    for group in told["tensors"]:
-        for name in told["tensors"][group]:
+    tensors = checkpoints[0].tensors if checkpoints else _empty(description["tensors"])
+    for group in description["tensors"]:
+        for name in description["tensors"][group]:
             if shards is not None and (group, name) in shards:
                 tensors[group][name] = shards[group, name].scatter(tensors[group][name])
                 continue
             content = _bytes(tensors[group][name])
             if len(content):
                 processes.broadcast_(content, f"the checkpoint's {name}")
-                if not kept:
+                if not checkpoints:
                     like = tensors[group][name]
                     tensors[group][name] = content.view(like.dtype).view(like.shape)
-    if kept:
-        return kept[0]
-    return Checkpoint(Path(told["path"]), tensors, from_exact_json(told["state"].encode()))
+    if checkpoints:
+        return checkpoints[0]
+    return Checkpoint(
+        Path(description["path"]), tensors, from_exact_json(description["state"].encode())
+    )
 
 
 def _empty(shapes: dict[str, Any]) -> dict[str, dict[str, Tensor]]:

@@ -53,13 +53,13 @@ class RowShard:
 
         A collective: each process sends its rows to all others.
         """
-        found = own.new_empty(len(ids), *own.shape[1:])
-        found[self.own(ids)] = own
+        rows = own.new_empty(len(ids), *own.shape[1:])
+        rows[self.own(ids)] = own
         starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:
-                self.processes.broadcast_(found[start:stop], "the rows of a step", rank)
-        return found
+                self.processes.broadcast_(rows[start:stop], "the rows of a step", rank)
+        return rows
 
     def log_sum_exp(self, values: Tensor) -> Tensor:
         """[T] the logarithm of the sum over processes of the exponentials of [T]. A collective."""
@@ -97,7 +97,7 @@ class RowShard:
 
         A collective.
         """
-        own = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
+        shard = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
         for rank, (start, stop) in list(enumerate(pairwise(self.bounds)))[1:]:
             piece = (
                 whole[start:stop].contiguous()
@@ -105,8 +105,8 @@ class RowShard:
                 else (whole.new_empty(stop - start, *whole.shape[1:]))
             )
             self.processes.broadcast_(piece, "the rows of a checkpoint")
-            own = piece if rank == self.processes.rank else own
-        return own
+            shard = piece if rank == self.processes.rank else shard
+        return shard
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def beyond_accuracy(lists: CSR, task: RankingTask, dataset: Dataset, k: int) -> 
     surprise = -np.log2(np.maximum(counts, 1) / max(users, 1))
     popular = _mean(lists, counts)
     usual = _mean(CSR.of(task.queries.history), counts)
-    found = {
+    figures = {
         "coverage": len(np.unique(lists.items)) / catalogue,
         "novelty": _mean(lists, surprise),
         "diversity": _diversity(lists, dataset, counts),
@@ -89,7 +89,7 @@ def beyond_accuracy(lists: CSR, task: RankingTask, dataset: Dataset, k: int) -> 
         "popularity_lift": popular / usual - 1 if usual else np.nan,
         "serendipity": _unexpected_hits(lists, task, counts, k) / (k * max(len(lists), 1)),
     }
-    return {f"{name}@{k}": float(value) for name, value in found.items()}
+    return {f"{name}@{k}": float(value) for name, value in figures.items()}
 
 
 def _mean(rows: CSR, values: np.ndarray) -> float:

@@ -106,8 +106,8 @@ class CompletionTask:
         """The task of some of the triples of the part; known answers are those of all."""
         is_chosen = np.zeros(self.triples, bool)
         is_chosen[chosen] = True
-        kept = is_chosen[self.triple]
-        targets = self.targets.keep(kept)
+        is_kept = is_chosen[self.triple]
+        targets = self.targets.keep(is_kept)
         asked = np.flatnonzero(targets.lengths > 0)
         return replace(
             self,
@@ -115,8 +115,8 @@ class CompletionTask:
             targets=targets.take(asked),
             excluded=self.excluded.take(asked),
             protocol=replace(self.protocol, sampled=len(chosen)),
-            rank_last=self.rank_last[kept],
-            triple=self.triple[kept],
+            rank_last=self.rank_last[is_kept],
+            triple=self.triple[is_kept],
             range_start=None if self.range_start is None else self.range_start[asked],
             range_stop=None if self.range_stop is None else self.range_stop[asked],
         )

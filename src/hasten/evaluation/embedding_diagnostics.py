@@ -73,32 +73,32 @@ class EmbeddingDiagnostics:
     @property
     def figures(self) -> dict[str, float]:
         """All finite figures by name, for the metrics log."""
-        found = {
+        figures = {
             name: float(value) for name, value in asdict(self).items() if name != "within_type"
         }
-        found |= {f"within {name}": value for name, value in self.within_type.items()}
-        return {name: value for name, value in found.items() if value == value}  # noqa: PLR0124
+        figures |= {f"within {name}": value for name, value in self.within_type.items()}
+        return {name: value for name, value in figures.items() if value == value}  # noqa: PLR0124
 
     def problems(
         self, max_cosine: float = MAX_COSINE, components: int = MIN_COMPONENTS
     ) -> list[str]:
         """The criteria that the embeddings fail."""
-        found = []
+        problems = []
         if not self.mean_cosine < max_cosine:
-            found.append(f"mean cosine {self.mean_cosine:.3f} is not below {max_cosine:g}")
+            problems.append(f"mean cosine {self.mean_cosine:.3f} is not below {max_cosine:g}")
         if self.components_90 < components:
-            found.append(
+            problems.append(
                 f"{self.components_90} principal components hold 90 % of the variance, "
                 f"fewer than {components}"
             )
         if self.collapsed:
-            found.append(f"collapsed (effective rank {self.effective_rank:.1f})")
+            problems.append(f"collapsed (effective rank {self.effective_rank:.1f})")
         if len(self.within_type) > 1 and self.like_random:
-            found.append(
+            problems.append(
                 f"types are not told apart: cosine {self.within:.3f} within, "
                 f"{self.across:.3f} across types, as of random vectors"
             )
-        return found
+        return problems
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -177,8 +177,8 @@ def _hubness(cosine: Tensor) -> float:
     if nearest < 1:
         return float("nan")
     scores = cosine.clone().fill_diagonal_(-torch.inf)
-    found = scores.topk(nearest, 1).indices.reshape(-1)
-    times = torch.bincount(found, minlength=count).double()
+    neighbors = scores.topk(nearest, 1).indices.reshape(-1)
+    times = torch.bincount(neighbors, minlength=count).double()
     deviation = times - times.mean()
     spread = deviation.square().mean().sqrt()
     return float((deviation**3).mean() / spread**3) if float(spread) > 0 else 0.0

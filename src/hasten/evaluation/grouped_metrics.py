@@ -80,8 +80,8 @@ def grouped_metrics(
     group = relation * 2 + for_head
 
     def sums(values: Float64) -> Float64:
-        found = np.bincount(group, weights=values, minlength=2 * count).reshape(count, 2)
-        return np.concatenate([found, found.sum(1, keepdims=True)], axis=1)
+        by_group = np.bincount(group, weights=values, minlength=2 * count).reshape(count, 2)
+        return np.concatenate([by_group, by_group.sum(1, keepdims=True)], axis=1)
 
     targets = sums(np.ones(len(group)))
     order = np.argsort(-targets[:, 2], kind="stable")
@@ -94,10 +94,10 @@ def grouped_metrics(
             table["relation_name"] = graph.relations.names.take(pa.array(rows))
     table["direction"] = [DIRECTIONS[column] for column in columns]
     table["targets"] = targets[rows, columns].astype(np.int64)
-    for name, found in metric_values(task, ranks, metrics, task.masked).items():
-        weight = sums(found.counts.astype(np.float64))[rows, columns]
+    for name, per_query in metric_values(task, ranks, metrics, task.masked).items():
+        weight = sums(per_query.counts.astype(np.float64))[rows, columns]
         mean = np.full(len(rows), np.nan)
-        np.divide(sums(found.sums)[rows, columns], weight, out=mean, where=weight > 0)
+        np.divide(sums(per_query.sums)[rows, columns], weight, out=mean, where=weight > 0)
         table[name] = mean
     return pa.table(table)
 
@@ -111,9 +111,9 @@ def _by_leakage(
     prediction has two for each triple; share, of the queries; share_of_METRIC, what these queries
     contribute to the first metric; the metrics.
     """
-    found = query_values(task, ranks, metrics)
-    first = next(iter(found))
-    total = float(found[first].sums.sum())
+    by_metric = query_values(task, ranks, metrics)
+    first = next(iter(by_metric))
+    total = float(by_metric[first].sums.sum())
     example = task.triple if isinstance(task, CompletionTask) else task.queries.user
     audited = audit(dataset, PART_NAMES.index(task.protocol.part))
     groups = [("all", "", np.ones(len(example), bool))]
@@ -125,7 +125,7 @@ def _by_leakage(
     for name, affected, chosen in groups:
         values = {
             metric: PerQuery(each.sums[chosen], each.counts[chosen])
-            for metric, each in found.items()
+            for metric, each in by_metric.items()
         }
         share = float(values[first].sums.sum()) / total if total else np.nan
         rows.append(
@@ -163,10 +163,10 @@ def _by_target(
         if not chosen.any():
             continue
         last = None if task.rank_last is None else task.rank_last[chosen]
-        kept = replace(task, targets=task.targets.keep(chosen), rank_last=last)
+        chosen_task = replace(task, targets=task.targets.keep(chosen), rank_last=last)
         mask = torch.from_numpy(chosen)
         counts = RankCounts(*(each.cpu()[mask] for each in vars(ranks).values()))
-        values = metric_values(kept, counts, metrics, task.masked)
+        values = metric_values(chosen_task, counts, metrics, task.masked)
         rows.append(
             {"part": task.protocol.part, "group": name, "targets": int(chosen.sum())}
             | {metric: per_query.mean() for metric, per_query in values.items()}

@@ -46,18 +46,18 @@ def link_quality(model: Model, graph: KnowledgeGraph, part: int, seed: int = 0) 
     scores = link_scores(model, heads, relations, tails)
     true = np.arange(len(heads)) < len(held_out)
     names = graph.relations.labels.to_pylist()
-    found = {}
+    by_relation = {}
     for relation in np.unique(held_out.relation).tolist():
         mine = relations == relation
         if not (mine & ~true).any():
             continue
-        found[str(names[relation])] = {
+        by_relation[str(names[relation])] = {
             "auroc": auroc(scores[mine], true[mine]),
             "ap": average_precision(scores[mine], true[mine]),
             "links": float((mine & true).sum()),
         }
-    means = {n: float(np.mean([f[n] for f in found.values()])) for n in ("auroc", "ap")}
-    return LinkQuality(found, **means)
+    means = {n: float(np.mean([f[n] for f in by_relation.values()])) for n in ("auroc", "ap")}
+    return LinkQuality(by_relation, **means)
 
 
 def negative_links(

@@ -116,9 +116,9 @@ def peer_settings(name: str, model: str, reads: str) -> dict[str, Any]:
         )
     if name == "recbole" and reads in ("interactions", "sequences"):
         peer = _RECBOLE_SEQUENTIAL
-    found = {f"evaluation.{key}": value for key, value in peer.options().items()}
+    evaluation = {f"evaluation.{key}": value for key, value in peer.options().items()}
     data = {f"data.{key}": value for key, value in peer.data.items()}
-    return {**data, **found, "evaluation.metrics": peer.metrics}
+    return {**data, **evaluation, "evaluation.metrics": peer.metrics}
 
 
 def peer_words(name: str | None, split: str) -> str:
@@ -126,5 +126,5 @@ def peer_words(name: str | None, split: str) -> str:
     if name is None:
         return ""
     splits = PEERS[name].splits
-    own = not splits or split.startswith(splits)
-    return f", like {name}" if own else f", like {name} except for the split"
+    same_split = not splits or split.startswith(splits)
+    return f", like {name}" if same_split else f", like {name} except for the split"

@@ -90,11 +90,11 @@ def evaluate(
     values, margins = {}, {}
     if ranks is not None:
         ranks = ranks.cpu()
-        found = query_values(task, ranks, metrics)
-        values = {name: per_query.mean() for name, per_query in found.items()}
+        by_metric = query_values(task, ranks, metrics)
+        values = {name: per_query.mean() for name, per_query in by_metric.items()}
         if task.protocol.sampled is not None:
             unit = None if isinstance(task, RankingTask) else task.triple
-            margins = {name: found[name].margin(unit) for name in metrics}
+            margins = {name: by_metric[name].margin(unit) for name in metrics}
     seconds = time.perf_counter() - begin
     protocol = task.protocol.text()
     return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics, margins)
@@ -114,7 +114,7 @@ def _rank(
     total = len(fields(RankCounts)), len(task.targets.items)
     counts = torch.zeros(total, dtype=torch.int64, device=device)
     for group in moved_together(task, tiles, device):
-        inputs, found = None, []
+        inputs, blocks = None, []
         for number in range(len(group)):
             if stop is not None and stop():
                 return None
@@ -126,10 +126,10 @@ def _rank(
             else:
                 function = partial(_rank_chunks, model, task, tile, shape, chunks)
                 ranks = chunks.attempt(function, shape.rows)
-            found.append(torch.stack(list(vars(ranks).values())))
+            blocks.append(torch.stack(list(vars(ranks).values())))
         if inputs is not None:
             # the targets of padding queries come last: drop them
-            counts[:, inputs.order] = torch.cat(found, 1)[:, : len(inputs.order)]
+            counts[:, inputs.order] = torch.cat(blocks, 1)[:, : len(inputs.order)]
     return RankCounts(*counts)
 
 
@@ -139,7 +139,9 @@ def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dic
     For full rankings of items also those with the opposite treatment of the history, under
     ``NAME/kept`` or ``NAME/masked``.
     """
-    return {name: found.mean() for name, found in query_values(task, ranks, metrics).items()}
+    return {
+        name: per_query.mean() for name, per_query in query_values(task, ranks, metrics).items()
+    }
 
 
 def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
@@ -147,12 +149,12 @@ def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> di
 
     These rank with the other treatment of the history than the protocol's.
     """
-    found = metric_values(task, ranks, metrics, task.masked)
+    values = metric_values(task, ranks, metrics, task.masked)
     if isinstance(task, RankingTask) and task.excluded is not None:
         other = "kept" if task.masked else "masked"
         others = metric_values(task, ranks, metrics, not task.masked)
-        found |= {f"{name}/{other}": per_query for name, per_query in others.items()}
-    return found
+        values |= {f"{name}/{other}": per_query for name, per_query in others.items()}
+    return values
 
 
 def metric_values(

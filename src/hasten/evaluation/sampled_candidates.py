@@ -49,12 +49,14 @@ def _uniform(dataset: Dataset, users: Int64, met: CSR, base: int) -> Int64:
     count = len(dataset.items)
     _refuse_too_few(dataset, users, met.lengths, count - met.lengths, 1)
     known = KnownItems.build(met.rows, met.items, len(users), count)
-    found = np.empty((len(users), SAMPLED), np.int64)
+    candidates = np.empty((len(users), SAMPLED), np.int64)
     for start in range(0, len(users), _USERS):  # in parts: 12 times the memory while drawing
         rows = torch.arange(start, min(start + _USERS, len(users)))[:, None]
         key = torch.from_numpy(users)[rows]
-        found[start : start + _USERS] = negatives(known, rows, base, key, torch.arange(SAMPLED))
-    return found
+        candidates[start : start + _USERS] = negatives(
+            known, rows, base, key, torch.arange(SAMPLED)
+        )
+    return candidates
 
 
 def _by_popularity(dataset: Dataset, users: Int64, met: CSR, base: int) -> Int64:
@@ -62,7 +64,7 @@ def _by_popularity(dataset: Dataset, users: Int64, met: CSR, base: int) -> Int64
     free = int((popularity > 0).sum()) - met.lengths
     _refuse_too_few(dataset, users, met.lengths, free, SAMPLED)
     ends = np.cumsum(popularity)
-    found = np.empty((len(users), SAMPLED), np.int64)
+    candidates = np.empty((len(users), SAMPLED), np.int64)
     for row, user in enumerate(users.tolist()):
         taken, start = met.row(row), 0
         while len(taken) < len(met.row(row)) + SAMPLED:
@@ -72,8 +74,8 @@ def _by_popularity(dataset: Dataset, users: Int64, met: CSR, base: int) -> Int64
             first = np.sort(np.unique(items, return_index=True)[1])
             taken = np.append(taken, items[first][~np.isin(items[first], taken)])
             start += _DRAWS
-        found[row] = taken[len(met.row(row)) :][:SAMPLED]
-    return found
+        candidates[row] = taken[len(met.row(row)) :][:SAMPLED]
+    return candidates
 
 
 def _refuse_too_few(dataset: Dataset, users: Int64, met: Int64, free: Int64, least: int) -> None:

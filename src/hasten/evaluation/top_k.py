@@ -45,7 +45,7 @@ def top_k(
                 model, queries.take(tile.padded_rows), candidates, k, hidden, allowed, bounds
             )
             ids, scores = ids[: tile.count].cpu(), scores[: tile.count].cpu()
-            row, place = (found.numpy() for found in torch.nonzero(ids >= 0, as_tuple=True))
+            row, place = (indices.numpy() for indices in torch.nonzero(ids >= 0, as_tuple=True))
             parts.append(
                 (tile.rows[row], ids.numpy()[row, place], place, scores.numpy()[row, place])
             )

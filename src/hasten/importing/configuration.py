@@ -57,8 +57,12 @@ def _switch(key: str, on: str, off: str) -> Callable[[str], Translation]:
 
 def _choice(key: str, **values: str) -> Callable[[str], Translation]:
     def translate(value: str) -> Translation:
-        found = values.get(value.lower())
-        return f"{key} has no {value}: {', '.join(values)}" if found is None else {key: found}
+        translation = values.get(value.lower())
+        return (
+            f"{key} has no {value}: {', '.join(values)}"
+            if translation is None
+            else {key: translation}
+        )
 
     return translate
 
@@ -77,8 +81,8 @@ def _ratios(value: Any) -> Translation:
 
 
 def _core(value: str) -> Translation:
-    found = re.fullmatch(r"[\[(]\s*(\d+)\s*,\s*inf\s*[\])]", value)
-    return {"data.k_core": found[1]} if found else f"{value}: only [k,inf) has a counterpart"
+    match = re.fullmatch(r"[\[(]\s*(\d+)\s*,\s*inf\s*[\])]", value)
+    return {"data.k_core": match[1]} if match else f"{value}: only [k,inf) has a counterpart"
 
 
 _AMP = _switch("training.precision", "auto", "fp32")
@@ -148,8 +152,8 @@ def translate_config(files: Sequence[Path], model: str | None = None) -> Transla
         lines.append(_line(entry, _translated(entry, keys), name, settings))
         settings |= lines[-1].settings
     if measured := [entries[k] for k in ("metrics", "topk", "valid_metric") if k in entries]:
-        found = _metrics(entries)
-        lines += [_line(entry, found, name, {}) for entry in measured]
+        translated_metrics = _metrics(entries)
+        lines += [_line(entry, translated_metrics, name, {}) for entry in measured]
         settings |= lines[-1].settings
     return Translated(build_config(name, flags=settings), lines)
 
@@ -182,21 +186,25 @@ def _translated(entry: Entry, keys: Mapping[str, Any]) -> Translation:
     return {key: ",".join(entry.value) if isinstance(entry.value, list) else entry.value}
 
 
-def _line(entry: Entry, found: Translation, model: str, before: Mapping[str, Any]) -> Line:
+def _line(entry: Entry, translation: Translation, model: str, before: Mapping[str, Any]) -> Line:
     """What becomes of a key: not what the model refuses, nor what another key sets otherwise."""
-    if isinstance(found, dict):
-        for key, value in found.items():
+    if isinstance(translation, dict):
+        for key, value in translation.items():
             if before.get(key, value) != value:
-                found = f"{key} is {before[key]} by another key of the file"
+                translation = f"{key} is {before[key]} by another key of the file"
                 break
-    if isinstance(found, dict) and found:
+    if isinstance(translation, dict) and translation:
         try:
-            build_config(model, flags=found)
+            build_config(model, flags=translation)
         except ConfigurationError as error:
-            found = str(error).partition("\n")[0]
-    told = found if isinstance(found, dict) else {}
+            translation = str(error).partition("\n")[0]
+    settings = translation if isinstance(translation, dict) else {}
     return Line(
-        entry.place, entry.key, entry.value, told, found if isinstance(found, str) else None
+        entry.place,
+        entry.key,
+        entry.value,
+        settings,
+        translation if isinstance(translation, str) else None,
     )
 
 
@@ -205,17 +213,17 @@ def _metrics(entries: Mapping[str, Entry]) -> Translation:
     names = _texts(entries.get("metrics")) or ["recall", "ndcg"]
     cuts = _texts(entries.get("topk")) or ["10"]
     wanted = [*_texts(entries.get("valid_metric")), *(f"{n}@{k}" for n in names for k in cuts)]
-    found, unknown = [], []
+    metrics, unknown = [], []
     for text in wanted:
         name, at, cut = text.partition("@")
-        ours = _METRICS.get(name.lower())
-        if ours is None:
+        metric = _METRICS.get(name.lower())
+        if metric is None:
             unknown.append(name)
         else:
-            found.append(f"{ours}@{cut if at else cuts[0]}")
-    if not found:
+            metrics.append(f"{metric}@{cut if at else cuts[0]}")
+    if not metrics:
         return f"no metric {', '.join(unknown)}"
-    return {"evaluation.metrics": ",".join(dict.fromkeys(found))}
+    return {"evaluation.metrics": ",".join(dict.fromkeys(metrics))}
 
 
 def _texts(entry: Entry | None) -> list[str]:

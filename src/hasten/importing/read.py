@@ -27,7 +27,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise UsageError(f"{file}: no such file of weights")
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise CheckpointError(
             f"{file}: holds Python objects besides tensors, and loading them could run any code "
@@ -37,7 +37,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError) as error:
         raise CheckpointError(f"{file}: no PyTorch checkpoint: {first_line(error)}") from error
-    tensors = _tensors(found)
+    tensors = _tensors(content)
     if not tensors:
         raise CheckpointError(f"{file}: holds no named tensors, so it is no state_dict")
     return tensors

@@ -44,9 +44,11 @@ class Table:
         if self.labels is not None:
             return Vocabulary(pa.array(self.labels))
         holder = dataset if isinstance(dataset, KnowledgeGraph) else dataset.facts
-        found = getattr(holder if self.kind in ("entities", "relations") else dataset, self.kind)
-        assert isinstance(found, Vocabulary)
-        return found
+        vocabulary = getattr(
+            holder if self.kind in ("entities", "relations") else dataset, self.kind
+        )
+        assert isinstance(vocabulary, Vocabulary)
+        return vocabulary
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,14 @@ def find_rows(dataset: AnyDataset, tables: Iterable[Table], given: Mapping[str, 
         raise UsageError(
             f"--{extra[0]} has no effect: the weights have tables of {' and '.join(kinds)}"
         )
-    found, notes = {}, []
+    rows_of, notes = {}, []
     for table in tables:
         rows = _rows_of(table.vocabulary(dataset), table, given[table.kind])
         unused = table.rows - table.padding - len(rows)
         if unused and not (table.inverses and unused == len(rows)):
             notes.append(f"{unused:,} rows of {table.kind} do not occur in the data: left out")
-        found[table.kind] = torch.from_numpy(rows)
-    return Rows(found, tuple(notes))
+        rows_of[table.kind] = torch.from_numpy(rows)
+    return Rows(rows_of, tuple(notes))
 
 
 def _rows_of(vocabulary: Vocabulary, table: Table, spec: str) -> Int64:

@@ -69,16 +69,16 @@ def import_weights(
     ):
         imported, dataset = setup.model, setup.dataset
         try:
-            found = find_rows(dataset, source.tables(weights), rows)
-            load_into(imported, source.convert(weights, found.of, imported, dataset))
-            source.finish(weights, found.of, imported)
-            problem = source.inexact(weights, found.of, dataset, imported)
+            matched = find_rows(dataset, source.tables(weights), rows)
+            load_into(imported, source.convert(weights, matched.of, imported, dataset))
+            source.finish(weights, matched.of, imported)
+            problem = source.inexact(weights, matched.of, dataset, imported)
             if problem is not None and not approximate:
                 raise CheckpointError(f"{source.title}: {problem}. --approximate imports it anyway")
         except BaseException:
             setup.folder.discard()
             raise
-        notes = [f"weights: {file}, {source.title}", *found.notes]
+        notes = [f"weights: {file}, {source.title}", *matched.notes]
         notes += [] if problem is None else [f"approximate: {problem}"]
         with open_run(setup, None) as training:
             for note in notes:
@@ -95,14 +95,14 @@ def import_weights(
 
 def _renamed(weights: Weights, renames: Mapping[str, str]) -> dict[str, Any]:
     """The weights by the names that a source has. Raises UsageError for a rename without effect."""
-    found = dict(weights)
+    renamed = dict(weights)
     for old, new in renames.items():
-        hit = [name for name in found if name == old or name.startswith(f"{old}.")]
+        hit = [name for name in renamed if name == old or name.startswith(f"{old}.")]
         if not hit:
-            names = ", ".join(list(found)[:20])
+            names = ", ".join(list(renamed)[:20])
             raise UsageError(f"--rename {old}={new}: no tensor is called so; there are {names}")
-        found |= {new + name.removeprefix(old): found.pop(name) for name in hit}
-    return found
+        renamed |= {new + name.removeprefix(old): renamed.pop(name) for name in hit}
+    return renamed
 
 
 def _configured(

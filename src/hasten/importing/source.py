@@ -53,29 +53,29 @@ class Source:
 
 def find_source(sources: Sequence[Source], model: str, weights: Weights) -> Source:
     """The source whose names the weights have. Raises CheckpointError if there is none."""
-    own = [source for source in sources if source.model == model]
-    if not own:
+    of_model = [source for source in sources if source.model == model]
+    if not of_model:
         known = ", ".join(sorted({source.model for source in sources}))
         raise CheckpointError(f"no weights can be imported as {model}: there are {known}")
     names = list(weights)
-    lacking = {source.title: source.unmatched(names) for source in own}
-    for source in own:
+    lacking = {source.title: source.unmatched(names) for source in of_model}
+    for source in of_model:
         if not lacking[source.title]:
             if source.refusal is not None:
                 raise CheckpointError(f"{source.title}: {source.refusal}")
             return source
     nearest = min(lacking, key=lambda title: len(lacking[title]))
-    told = ", ".join(lacking[nearest][:6])
+    differences = ", ".join(lacking[nearest][:6])
     raise CheckpointError(
         f"the names of the tensors are those of no {model} that can be imported "
-        f"({'; '.join(lacking)}). The nearest is {nearest}, which differs in: {told}"
+        f"({'; '.join(lacking)}). The nearest is {nearest}, which differs in: {differences}"
     )
 
 
 def count_blocks(weights: Weights, pattern: str) -> int:
     """The number of blocks: one more than the largest number that the pattern's group finds."""
-    found = [re.match(pattern, name) for name in weights]
-    return 1 + max(int(match[1]) for match in found if match)
+    matches = [re.match(pattern, name) for name in weights]
+    return 1 + max(int(match[1]) for match in matches if match)
 
 
 @torch.no_grad()

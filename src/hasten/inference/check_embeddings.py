@@ -56,21 +56,21 @@ def check_embeddings(
     and those that are only noted as ``noted``. Raises UsageError if there is nothing to read.
     """
     links = of_part = None
-    found: Embeddings | None = None
+    embeddings: Embeddings | None = None
     if what.is_dir():
         loaded = load_run(what, checkpoint=checkpoint, device=device)
         graph = loaded.dataset
         if not isinstance(graph, KnowledgeGraph):
             raise UsageError(f"{what}: a run of {loaded.config.model.name} has no embeddings")
         if isinstance(loaded.model, NodeEmbedder):
-            found = embed(loaded)
+            embeddings = embed(loaded)
         usual = ("test", "valid") if loaded.config.evaluation.test else ("valid",)
         parts = [PART_NAMES.index(name) for name in (usual if part is None else (part,))]
         of_part = next((p for p in parts if len(graph.of(p))), None)
         if of_part is not None:
             links = link_quality(loaded.model, graph, of_part, seed)
     else:
-        found = read_embeddings(what)
+        embeddings = read_embeddings(what)
     if part is not None and of_part is None:
         raise UsageError(f"{what}: no links of the part {part} to evaluate")
     figures = random = None
@@ -78,11 +78,11 @@ def check_embeddings(
     noted: list[str] = []
     told_apart = links is not None and links.auroc > _TOLD_APART
     files: list[str] = []
-    if found is not None:
-        texts = np.array(found.kinds.to_pylist(), object).astype(str)
+    if embeddings is not None:
+        texts = np.array(embeddings.kinds.to_pylist(), object).astype(str)
         names, code = np.unique(texts, return_inverse=True)
         vectors, kinds = sample_nodes(
-            torch.from_numpy(found.vectors), code.reshape(-1), seed, sample
+            torch.from_numpy(embeddings.vectors), code.reshape(-1), seed, sample
         )
         figures = diagnose(vectors, kinds, tuple(names.tolist()))
         generator = torch.Generator().manual_seed(key(seed, Stream.SAMPLE, 61) % 2**63)
@@ -91,8 +91,8 @@ def check_embeddings(
         cosine, components = max_cosine or MAX_COSINE, min_components or MIN_COMPONENTS
         problems = figures.problems(cosine, components)
         if told_apart:  # these two criteria stand in for links
-            kept = figures.problems(max_cosine or math.inf, min_components or 0)
-            noted, problems = [text for text in problems if text not in kept], kept
+            serious = figures.problems(max_cosine or math.inf, min_components or 0)
+            noted, problems = [text for text in problems if text not in serious], serious
         problems += outside(figures.within_type, within or {})
         if plots is not None:
             from hasten.inference.embedding_plots import (  # noqa: PLC0415 - brings matplotlib
@@ -107,7 +107,7 @@ def check_embeddings(
         problems.append(f"held-out links are not told from others: AUROC {links.auroc:.3f}")
     return {
         "what": str(what),
-        "nodes": None if found is None else len(found),
+        "nodes": None if embeddings is None else len(embeddings),
         "health": None if figures is None else figures.to_json(),
         "random": None if random is None else random.to_json(),
         "links": None if links is None else asdict(links),

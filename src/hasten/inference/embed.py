@@ -59,8 +59,8 @@ def embed(loaded: LoadedRun, block: int | None = None) -> Embeddings:
             "(hasten vectors RUN writes those of items, users or entities)"
         )
     with torch.inference_mode():
-        found = model.embed() if block is None else model.embed(block)
-        vectors = found.to("cpu", torch.float32).numpy()
+        output = model.embed() if block is None else model.embed(block)
+        vectors = output.to("cpu", torch.float32).numpy()
     types = NodeTypes.of(graph)
     labels = graph.entities.labels.cast(pa.string())
     kinds = pa.array(np.array(types.names, object)[types.code].tolist(), pa.string())

@@ -34,14 +34,14 @@ def read_labels(source: str, column: str) -> list[str]:
             raise
         is_file = is_folder = False  # a list of many labels
     if is_file:
-        found = _labels_of(path, column)
+        labels = _labels_of(path, column)
     elif is_folder or path.suffix.lower() in _FILE_ENDINGS:
         raise DataError(f"{path}: no such file; expected a list of {column}s, one a line")
     else:
-        found = split_labels(source)
-    if not found:
+        labels = split_labels(source)
+    if not labels:
         raise DataError(f"{source or 'an empty text'}: 0 {column}s")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(labels))
 
 
 def split_labels(text: str) -> list[str]:
@@ -140,10 +140,10 @@ def _labels_of(path: Path, column: str) -> list[str]:
         return [cells[column] for _, cells in _rows(path, (column,))]
     lines = _text(path).split("\n")
     if lines and column in _cells(lines[0]):
-        found = [cells[column].strip() for _, cells in _rows(path, (column,))]
+        labels = [cells[column].strip() for _, cells in _rows(path, (column,))]
     else:
-        found = [line.strip() for line in lines]
-    return [label for label in found if label]
+        labels = [line.strip() for line in lines]
+    return [label for label in labels if label]
 
 
 def _rows(

@@ -89,13 +89,13 @@ def predict(
     if topk < 1:
         raise UsageError(f"topk {topk}: must be 1 or more")
     ends = _indices(graph, questions)
-    found = []
+    blocks = []
     for number, name in enumerate(TRIPLE):
         rows = np.flatnonzero(ends[:, number] < 0)
         if len(rows):
             answer = _relations if name == "relation" else _entities
-            found.append(answer(loaded, graph, ends[rows], rows, topk, known))
-    row, triples, place, score, is_known = (np.concatenate(c) for c in zip(*found, strict=True))
+            blocks.append(answer(loaded, graph, ends[rows], rows, topk, known))
+    row, triples, place, score, is_known = (np.concatenate(c) for c in zip(*blocks, strict=True))
     order = np.lexsort((place, row))
     open_ends = tuple(TRIPLE[number] for number in np.argmin(ends, axis=1))
     return Predictions(

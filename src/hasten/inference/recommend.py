@@ -141,14 +141,14 @@ def recommend(
     allowed = _allowed(dataset.items, allow, block, ignored)
     seen = CSR.of(queries.history) if exclude_seen else None
     if rules is None:
-        found = top_k(loaded.model, queries, len(dataset.items), topk, seen, allowed)
+        best = top_k(loaded.model, queries, len(dataset.items), topk, seen, allowed)
     else:
-        kept = rules if isinstance(rules, Rules) else read_rules(Path(rules))
+        parsed_rules = rules if isinstance(rules, Rules) else read_rules(Path(rules))
         names = [str(label) for label in labels.to_pylist()]
-        ruled = RuledTopK(loaded.model, queries, names, dataset.items, kept)
-        found = ruled(topk, seen, allowed)
+        ruled = RuledTopK(loaded.model, queries, names, dataset.items, parsed_rules)
+        best = ruled(topk, seen, allowed)
         ignored = {**(ignored or {}), **ruled.unknown}
-    user, item, place, score = found
+    user, item, place, score = best
     return Recommendations(
         labels,
         dataset.items,

@@ -103,9 +103,9 @@ class RuledTopK:
             chosen: list[Int64] = []
             short = False
             for begin, end in pairwise(ends.tolist()):
-                found = begin + self._choose(item[begin:end], score[begin:end], k)
-                short |= len(found) < k and end - begin == pool < count
-                chosen.append(found)
+                selected = begin + self._choose(item[begin:end], score[begin:end], k)
+                short |= len(selected) < k and end - begin == pool < count
+                chosen.append(selected)
             if not short:
                 flat = np.concatenate([np.zeros(0, np.int64), *chosen])
                 places = [np.arange(len(each), dtype=np.int64) for each in chosen]
@@ -146,12 +146,12 @@ class RuledTopK:
 
     def _categories(self) -> Int64:
         """[N] the number of the category of each item; -1: none."""
-        found = np.full(len(self.items), -1, np.int64)
+        categories = np.full(len(self.items), -1, np.int64)
         if self.rules.categories:
             index = self._index(list(self.rules.categories), "item with a category")
             _, code = np.unique(list(self.rules.categories.values()), return_inverse=True)
-            found[index[index >= 0]] = code[index >= 0]
-        return found
+            categories[index[index >= 0]] = code[index >= 0]
+        return categories
 
     def _vectors(self) -> NDArray[np.float32]:
         """[N, D] item vectors of length 1. Raises UsageError if the model has none."""

@@ -79,10 +79,10 @@ def read_rules(path: Path) -> Rules:
 
 
 def _lists(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for name, item in pairs:
-        found.setdefault(name, []).append(item)
-    return found
+        by_name.setdefault(name, []).append(item)
+    return by_name
 
 
 def _number(entry: Entry) -> float:

@@ -67,18 +67,18 @@ def write_recommendations(
 
     progress: called with how many of how many users are done. options: those of :func:`recommend`.
     """
-    told: list[Counts] = []
+    totals: list[Counts] = []
 
     def tables() -> Iterator[pa.Table]:
         for part in _parts(loaded, topk, options):
             counts = Counts.of(part)
-            told.append(told.pop().plus(counts) if told else counts)
+            totals.append(totals.pop().plus(counts) if totals else counts)
             yield part.to_table()
             if progress is not None and isinstance(loaded.dataset, Dataset):
-                progress(told[0].users, len(loaded.dataset.users))
+                progress(totals[0].users, len(loaded.dataset.users))
 
     write_tables(tables(), path, format)
-    return told[0]
+    return totals[0]
 
 
 def _parts(loaded: LoadedRun, topk: int, options: Mapping[str, Any]) -> Iterator[Recommendations]:

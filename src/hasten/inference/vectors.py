@@ -139,10 +139,10 @@ def similar_items(loaded: LoadedRun, items: object, k: int = 10) -> SimilarItems
     vocabulary = dataset.entities if isinstance(dataset, KnowledgeGraph) else dataset.items
     asked = indices_of(vocabulary, as_list(items), "entity" if graph else "item", "check the id")
     unit = F.normalize(torch.from_numpy(vectors(loaded).vectors))
-    found = []
+    blocks = []
     for rows in torch.split(torch.from_numpy(asked), _BLOCK):
         cosine = unit[rows] @ unit.T
         cosine[torch.arange(len(rows)), rows] = -torch.inf
-        found.append(cosine.topk(min(k, len(unit) - 1)))
-    values, nearest = (torch.cat(each).numpy() for each in zip(*found, strict=True))
+        blocks.append(cosine.topk(min(k, len(unit) - 1)))
+    values, nearest = (torch.cat(each).numpy() for each in zip(*blocks, strict=True))
     return SimilarItems(vocabulary, asked, nearest, values)

@@ -79,10 +79,10 @@ class AutogradSource:
     def products(self, gradients: Weights, start: int, stop: int) -> Tensor:
         if len(next(iter(gradients.values()))) > _TESTS:
             block = self._joined(self._terms, start, stop, 1)
-            found = torch.zeros(())
+            products = torch.zeros(())
             for name, grads in gradients.items():
-                found = found + grads.flatten(1) @ block[name].flatten(1).T
-            return found
+                products = products + grads.flatten(1) @ block[name].flatten(1).T
+            return products
         batch, positions = self._terms(start, stop)
         weights = self._weights()
 
@@ -125,14 +125,14 @@ class AutogradSource:
         """[p, ...] for every parameter: the gradients of p examples, summed over their terms."""
 
         def losses(weights: Weights) -> Tensor:
-            found: Tensor = functional_call(self.losses, weights, (batch, positions))
-            return found.view(terms, -1).sum(0)
+            values: Tensor = functional_call(self.losses, weights, (batch, positions))
+            return values.view(terms, -1).sum(0)
 
         with _function_transforms():
             values, backward = vjp(losses, self._weights())[:2]
             every = torch.eye(len(values), dtype=values.dtype, device=values.device)
-            found: Weights = vmap(lambda one: backward(one)[0])(every)
-        return found
+            gradients: Weights = vmap(lambda one: backward(one)[0])(every)
+        return gradients
 
     def _weights(self) -> Weights:
         return {

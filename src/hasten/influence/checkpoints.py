@@ -41,7 +41,7 @@ def choose_checkpoints(
             f"--checkpoints {text}: names no checkpoint; give all, best, final, last, or epochs "
             f"such as 5,10 (the run keeps best, final, {', '.join(names)})"
         )
-    found: dict[int, Checkpoint] = {}
+    by_step: dict[int, Checkpoint] = {}
     for name in wanted:
         path = named_checkpoint(folder, name)
         checkpoint = read_checkpoint(path, groups=())
@@ -49,5 +49,5 @@ def choose_checkpoints(
         step = int(position["step"])
         lr = float(state["lr"]) if "lr" in state else lr_at(max(0, step - 1))
         at = Checkpoint(name, lr, partial(load, path), int(position["epoch"]), step)
-        found.setdefault(step, at)
-    return [found[step] for step in sorted(found)]
+        by_step.setdefault(step, at)
+    return [by_step[step] for step in sorted(by_step)]

@@ -48,8 +48,8 @@ class ConvEEncoder:
         taps, features = options.kernel**2 + 1, positions * options.channels
         query = 2 * features + 3 * taps * positions
         term = 2 * features + 4 * taps * positions
-        kept = features + options.channels * (taps + 1) + 5 * options.width
-        return query, term, kept
+        factors = features + options.channels * (taps + 1) + 5 * options.width
+        return query, term, factors
 
     def forward(self, entity: Tensor, relation: Tensor) -> tuple[Tensor, _State]:
         model = self.model

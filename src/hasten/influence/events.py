@@ -54,15 +54,15 @@ class EventTerms:
 
     def blocks(self, rows: int) -> list[tuple[int, int]]:
         """Whole users, as many as have ``rows`` interactions together, but at least one."""
-        found, first = [], 0
+        ranges, first = [], 0
         while first < len(self.users):
             last = int(np.searchsorted(self.offsets, self.offsets[first] + rows, "right")) - 1
             last = max(last, first + 1)
             start, stop = np.searchsorted(self.kept, self.offsets[[first, last]])
             if stop > start:
-                found.append((int(start), int(stop)))
+                ranges.append((int(start), int(stop)))
             first = last
-        return found
+        return ranges
 
     def batch(self, start: int, stop: int, seed: int = 0) -> tuple[NextItemMicroBatch, Tensor]:
         """The users of these terms, and the positions int64 [n] of the terms in their targets.
@@ -120,9 +120,9 @@ class FactoredEvents(EventTerms):
 
     @torch.no_grad()
     def test(self, start: int, stop: int) -> Factors:
-        some = np.arange(start, stop)
-        states = self.model.query_vectors(self.queries.take(some))
-        return self._factors(states, torch.from_numpy(self.targets[some]).to(self.device))
+        rows = np.arange(start, stop)
+        states = self.model.query_vectors(self.queries.take(rows))
+        return self._factors(states, torch.from_numpy(self.targets[rows]).to(self.device))
 
     def mask(self, tests: Sequence[Factors]) -> RowMask | None:
         return None

@@ -64,8 +64,8 @@ class TripleLosses:
 
     def test_batch(self, start: int, stop: int) -> tuple[CompletionMicroBatch, Tensor]:
         """Some tests: the first term of each, then the second of each."""
-        some = self.given.take(np.arange(start, stop))
-        entity, relation, target = both_directions(some, self.relations)
+        triples = self.given.take(np.arange(start, stop))
+        entity, relation, target = both_directions(triples, self.relations)
         known = self.answers.of(entity, relation, target)
         given, answer = self._to(entity), self._to(target)
         batch = CompletionMicroBatch(given, self._to(relation), target=answer)

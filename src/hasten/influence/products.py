@@ -77,8 +77,8 @@ def paired_products(factors: Factors, first: Tensor, second: Tensor) -> Tensor:
     qb = qa if first is second else query[second]
 
     def dot(rows: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        found: Tensor = vecdot(rows, rows)[a] if a is b else vecdot(rows[a], rows[b])
-        return found
+        products: Tensor = vecdot(rows, rows)[a] if a is b else vecdot(rows[a], rows[b])
+        return products
 
     def residual(terms: Tensor, queries: Tensor, rows: Tensor) -> Tensor:
         """[p] the residual of each of the terms at one catalogue row each."""

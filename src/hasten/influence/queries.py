@@ -91,14 +91,14 @@ def select_triples(graph: KnowledgeGraph, selection: Selection, options: DataOpt
         labels = read_test_triples(selection.file, options)
     if labels is None:
         assert selection.part is not None
-        found = graph.of(PART_NAMES.index(selection.part))
-        if not len(found):
+        triples = graph.of(PART_NAMES.index(selection.part))
+        if not len(triples):
             raise UsageError(f"--part {selection.part}: the run's data have no such triples")
     elif any(len(row) != 3 for row in labels):
         raise UsageError("this run is of triples: give --triple h,r,t, --test FILE or --part")
     else:
-        found = triples_of(graph, cast(Sequence[tuple[str, str, str]], labels))
-    return found.take(np.arange(len(found))[: selection.limit])
+        triples = triples_of(graph, cast(Sequence[tuple[str, str, str]], labels))
+    return triples.take(np.arange(len(triples))[: selection.limit])
 
 
 def select_events(dataset: Dataset, selection: Selection) -> tuple[Int64, Int64]:

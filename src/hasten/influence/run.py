@@ -76,12 +76,14 @@ class Options:
     @property
     def method(self) -> str:
         """``exact``, or the approximations; a column of every row."""
-        found = []
+        approximations = []
         if self.sample_rate < 1:
-            found.append(f"approximate: {self.sample_rate:g} of the training examples sampled")
+            approximations.append(
+                f"approximate: {self.sample_rate:g} of the training examples sampled"
+            )
         if self.projection is not None:
-            found.append(f"approximate: gradients projected to {self.projection} numbers")
-        return "; ".join(found) or "exact"
+            approximations.append(f"approximate: gradients projected to {self.projection} numbers")
+        return "; ".join(approximations) or "exact"
 
     @property
     def of_factors(self) -> str | None:
@@ -196,7 +198,7 @@ def _triples(run: LoadedRun, selection: Selection, options: Options) -> tuple[So
     graph, method = run.dataset, run.method
     assert isinstance(graph, KnowledgeGraph)
     tests = select_triples(graph, selection, run.config.data)
-    kept = sampled(len(graph.of(TRAIN)), options)
+    chosen = sampled(len(graph.of(TRAIN)), options)
     source: Source
     if method.factored:
         encoder = encoder_of(run.model, run.arithmetic)
@@ -206,13 +208,13 @@ def _triples(run: LoadedRun, selection: Selection, options: Options) -> tuple[So
             method.layers, run.arithmetic,
         )  # fmt: skip
         sketch = sketch_of(options, len(graph.entities), 2 * len(graph.relations))
-        examples = FactoredTriples(graph, factors, tests, kept)
+        examples = FactoredTriples(graph, factors, tests, chosen)
         source = FactoredSource(examples, run.arithmetic, sketch)
     else:
         phase = _single_phase(run, CompletionPhase)
-        losses = TripleLosses(phase, graph, tests, kept, run.config.seed)
+        losses = TripleLosses(phase, graph, tests, chosen, run.config.seed)
         source = AutogradSource(cast(Any, run.model), losses)
-    train = graph.of(TRAIN).take(kept)
+    train = graph.of(TRAIN).take(chosen)
 
     def table(rows: InfluenceRows) -> pa.Table:
         of_tests = triple_columns(graph, tests.take(rows.test), "test_") if len(tests) else {}
@@ -229,18 +231,18 @@ def _events(run: LoadedRun, selection: Selection, options: Options) -> tuple[Sou
     users, items = select_events(dataset, selection)
     histories = dataset.histories(*selection.known).take(users)
     phase = _single_phase(run, NextItemPhase)
-    kept = sampled(int(phase.target_counts.sum()), options)
+    chosen = sampled(int(phase.target_counts.sum()), options)
     examples: FactoredEvents | EventLosses
     source: Source
     if run.method.factored:
         queries = RecommenderQueries(users, histories)
         examples = FactoredEvents(
-            cast(Any, run.model), phase, queries, items, run.method.loss, run.arithmetic, kept
+            cast(Any, run.model), phase, queries, items, run.method.loss, run.arithmetic, chosen
         )
         sketch = sketch_of(options, len(dataset.items))
         source = FactoredSource(examples, run.arithmetic, sketch)
     else:
-        examples = EventLosses(phase, histories, items, kept, run.config.seed, len(dataset.items))
+        examples = EventLosses(phase, histories, items, chosen, run.config.seed, len(dataset.items))
         source = AutogradSource(cast(Any, run.model), examples)
 
     def table(rows: InfluenceRows) -> pa.Table:
@@ -271,13 +273,13 @@ def sampled(count: int, options: Options) -> Int64:
     if options.sample_rate >= 1:
         return every
     drawn = uniform(key(options.seed, Stream.INFLUENCE, 0), torch.from_numpy(every)).numpy()
-    kept = every[drawn < options.sample_rate]
-    if not len(kept):
+    chosen = every[drawn < options.sample_rate]
+    if not len(chosen):
         raise UsageError(
             f"--sample-rate {options.sample_rate:g}: none of the {count:,} training examples is "
             "left; give a larger one"
         )
-    return kept
+    return chosen
 
 
 def sketch_of(options: Options, rows: int, relations: int = 0) -> Sketch | None:

@@ -47,10 +47,10 @@ class Sketch:
         for number, linear in enumerate(factors.linears):
             outer = per_term(self._fourier(f"inputs {number}", linear.inputs), query)
             total += outer * self._fourier(f"outputs {number}", linear.output_grads)
-        found: Tensor = torch.fft.irfft(total, n=self.size)
+        sketch: Tensor = torch.fft.irfft(total, n=self.size)
         if factors.small is not None:
-            found += self._count("small", factors.small)(factors.small)
-        return found
+            sketch += self._count("small", factors.small)(factors.small)
+        return sketch
 
     def _residuals(self, factors: Factors) -> Tensor:
         """[n, K] the sketch of ρ."""
@@ -71,8 +71,8 @@ class Sketch:
 
     def _fourier(self, name: str, rows: Tensor) -> Tensor:
         """The Fourier coefficients of the sketches of these rows."""
-        found: Tensor = torch.fft.rfft(self._count(name, rows)(rows))
-        return found
+        spectrum: Tensor = torch.fft.rfft(self._count(name, rows)(rows))
+        return spectrum
 
     def _count(self, name: str, like: Tensor) -> _CountSketch:
         """The count sketch of a part, of the given length or else that of the rows."""

@@ -103,7 +103,7 @@ def trace(
     plan = Plan.within(limits, source)
     blocks = examples.blocks(plan.rows)[processes.rank :: processes.world]
     passes = cut(examples.tests, plan.tests)
-    found: list[list[Best]] = [[], []]
+    best_lists: list[list[Best]] = [[], []]
     with Progress(len(passes), quiet or not processes.is_rank0, "pass") as progress:
         for number, (start, stop) in enumerate(passes):
             progress.start_epoch(number + 1, len(blocks) * len(checkpoints))
@@ -120,11 +120,11 @@ def trace(
                     progress.advance()
             processes.sum_(scores, "adding up the influences")
             require_finite(scores)
-            for best, sign in zip(found, (1, -1), strict=True):
+            for best, sign in zip(best_lists, (1, -1), strict=True):
                 best.append(best_of(scores, examples.terms_of, topk, sign))
     proponents, opponents = (
         Best(torch.cat([p.ids for p in parts]), torch.cat([p.scores for p in parts]))
-        for parts in found
+        for parts in best_lists
     )
     return proponents, opponents
 

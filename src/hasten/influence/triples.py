@@ -66,11 +66,11 @@ class Answers:
         wanted = relation * self.entities + entity
         row = np.searchsorted(self.keys, wanted)
         known = self.keys[np.minimum(row, len(self.keys) - 1)] == wanted
-        found = self.answers.take(np.where(known, row, len(self.keys)))
+        answers = self.answers.take(np.where(known, row, len(self.keys)))
         if also is None:
-            return found
-        rows = np.concatenate([found.rows, np.arange(len(wanted))])
-        items = np.concatenate([found.items, also])
+            return answers
+        rows = np.concatenate([answers.rows, np.arange(len(wanted))])
+        items = np.concatenate([answers.items, also])
         order = np.argsort(rows, kind="stable")
         return CSR(ragged_offsets(rows, len(wanted)), items[order]).distinct()
 
@@ -152,14 +152,14 @@ class TripleFactors:
                 of_term, vectors, dense, wanted, value, True, linears=back.linears, small=small
             )
         entities, relations = per_term(entity, of_term), per_term(relation, of_term)
-        kept = None
+        factor_rows = None
         if mask is not None:
-            kept = (mask.entities[entities] | mask.relations[relations]).nonzero()[:, 0]
-        back = self.encoder.backward(state, grads, of_term, kept)
+            factor_rows = (mask.entities[entities] | mask.relations[relations]).nonzero()[:, 0]
+        back = self.encoder.backward(state, grads, of_term, factor_rows)
         rows = RowGradients(
-            kept,
-            per_term(entities, kept),
-            per_term(relations, kept),
+            factor_rows,
+            per_term(entities, factor_rows),
+            per_term(relations, factor_rows),
             back.head_grads,
             back.relation_grads,
         )
@@ -190,12 +190,12 @@ class FactoredTriples:
 
     def sizes(self) -> MemorySizes:
         width = self.factors.model.entities.block(0, 1).shape[1]
-        query, term, kept = width, 0, 0
+        query, term, factor = width, 0, 0
         if self.factors.layers == "all":
-            query, term, kept = self.factors.encoder.floats()
+            query, term, factor = self.factors.encoder.floats()
         whole = self.entities if self.factors.whole else 0
         return MemorySizes(
-            test=2 * (2 * width + kept + whole) + self.terms,
+            test=2 * (2 * width + factor + whole) + self.terms,
             term=query + term + 4 * width + 2 * whole,
             pair=8,
         )
@@ -214,8 +214,8 @@ class FactoredTriples:
         return self.factors(queries, rows - first, target, mask)
 
     def test(self, start: int, stop: int) -> Factors:
-        some = self.given.take(np.arange(start, stop))
-        entity, relation, target = both_directions(some, self.relations)
+        triples = self.given.take(np.arange(start, stop))
+        entity, relation, target = both_directions(triples, self.relations)
         if self.factors.shared:
             answers = self.factors.answers.of(entity, relation, target)
             return self.factors(TripleQueries(entity, relation), answers=answers)
@@ -239,8 +239,8 @@ class FactoredTriples:
 
     def norms(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         chosen = self.order[start:stop]
-        some = self.triples.take(chosen)
-        entity, relation, target = both_directions(some, self.relations)
+        triples = self.triples.take(chosen)
+        entity, relation, target = both_directions(triples, self.relations)
         keys, query = np.unique(relation * self.entities + entity, return_inverse=True)
         query = query.astype(np.int64)
         queries = TripleQueries(keys % self.entities, keys // self.entities)
@@ -250,8 +250,8 @@ class FactoredTriples:
             tail, head = (torch.from_numpy(half).to(device) for half in np.split(query, 2))
         else:
             factors = self.factors(queries, query, target)
-            tail = torch.arange(len(some), device=device)
-            head = tail + len(some)
+            tail = torch.arange(len(triples), device=device)
+            head = tail + len(triples)
         norms = paired_products(factors, tail, tail) + paired_products(factors, head, head)
         norms += 2 * paired_products(factors, tail, head)
         return torch.from_numpy(chosen).to(device), norms

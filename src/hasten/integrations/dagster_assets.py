@@ -127,15 +127,15 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
                 device=config.device, quiet=True,
             )
         )  # fmt: skip
-        found = embed(result.loaded)
-        (file,) = write_embeddings(found, place / "embeddings.csv", "csv")
+        embeddings = embed(result.loaded)
+        (file,) = write_embeddings(embeddings, place / "embeddings.csv", "csv")
         _write(place / "embeddings.json", {"run": str(run), "file": str(file)})
         summary = result.summary
         return dg.MaterializeResult(
             metadata={
                 "run": dg.MetadataValue.path(str(run)),
                 "embeddings": dg.MetadataValue.path(str(file)),
-                "nodes": len(found),
+                "nodes": len(embeddings),
                 "width": config.width,
                 "epochs": summary.epochs,
                 "seconds": summary.seconds["total"],
@@ -163,26 +163,26 @@ def hgt_assets(graphs: Mapping[str, GraphSource], folder: Path) -> list[dg.Asset
 
         place = folder / context.partition_key
         run = Path(_recorded(place / "embeddings.json", "hgt_embeddings")["run"])
-        found = _as_failure(
+        check = _as_failure(
             lambda: check_embeddings(
                 run, plots=place / "plots", max_cosine=config.max_cosine,
                 min_components=config.min_components, sample=config.sample, device=config.device,
                 within={name: (low, high) for name, (low, high) in config.within.items()},
             )
         )  # fmt: skip
-        _write(place / "validation.json", found)
-        links = _figures(found["links"])
-        of_links = [text for text in found["problems"] if text.startswith("held-out links")]
-        collapsed = [text for text in found["problems"] if text not in of_links]
+        _write(place / "validation.json", check)
+        links = _figures(check["links"])
+        of_links = [text for text in check["problems"] if text.startswith("held-out links")]
+        collapsed = [text for text in check["problems"] if text not in of_links]
         return dg.MaterializeResult(
             metadata={
-                **{f"these: {k}": v for k, v in _figures(found["health"]).items()},
-                **{f"random: {k}": v for k, v in _figures(found["random"]).items()},
+                **{f"these: {k}": v for k, v in _figures(check["health"]).items()},
+                **{f"random: {k}": v for k, v in _figures(check["random"]).items()},
                 **{f"links: {k}": v for k, v in links.items()},
-                **{Path(plot).stem: _picture(Path(plot)) for plot in found["plots"]},
+                **{Path(plot).stem: _picture(Path(plot)) for plot in check["plots"]},
             },
             check_results=[
-                _check("has_not_collapsed", collapsed, {"note": found["note"]}),
+                _check("has_not_collapsed", collapsed, {"note": check["note"]}),
                 _check("tells_links", of_links, links),
             ],
         )
@@ -246,8 +246,8 @@ def _as_failure(attempt: Callable[[], Found]) -> Found:
 def _recorded(path: Path, asset: str) -> dict[str, Any]:
     if not path.is_file():
         raise dg.Failure(f"{path} is missing: materialize {asset} of this partition first")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:

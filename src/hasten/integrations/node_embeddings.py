@@ -86,15 +86,15 @@ def generate_hgt_embeddings_batched(
                 "hgt", edges_csv, settings=keys, epochs=num_epochs, lr=learning_rate,
                 device=where, out=folder, quiet=quiet,
             )  # fmt: skip
-            found, model = embed(result.loaded, node_batch_size), result.loaded.model
+            embeddings, model = embed(result.loaded, node_batch_size), result.loaded.model
             types = cast(Any, model).graph.types
-            diagnostics = diagnose_nodes(torch.from_numpy(found.vectors), types, seed)
-            write_embeddings(found, out, "csv")
+            diagnostics = diagnose_nodes(torch.from_numpy(embeddings.vectors), types, seed)
+            write_embeddings(embeddings, out, "csv")
             return {
                 "embedding_dim": embedding_dim,
                 "num_epochs": result.summary.epochs,
                 "device": where,
-                "total_nodes": len(found),
+                "total_nodes": len(embeddings),
                 "output_file": str(out),
                 "metrics": dict(result.summary.test),
                 "health": diagnostics.to_json(),

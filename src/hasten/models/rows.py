@@ -80,33 +80,33 @@ class KnownRows:
 
     def sources(self, rows: Rows) -> Int64:
         """The old row of each new row of a weight, -1 for the row of a new id."""
-        found, start = [], 0
+        blocks, start = [], 0
         for block in rows.blocks:
             if isinstance(block, int):
-                found.append(np.arange(start, start + block))
+                blocks.append(np.arange(start, start + block))
                 start += block
             else:
                 old = self.old_row[block]
-                found.append(np.where(old < 0, -1, old + start))
+                blocks.append(np.where(old < 0, -1, old + start))
                 start += self.old_count[block]
-        return np.concatenate(found)
+        return np.concatenate(blocks)
 
 
 def _labels(dataset: AnyDataset) -> dict[Kind, pa.Array]:
     """The labels of each kind of ids."""
     if isinstance(dataset, Dataset):
-        found: dict[Kind, pa.Array] = {
+        labels: dict[Kind, pa.Array] = {
             "users": dataset.users.labels,
             "items": dataset.items.labels,
         }
         if dataset.facts is not None:
-            found["entities"] = dataset.facts.entities.labels
-            found["relations"] = dataset.facts.relations.labels
+            labels["entities"] = dataset.facts.entities.labels
+            labels["relations"] = dataset.facts.relations.labels
         if dataset.item_features is not None:
-            found["item_values"] = dataset.item_features.values
+            labels["item_values"] = dataset.item_features.values
         if dataset.event_features is not None:
-            found["event_values"] = dataset.event_features.labels
-        return found
+            labels["event_values"] = dataset.event_features.labels
+        return labels
     types = NodeTypes.of(dataset)
     featured = [number for number, _ in dataset.features]
     plain = np.flatnonzero(~np.isin(types.code, featured))
@@ -128,9 +128,9 @@ def _matched(old: pa.Array, new: pa.Array) -> Int64:
 def carried(old: Tensor, new: Tensor, rows: Rows, known: KnownRows) -> Tensor:
     """``new`` with the rows of known ids replaced by those of ``old``."""
     source = torch.from_numpy(known.sources(rows))
-    kept = torch.nonzero(source >= 0)[:, 0]
-    taken = old.index_select(rows.dim, source[kept]).to(new)
-    return new.detach().clone().index_copy_(rows.dim, kept, taken)
+    known_rows = torch.nonzero(source >= 0)[:, 0]
+    taken = old.index_select(rows.dim, source[known_rows]).to(new)
+    return new.detach().clone().index_copy_(rows.dim, known_rows, taken)
 
 
 def first_rows(
@@ -164,8 +164,8 @@ def _means(values: Tensor, known: Tensor, kind: Kind, dataset: AnyDataset) -> Te
         _set_by_content(mean, values, known, dataset)
     row, group = _groups(kind, dataset)
     if len(row):
-        found, is_found = _means_by_group(values, known, row, group)
-        mean[is_found] = found[is_found]
+        group_means, is_found = _means_by_group(values, known, row, group)
+        mean[is_found] = group_means[is_found]
     return mean
 
 
@@ -186,8 +186,8 @@ def _groups(kind: Kind, dataset: AnyDataset) -> tuple[Tensor, Tensor]:
         if kind == "plain_nodes":
             featured = [number for number, _ in dataset.features]
             plain = ~np.isin(NodeTypes.of(dataset).code, featured)
-            kept = plain[row]
-            row, group = (np.cumsum(plain) - 1)[row[kept]], group[kept]
+            is_plain = plain[row]
+            row, group = (np.cumsum(plain) - 1)[row[is_plain]], group[is_plain]
     else:
         row = group = none
     return torch.from_numpy(row), torch.from_numpy(group)
@@ -255,7 +255,7 @@ def grown_weights(
     new: the initial weights of the new model; rows: :meth:`Model.rows_of`. Raises DataError for a
     weight of another shape whose rows the model does not declare.
     """
-    found = {}
+    grown = {}
     for name, fresh in new.items():
         initial = fresh.detach().cpu()
         if name not in old:
@@ -270,12 +270,12 @@ def grown_weights(
                     "other options of the model"
                 )
             part = carried(old[name], initial, rows[name], known)
-            found[name] = first_rows(part, initial, rows[name], known, dataset)
+            grown[name] = first_rows(part, initial, rows[name], known, dataset)
         elif old[name].shape != initial.shape:
             raise DataError(
                 f"the weight {name} has another shape for these data, and the model does not say "
                 "what its rows stand for (Model.rows_of): train a new run"
             )
         else:
-            found[name] = old[name]
-    return found
+            grown[name] = old[name]
+    return grown

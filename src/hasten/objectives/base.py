@@ -98,13 +98,13 @@ class Batch:
         if len(groups) > 1 and len(groups[-1]) == 1:
             last = groups.pop()
             groups[-1] = torch.cat([groups[-1], last])
-        own = groups[part::parts]
-        return torch.cat(own) if own else self.ids[:0]
+        own_groups = groups[part::parts]
+        return torch.cat(own_groups) if own_groups else self.ids[:0]
 
     def parts(self, numbers: range, count: int, empty: bool = False) -> list[tuple[int, Tensor]]:
         """The micro-batches with these numbers, of ``count``, that have examples; all if empty."""
-        found = ((number, self.micro_batch(number, count)) for number in numbers)
-        return [(number, ids) for number, ids in found if empty or len(ids)]
+        micro_batches = ((number, self.micro_batch(number, count)) for number in numbers)
+        return [(number, ids) for number, ids in micro_batches if empty or len(ids)]
 
 
 Encoded = tuple[Tensor, ...]
@@ -204,8 +204,8 @@ class Phase(ABC):
         """
         if batch.inputs is not None:
             return batch.inputs
-        made = self.encode_inputs(batch) if ids is None else self.term_inputs(batch, ids)
-        return to_device(made, self.device)
+        inputs = self.encode_inputs(batch) if ids is None else self.term_inputs(batch, ids)
+        return to_device(inputs, self.device)
 
     def encode(self, batch: Batch) -> Encoded:
         """What all micro-batches of a step share, such as node embeddings of the whole graph.

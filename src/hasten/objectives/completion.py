@@ -275,14 +275,14 @@ class TripleExamples(Examples):
         )
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
-        made, drawn = super().complete(batch, inputs), inputs.negatives
+        micro_batch, drawn = super().complete(batch, inputs), inputs.negatives
         if self.known is None or drawn is None:
-            return made
+            return micro_batch
         if self.known.keys.device != drawn.device:
             self.known = self.known.to(drawn.device)
         query, first, base = (drawn[:, each, None] for each in range(3))
         counters = first + torch.arange(self.negatives, device=drawn.device)
-        return replace(made, negatives=negatives(self.known, query, base, counters))
+        return replace(micro_batch, negatives=negatives(self.known, query, base, counters))
 
 
 def _known(graph: KnowledgeGraph, entity: Int64, relation: Int64) -> tuple[KnownItems, Int64]:

@@ -63,12 +63,12 @@ class LinkBlocks:
         unknown = np.zeros((len(slot), width), bool)
         ends, first = (graph.head[links], graph.tail[links]), 0
         for number, (kind, side) in enumerate(groups):
-            own, some = np.arange(begin[kind], begin[kind] + sizes[kind]), lists[number]
-            candidates[number, : len(some)] = some
-            rows = slice(first, first + len(own))
-            slot[rows] = own + side * count
-            known = sampler.unknown(int(kinds[kind]), side, ends[side][own], some)
-            unknown[rows, : len(some)] = known.numpy()
+            link_rows, negatives = np.arange(begin[kind], begin[kind] + sizes[kind]), lists[number]
+            candidates[number, : len(negatives)] = negatives
+            rows = slice(first, first + len(link_rows))
+            slot[rows] = link_rows + side * count
+            known = sampler.unknown(int(kinds[kind]), side, ends[side][link_rows], negatives)
+            unknown[rows, : len(negatives)] = known.numpy()
             first += BLOCK * int(blocks[kind])
         nodes = np.searchsorted(wanted, np.concatenate([*ends, candidates.reshape(-1)]))
         parts = [nodes, np.tile(relation, 2), slot, slot % count, group, unknown]

@@ -92,7 +92,7 @@ class LinkSampler:
             ]
 
         orders = self._orders.get((seed, epoch), permute)
-        found, steps = [], self.steps()
+        links, steps = [], self.steps()
         for first, order, each in zip(self.bounds, orders, self._links_per_step, strict=False):
             count = len(order)
             if not count:
@@ -101,8 +101,8 @@ class LinkSampler:
                 positions = np.arange(index * count // steps, (index + 1) * count // steps)
             else:
                 positions = (index * each + np.arange(each)) % count
-            found.append(first + np.sort(order[positions]))
-        return np.concatenate(found)
+            links.append(first + np.sort(order[positions]))
+        return np.concatenate(links)
 
     def _by_node(self, seed: int, epoch: int, index: int) -> Int64:
         """One link of each of some nodes."""

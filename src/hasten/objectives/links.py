@@ -162,13 +162,18 @@ class LinkPhase(Phase):
         return self.model.whole_inputs(self._wanted_by_batch(batch), self._scored(batch))
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> LinkInputs:
-        own, made = ids.numpy(), ()
+        examples, encoder_inputs = ids.numpy(), ()
         if self.sampling.mode == "full":
             wanted = self._wanted_by_batch(batch)
         else:
-            wanted, scored = self._wanted(batch, own), self._scored(batch)
-            made = self.model.some_inputs(wanted, scored, self.sampling.fan_out, self._seed(batch))
-        links, anchors = own[own < self.links], own[own >= self.links] - self.links
+            wanted, scored = self._wanted(batch, examples), self._scored(batch)
+            encoder_inputs = self.model.some_inputs(
+                wanted, scored, self.sampling.fan_out, self._seed(batch)
+            )
+        links, anchors = (
+            examples[examples < self.links],
+            examples[examples >= self.links] - self.links,
+        )
         blocks = nodes = ignored = None
         if self.device.type != "cpu" and len(links):
             blocks = LinkBlocks.build(self.sampler, batch, wanted, links)
@@ -177,7 +182,7 @@ class LinkPhase(Phase):
             lists = self.contrast.nodes(batch, anchors)
             lengths, nodes = [*map(len, lists)], _index(wanted, np.concatenate(lists))
             ignored = self.contrast.ignored(lists)
-        return LinkInputs(made, wanted, links, blocks, nodes, lengths, ignored)
+        return LinkInputs(encoder_inputs, wanted, links, blocks, nodes, lengths, ignored)
 
     def encode(self, batch: Batch) -> Encoded:
         """Mode full: the vectors that the batch needs. Other modes encode each micro-batch."""

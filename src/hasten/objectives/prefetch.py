@@ -17,8 +17,8 @@ from hasten.ops.transfer import Sent, send
 
 def inputs_of(phase: Phase, batch: Batch, parts: Sequence[tuple[int, Tensor]]) -> list[Any]:
     """What ``encode`` and the terms of each of these micro-batches need, on the host."""
-    made = [phase.encode_inputs(batch)]
-    return made + [phase.term_inputs(batch, ids) for _, ids in parts]
+    inputs = [phase.encode_inputs(batch)]
+    return inputs + [phase.term_inputs(batch, ids) for _, ids in parts]
 
 
 @dataclass(frozen=True)

@@ -103,15 +103,15 @@ class SampledSoftmaxPhase(NextItemPhase):
         stops = np.cumsum(counts)
         first = self.histories.ends[self.users[ids]] - stops
         source = np.repeat(first, counts) + np.arange(stops[-1])
-        found: Int64 = self.histories.items[source].astype(np.int64, copy=False)
-        return found
+        items: Int64 = self.histories.items[source].astype(np.int64, copy=False)
+        return items
 
     def sample(self, batch: Batch) -> tuple[Tensor, Sample]:
         """int64 [R] the distinct items that a step reads, ascending, and its sampled items."""
         ids = batch.ids.numpy()
-        found = self.shared.sample(*batch.key, self.last_items(ids))
-        read = distinct(np.concatenate([self.last_items(ids, more=1), found.items]))
-        return torch.from_numpy(read), found
+        sample = self.shared.sample(*batch.key, self.last_items(ids))
+        read = distinct(np.concatenate([self.last_items(ids, more=1), sample.items]))
+        return torch.from_numpy(read), sample
 
     def drawn(self, batch: Batch) -> tuple[Tensor, Sample]:
         """:meth:`sample`, once per step."""

@@ -50,8 +50,8 @@ class SequenceBatch:
 
         Those of unused targets are zeros.
         """
-        found = states if self.real is None else states.index_select(0, self.real)
-        return found if self.unused is None else found.masked_fill(self.unused, 0.0)
+        target_states = states if self.real is None else states.index_select(0, self.real)
+        return target_states if self.unused is None else target_states.masked_fill(self.unused, 0.0)
 
 
 def sequence_batch(

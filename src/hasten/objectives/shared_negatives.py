@@ -72,7 +72,7 @@ def masked_pairs(sampled: Int64, items: Int64, owner: Int64, offsets: Int64) -> 
     ``offsets[owner[i]]`` to ``offsets[owner[i] + 1]``.
     """
     column = np.minimum(np.searchsorted(sampled, items), len(sampled) - 1)
-    found = sampled[column] == items
-    target, pair = ragged_positions(offsets, owner[found])
-    masked: Int64 = np.sort(target * len(sampled) + np.repeat(column[found], np.diff(pair)))
+    is_item = sampled[column] == items
+    target, pair = ragged_positions(offsets, owner[is_item])
+    masked: Int64 = np.sort(target * len(sampled) + np.repeat(column[is_item], np.diff(pair)))
     return masked

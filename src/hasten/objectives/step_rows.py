@@ -111,9 +111,9 @@ class StepRows(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         if self.table is None:
             return super().terms(encoded, batch, ids)  # type: ignore[safe-super]
-        made = self.whole(batch) if ids is batch.ids else self.laid_out(batch, ids)
+        micro_batch = self.whole(batch) if ids is batch.ids else self.laid_out(batch, ids)
         with self.embeddings.reading(self.read(batch), encoded[0]):
-            return self.terms_of(batch, made)
+            return self.terms_of(batch, micro_batch)
 
 
 class StepRowsNextItemPhase(StepRows, NextItemPhase):
@@ -128,7 +128,13 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
 
     def laid_out(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
         if not len(ids):
-            return NextItemMicroBatch(ids, ids, None, (), None, None, targets=ids, negatives=None)
+            events, features = self.histories.features, None
+            if events is not None:
+                value, weight = events.value[:0].astype(np.int64), events.weight[:0]
+                features = torch.from_numpy(value), torch.from_numpy(weight)
+            return NextItemMicroBatch(
+                ids, ids, None, (), None, None, features, targets=ids, negatives=None
+            )
         return self.micro_batch(batch, self.sequences(ids.numpy()))
 
     def ids_of(self, made: NextItemMicroBatch) -> Sequence[Tensor]:

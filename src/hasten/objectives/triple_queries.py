@@ -15,12 +15,12 @@ from hasten.scoring import TripleQueries
 def known_answers(triples: Triples, relations: int, queries: TripleQueries, entities: int) -> CSR:
     """The answers of each query among these triples, ascending and distinct."""
     wanted = queries.relation * entities + queries.entity
-    found = []
+    parts = []
     for entity, relation, answer in _directions(triples, relations):
         codes = relation * entities + entity
-        kept = maybe_among(codes, wanted)
-        found.append((codes[kept], answer[kept]))
-    codes, answer = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        is_wanted = maybe_among(codes, wanted)
+        parts.append((codes[is_wanted], answer[is_wanted]))
+    codes, answer = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = order_by(codes, answer)
     codes, answer = codes[order], answer[order]
     row, place = matches(wanted, codes)

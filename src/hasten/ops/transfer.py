@@ -119,7 +119,7 @@ def _mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return {name: _mapped(each, function) for name, each in tree.items()}
     if is_dataclass(tree) and not isinstance(tree, type):
         given = {field.name: getattr(tree, field.name) for field in fields(tree)}
-        found = {name: _mapped(each, function) for name, each in given.items()}
-        if any(found[name] is not each for name, each in given.items()):
-            return replace(tree, **found)
+        mapped_fields = {name: _mapped(each, function) for name, each in given.items()}
+        if any(mapped_fields[name] is not each for name, each in given.items()):
+            return replace(tree, **mapped_fields)
     return tree

@@ -17,14 +17,14 @@ def main(config: str, folder: str) -> int:
     from hasten.planning.probe import probe  # noqa: PLC0415 - brings torch
 
     try:
-        found = probe(load_config(Path(config)), Path(folder))
+        result = probe(load_config(Path(config)), Path(folder))
     except HastenError as error:
-        found = {"error": {"code": error.code, "message": str(error), "exit": error.exit_code}}
+        result = {"error": {"code": error.code, "message": str(error), "exit": error.exit_code}}
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        found = {"error": {"code": "memory", "message": f"out of memory: {error}", "exit": 1}}
-    sys.stdout.write(json.dumps(found) + "\n")
+        result = {"error": {"code": "memory", "message": f"out of memory: {error}", "exit": 1}}
+    sys.stdout.write(json.dumps(result) + "\n")
     return 0
 
 

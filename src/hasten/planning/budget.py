@@ -132,10 +132,10 @@ def plan_budget(
     tried: list[Candidate] = []
 
     def attempt(changes: dict[str, Any]) -> Candidate:
-        made = _probed(config, changes, tried[0].plan if tried else None)
-        tried.append(made)
-        tell(made)
-        return made
+        trial = _probed(config, changes, tried[0].plan if tried else None)
+        tried.append(trial)
+        tell(trial)
+        return trial
 
     first = attempt({})
     if not first.fits(budget):
@@ -176,11 +176,11 @@ def fit_run(
         before = RunFolder(config.out, None).read_plan()
         return (config if before is None else with_changes(config, before["chosen"])), None
     config = with_sample(config)
-    found = plan_budget(config, budget)
-    chosen = found.chosen
+    plan = plan_budget(config, budget)
+    chosen = plan.chosen
     if chosen is None or chosen.plan is None:
         raise BudgetError(
-            f"--memory-budget: {found.refusal}; hasten plan --budget shows what each setting "
+            f"--memory-budget: {plan.refusal}; hasten plan --budget shows what each setting "
             "needs, and a smaller model or batch needs less"
         )
     predicted = {
@@ -188,8 +188,8 @@ def fit_run(
         "epoch_seconds": chosen.plan.seconds["epoch"],
         "memory": chosen.plan.memory,
     }
-    kept = {"budget_bytes": budget, "chosen": chosen.changes, "reason": found.reason}
-    return with_changes(config, chosen.changes), {**kept, "predicted": predicted}
+    record = {"budget_bytes": budget, "chosen": chosen.changes, "reason": plan.reason}
+    return with_changes(config, chosen.changes), {**record, "predicted": predicted}
 
 
 def with_changes(config: RunConfig, changes: dict[str, Any]) -> RunConfig:

@@ -44,20 +44,20 @@ def measured_before(probed: Path, runs: Path, device: str) -> Measured | None:
     A run matches if data, options of model, training and evaluation, versions, machine and threads
     are the same. Seed, number of epochs and learning rate may differ.
     """
-    wanted, found = _identity(RunFolder(probed, None)), {}
+    wanted, by_run = _identity(RunFolder(probed, None)), {}
     for path in sorted(runs.glob("*/metrics.json")):
         with suppress(HastenError, KeyError, TypeError):  # it is damaged, or of an older version
             folder = RunFolder(path.parent, None)
             result = folder.read_json(path.name)
             here = result["effective"]["device"] == device and result["epochs"] > 0
             if here and _identity(folder) == wanted:
-                found[str(folder.path)] = result
-    if not found:
+                by_run[str(folder.path)] = result
+    if not by_run:
         return None
-    results = list(found.values())
+    results = list(by_run.values())
     peaks = [peak for result in results if (peak := _peak(result, device)) is not None]
     return Measured(
-        list(found),
+        list(by_run),
         int(median(peaks)) if peaks else None,
         median(result["seconds"]["train"] / result["epochs"] for result in results),
         median_low(result["best_epoch"] for result in results),

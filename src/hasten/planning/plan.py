@@ -56,23 +56,23 @@ class Plan:
 
         probed: the run folder of the probe. runs: the folder of run folders.
         """
-        found = measured_before(probed, runs, self.device)
-        if found is None:
+        measured = measured_before(probed, runs, self.device)
+        if measured is None:
             return self
         epoch = self.seconds["epoch"]
-        seconds = {**self.seconds, "epoch": found.epoch_seconds}
-        seconds["total"] += self.epochs * (found.epoch_seconds - epoch)
+        seconds = {**self.seconds, "epoch": measured.epoch_seconds}
+        seconds["total"] += self.epochs * (measured.epoch_seconds - epoch)
         each = (seconds["total"] - seconds["start"]) / self.epochs
         before = {
-            "best_epoch_seconds": seconds["start"] + found.best_epoch * each,
+            "best_epoch_seconds": seconds["start"] + measured.best_epoch * each,
             "peak_memory_bytes": self.peak_memory_bytes,
             "epoch_seconds": epoch,
         }
         return replace(
             self,
-            peak_memory_bytes=found.peak_memory_bytes or self.peak_memory_bytes,
+            peak_memory_bytes=measured.peak_memory_bytes or self.peak_memory_bytes,
             seconds=seconds,
-            corrected={"runs": found.runs, "best_epoch": found.best_epoch, **before},
+            corrected={"runs": measured.runs, "best_epoch": measured.best_epoch, **before},
         )
 
 
@@ -115,8 +115,8 @@ class OutOfMemoryError(HastenError):
 def _found(ended: subprocess.CompletedProcess[str]) -> Mapping[str, Any]:
     """What the probe printed. Raises its error."""
     lines = ended.stdout.splitlines()
-    found: dict[str, Any] = json.loads(lines[-1]) if ended.returncode == 0 and lines else {}
-    problem = found.get("error")
+    result: dict[str, Any] = json.loads(lines[-1]) if ended.returncode == 0 and lines else {}
+    problem = result.get("error")
     if problem is not None:
         kind = OutOfMemoryError if problem["code"] == OutOfMemoryError.code else HastenError
         error = kind(problem["message"])
@@ -126,6 +126,6 @@ def _found(ended: subprocess.CompletedProcess[str]) -> Mapping[str, Any]:
         raise OutOfMemoryError(
             "the probe ran out of memory; use --accumulate, --recompute or a smaller model"
         )
-    if not found:
+    if not result:
         raise HastenError(f"the probe failed: {ended.stderr.strip()[-2000:]}")
-    return found
+    return result

@@ -246,10 +246,10 @@ def _evaluation_seconds(training: TrainingRun, task: AnyTask) -> float:
     one, _ = _evaluate(training, task, 1)
     if tiles == 1:
         return one
-    some, count = _evaluate(training, task, max(2, _how_many(one)))
+    several, count = _evaluate(training, task, max(2, _how_many(one)))
     if count == tiles:
-        return some
-    return one + (tiles - 1) * max(0.0, some - one) / (count - 1)
+        return several
+    return one + (tiles - 1) * max(0.0, several - one) / (count - 1)
 
 
 def _tiles(training: TrainingRun, task: AnyTask) -> int:
@@ -277,9 +277,9 @@ def _evaluate(training: TrainingRun, task: AnyTask, count: int) -> tuple[float, 
 
 
 def _peak_since_last(device: torch.device) -> int:
-    found = peak_bytes(device)
+    peak = peak_bytes(device)
     reset_peak(device)
-    return found
+    return peak
 
 
 def _folder_bytes(folder: Path) -> int:

@@ -150,14 +150,14 @@ def _measure(
     slowest = max(processes.gather(sum(stepper.take().values())))
     number = min(_MOST, max(_LEAST, round(_SECONDS / max(slowest, 1e-6))))
     steps(_WARM_UP, number)
-    found = stepper.take()
+    seconds_by_part = stepper.take()
     with clock.measure("end"):
         phase.end_epoch(seed, 0)
     return {
         "name": phase.name,
         "steps_per_epoch": phase.steps(),
         "measured_steps": number,
-        "milliseconds": {part: found[part] / number * 1e3 for part in PARTS},
+        "milliseconds": {part: seconds_by_part[part] / number * 1e3 for part in PARTS},
         "between_epochs_milliseconds": sum(clock.seconds.values()) * 1e3,
     }
 

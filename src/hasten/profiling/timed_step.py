@@ -73,12 +73,12 @@ class TimedStep(OptimizerStep):
 
     def take(self) -> dict[str, float]:
         """The seconds by part since the last call; ``forward`` is what the others leave."""
-        found, self.clock.seconds = self.clock.seconds, {}
-        step, gradients = found.get("step", 0.0), found.get("gradients", 0.0)
-        communication, backward = found.get("communication", 0.0), found.get("backward", 0.0)
-        prepared = found.get("prepared", 0.0)
+        measured, self.clock.seconds = self.clock.seconds, {}
+        step, gradients = measured.get("step", 0.0), measured.get("gradients", 0.0)
+        communication, backward = measured.get("communication", 0.0), measured.get("backward", 0.0)
+        prepared = measured.get("prepared", 0.0)
         return {
-            "data": found.get("data", 0.0),
+            "data": measured.get("data", 0.0),
             "forward": gradients - backward - prepared,
             "backward": backward,
             "communication": communication,

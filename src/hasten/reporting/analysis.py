@@ -49,21 +49,21 @@ class Analysis:
 
 def analyze(run: Path, part: Part, checkpoint: str, device: str, points: int) -> Analysis:
     """Load the model and measure it. points: of the map. Errors become notes."""
-    found = Analysis(part)
+    analysis = Analysis(part)
     try:
         loaded = load_run(run, checkpoint=checkpoint, device=device)
-        found.weights = _weights(loaded)
-        found.map, note = embedding_map(loaded, points)
-        found.notes += [note] if note else []
+        analysis.weights = _weights(loaded)
+        analysis.map, note = embedding_map(loaded, points)
+        analysis.notes += [note] if note else []
         config = loaded.config
         task = ranking_task(loaded.dataset, PART_NAMES.index(part), config.evaluation, config.seed)
         if len(task.queries):
-            _measure(found, loaded, task)
+            _measure(analysis, loaded, task)
         else:
-            found.notes.append(f"The data have no {part} part to measure the model on.")
+            analysis.notes.append(f"The data have no {part} part to measure the model on.")
     except HastenError as error:
-        found.notes.append(f"The model was not measured: {error}")
-    return found
+        analysis.notes.append(f"The model was not measured: {error}")
+    return analysis
 
 
 def _measure(found: Analysis, loaded: LoadedRun, task: AnyTask) -> None:

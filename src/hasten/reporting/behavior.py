@@ -43,7 +43,7 @@ _MEANING = {
 
 def groups_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Section | None:
     """Metrics of groups of targets: by popularity and history length, or relation."""
-    kept: list[Table] = []
+    visible: list[Table] = []
     folded: list[Details] = []
     for by, title in _TITLES.items():
         tables = [each.groups[by].to_pylist() if by in each.groups else [] for each in found]
@@ -51,11 +51,11 @@ def groups_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Secti
                 for table in tables]  # fmt: skip
         if any(rows):
             table, more = _grouped(title, by, runs, names, rows)
-            kept.append(table)
+            visible.append(table)
             folded += more
-    if not kept:
+    if not visible:
         return None
-    blocks: list[Block] = [Grid(kept), *folded]
+    blocks: list[Block] = [Grid(visible), *folded]
     part = "validation" if found[0].part == "valid" else "test"
     note = f"On the {part} part. A group has only the targets named; candidates are the same."
     blocks.append(Text(note, soft=True))
@@ -75,15 +75,15 @@ def _grouped(
     metrics = runs[0].config.evaluation.metrics
     single = len(runs) == 1
     columns = metrics[:_METRICS] if single else tuple(f"{metrics[0]}, {name}" for name in names)
-    found = [{key(row): row for row in table} for table in tables]
-    targets = {name: row["targets"] for each in found for name, row in each.items()}
+    rows_by_group = [{key(row): row for row in table} for table in tables]
+    targets = {name: row["targets"] for each in rows_by_group for name, row in each.items()}
     rows: list[tuple[Cell, ...]] = []
     for name, count in targets.items():
         values: list[Cell]
         if single:
-            values = [found[0][name].get(metric) for metric in columns]
+            values = [rows_by_group[0][name].get(metric) for metric in columns]
         else:
-            values = [each.get(name, {}).get(metrics[0]) for each in found]
+            values = [each.get(name, {}).get(metrics[0]) for each in rows_by_group]
         rows.append((name, count, *values))
     head = (by if by != "history" else "history", "targets", *columns)
     bars = tuple(range(2, len(head)))

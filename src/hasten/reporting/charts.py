@@ -23,20 +23,20 @@ def line_chart(chart: Lines) -> str:
         (each, [point for point in _thinned(each.points) if math.isfinite(point[1])])
         for each in chart.series
     ]
-    points = [point for _, kept in drawn for point in kept]
+    points = [point for _, curve in drawn for point in curve]
     if not points:
         return f"<figure><figcaption>{escape(chart.title)}: no values</figcaption></figure>"
     axes = _Axes.around(points, whole_x=True)
     parts = axes.frame(chart.x)
-    for each, kept in drawn:
-        color, path = each.color % COLORS, " ".join(axes.at(*point) for point in kept)
+    for each, curve in drawn:
+        color, path = each.color % COLORS, " ".join(axes.at(*point) for point in curve)
         dash = f' stroke-dasharray="{_DASHES[color]}"' if _DASHES[color] else ""
         parts.append(f'<polyline class="line c{color}"{dash} points="{path}"/>')
-        if len(kept) <= _DOTS:
+        if len(curve) <= _DOTS:
             parts += [
                 f'<circle class="dot c{color}" cx="{axes.x(x)}" cy="{axes.y(y)}" r="2.6"><title>'
                 f"{escape(each.name)}, {escape(chart.x)} {x:g}: {shown(y)}</title></circle>"
-                for x, y in kept
+                for x, y in curve
             ]
     if chart.mark is not None:
         x, text = chart.mark
@@ -47,7 +47,7 @@ def line_chart(chart: Lines) -> str:
             f'y2="{_HEIGHT - _BOTTOM}"/><text class="soft" x="{axes.x(x) + shift}" '
             f'y="{_HEIGHT - _BOTTOM - 6}" text-anchor="{end}">{escape(text)}</text>'
         )
-    last = "; ".join(f"{each.name} ends at {shown(kept[-1][1])}" for each, kept in drawn if kept)
+    last = "; ".join(f"{each.name} ends at {shown(curve[-1][1])}" for each, curve in drawn if curve)
     legend = _legend([(each.name, each.color) for each, _ in drawn], dashes=True)
     return _figure(chart.title, parts, f"{chart.title}: {last}", legend)
 
@@ -65,8 +65,8 @@ def scatter_plot(chart: Scatter) -> str:
         )
         parts.append(f'<g class="points c{number % COLORS}">{"".join(circles)}</g>')
     legend = _legend([(f"{n} ({len(p):,})", i) for i, (n, p, _) in enumerate(chart.groups)])
-    told = f"{chart.title}: {len(points)} points in {len(chart.groups)} groups"
-    return _figure(chart.title, parts, told, legend, width=_MAP_WIDTH, height=_MAP_HEIGHT)
+    summary = f"{chart.title}: {len(points)} points in {len(chart.groups)} groups"
+    return _figure(chart.title, parts, summary, legend, width=_MAP_WIDTH, height=_MAP_HEIGHT)
 
 
 class _Axes:

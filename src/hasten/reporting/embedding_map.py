@@ -21,19 +21,19 @@ _ROWS, _GROUPS = 20_000, 5
 def embedding_map(loaded: LoadedRun, points: int) -> tuple[Scatter | None, str]:
     """The map of at most so many vectors, drawn at random; otherwise None and the reason."""
     try:
-        found = vectors(loaded)
+        table = vectors(loaded)
     except UsageError:
         return None, f"No map: {loaded.config.model.name} has no vectors of items or entities."
-    values = found.vectors
+    values = table.vectors
     if len(values) < 3 or not np.isfinite(values).all():
         return None, "No map: too few vectors, or not all of them are finite."
     rng = np.random.default_rng(0)
     rows = np.sort(rng.choice(len(values), min(len(values), _ROWS), replace=False))
     places, shares = principal_components(values[rows])
-    kept = np.sort(rng.choice(len(rows), min(len(rows), points), replace=False))
-    places, rows = places[kept], rows[kept]
+    shown = np.sort(rng.choice(len(rows), min(len(rows), points), replace=False))
+    places, rows = places[shown], rows[shown]
     group, names = _groups(loaded)
-    ids, known = found.ids.take(rows).to_pylist(), found.names.take(rows).to_pylist()
+    ids, known = table.ids.take(rows).to_pylist(), table.names.take(rows).to_pylist()
     labels = [str(name or label) for name, label in zip(known, ids, strict=True)]
     groups = []
     for number, name in enumerate(names):
@@ -42,7 +42,7 @@ def embedding_map(loaded: LoadedRun, points: int) -> tuple[Scatter | None, str]:
             chosen = [(float(x), float(y)) for x, y in places[mine]]
             groups.append((name, chosen, [labels[i] for i in mine]))
     kind = "entities" if isinstance(loaded.dataset, KnowledgeGraph) else "items"
-    title = f"{len(kept):,} of {len(values):,} {kind}"
+    title = f"{len(shown):,} of {len(values):,} {kind}"
     x, y = (f"component {i + 1}, {share:.0%} of the variance" for i, share in enumerate(shares))
     return Scatter(title, x, y, groups), ""
 

@@ -31,7 +31,7 @@ class Example:
 
 def recommended(dataset: Dataset, task: RankingTask, lists: CSR) -> list[Example]:
     """The lists of a few users, beside the end of their histories and what they chose next."""
-    found = []
+    examples = []
     for row in _drawn(len(task.queries)):
         user = int(task.queries.user[row])
         history = task.queries.history
@@ -46,8 +46,8 @@ def recommended(dataset: Dataset, task: RankingTask, lists: CSR) -> list[Example
         hits = np.isin(items, wanted).tolist()
         title = f"User {_names(dataset.users, np.array([user]))[0]}"
         names = _names(dataset.items, items)
-        found.append(Example(title, note, tuple(zip(names, hits, strict=True))))
-    return found
+        examples.append(Example(title, note, tuple(zip(names, hits, strict=True))))
+    return examples
 
 
 def predicted(loaded: LoadedRun, task: AnyTask, part: int) -> list[Example]:
@@ -68,7 +68,7 @@ def predicted(loaded: LoadedRun, task: AnyTask, part: int) -> list[Example]:
     row, entity, _, _ = top_k(
         loaded.model, queries, len(graph.entities), _LENGTH, hidden, ranges=ranges
     )
-    found = []
+    examples = []
     for number, query in enumerate(rows.tolist()):
         given = _names(graph.entities, queries.entity[number : number + 1])[0]
         relation = _names(graph.relations, queries.relation[number : number + 1] % count)[0]
@@ -80,8 +80,8 @@ def predicted(loaded: LoadedRun, task: AnyTask, part: int) -> list[Example]:
         best = entity[row == number]
         hits = np.isin(best, wanted).tolist()
         names = _names(graph.entities, best)
-        found.append(Example(title, note, tuple(zip(names, hits, strict=True))))
-    return found
+        examples.append(Example(title, note, tuple(zip(names, hits, strict=True))))
+    return examples
 
 
 def _drawn(count: int) -> list[int]:

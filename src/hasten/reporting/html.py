@@ -76,28 +76,28 @@ def _block(block: Block) -> str:
     match block:
         case Text():
             kind = ' class="soft"' if block.soft else ""
-            found = f"<p{kind}>{escape(block.text)}</p>\n"
+            html = f"<p{kind}>{escape(block.text)}</p>\n"
         case Facts():
-            found = _facts(block)
+            html = _facts(block)
         case Table():
-            found = _table(block)
+            html = _table(block)
         case Lines():
-            found = line_chart(block)
+            html = line_chart(block)
         case Scatter():
-            found = scatter_plot(block)
+            html = scatter_plot(block)
         case Figure():
-            found = f'<div class="figure">{block.svg}</div>\n'
+            html = f'<div class="figure">{block.svg}</div>\n'
         case Card():
             note = f'<p class="soft">{escape(block.note)}</p>' if block.note else ""
             title = escape(block.title)
-            found = f'<article class="card"><h3>{title}</h3>{note}{_table(block.table)}</article>\n'
+            html = f'<article class="card"><h3>{title}</h3>{note}{_table(block.table)}</article>\n'
         case Details():
             inner = "".join(map(_block, block.blocks))
-            found = f"<details><summary>{escape(block.title)}</summary>{inner}</details>\n"
+            html = f"<details><summary>{escape(block.title)}</summary>{inner}</details>\n"
         case Grid():
             kind = "grid broad" if any(map(_broad, block.blocks)) else "grid"
-            found = f'<div class="{kind}">{"".join(map(_block, block.blocks))}</div>\n'
-    return found
+            html = f'<div class="{kind}">{"".join(map(_block, block.blocks))}</div>\n'
+    return html
 
 
 def _broad(block: Block) -> bool:

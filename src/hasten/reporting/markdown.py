@@ -41,28 +41,28 @@ def to_markdown(document: Document) -> str:
 def _block(block: Block) -> str:
     match block:
         case Text():
-            found = _plain(block.text)
+            markdown = _plain(block.text)
         case Facts():
-            found = "\n".join(f"- {_plain(name)}: {_plain(value)}" for name, value in block.rows)
+            markdown = "\n".join(f"- {_plain(name)}: {_plain(value)}" for name, value in block.rows)
         case Table():
             title = f"**{_plain(block.title)}**\n\n" if block.title else ""
-            found = title + _table(block)
+            markdown = title + _table(block)
         case Lines():
-            found = _lines([block])
+            markdown = _lines([block])
         case Scatter():
-            found = ""
+            markdown = ""
         case Figure():
-            found = _plain(block.text)
+            markdown = _plain(block.text)
         case Card():
-            found = f"**{_plain(block.title)}**: {_plain(block.note)}\n\n{_table(block.table)}"
+            markdown = f"**{_plain(block.title)}**: {_plain(block.note)}\n\n{_table(block.table)}"
         case Details():
             body = [text for each in block.blocks if (text := _block(each))]
-            found = "\n\n".join([f"### {_plain(block.title)}", *body])
+            markdown = "\n\n".join([f"### {_plain(block.title)}", *body])
         case Grid():
             charts = [each for each in block.blocks if isinstance(each, Lines)]
             others = [_block(each) for each in block.blocks if not isinstance(each, Lines)]
-            found = "\n\n".join(text for text in (_lines(charts), *others) if text)
-    return found
+            markdown = "\n\n".join(text for text in (_lines(charts), *others) if text)
+    return markdown
 
 
 def _table(table: Table) -> str:

@@ -112,7 +112,7 @@ def metrics_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Sect
         ("valid", [run.valid for run in runs]),
         ("test", [run.test for run in runs]),
     ]
-    kept: dict[str, list[Cell]] = {}
+    by_metric: dict[str, list[Cell]] = {}
     columns: list[str] = ["metric"]
     other: dict[str, list[Cell]] = {}
     for part, values in shown_parts:
@@ -121,13 +121,13 @@ def metrics_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Sect
         word = "validation" if part == "valid" else "test"
         columns += [word if len(runs) == 1 else f"{name}, {word}" for name in names]
         for metric in dict.fromkeys(key for each in values for key in each):
-            row = (other if "/" in metric else kept).setdefault(metric, [])
+            row = (other if "/" in metric else by_metric).setdefault(metric, [])
             row += [None] * (len(columns) - 1 - len(runs) - len(row))
             row += [each.get(metric) for each in values]
-    for row in (*kept.values(), *other.values()):
+    for row in (*by_metric.values(), *other.values()):
         row.extend([None] * (len(columns) - 1 - len(row)))
-    if kept:
-        blocks.append(Table(columns, [(name, *row) for name, row in kept.items()]))
+    if by_metric:
+        blocks.append(Table(columns, [(name, *row) for name, row in by_metric.items()]))
     else:
         blocks.append(Text("No validation metrics have been recorded."))
     if not all(run.test for run in runs):
@@ -168,13 +168,13 @@ def settings_section(runs: Runs, names: Names) -> Section:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return found
+            flat[prefix + key] = value
+    return flat
 
 
 def _option(value: object) -> str:

@@ -89,21 +89,21 @@ def _format(given: str | None, out: str | Path | None) -> Format:
 def _document(runs: Sequence[StoredRun], part: Part, checkpoint: str, device: str) -> Document:
     names = _names(runs)
     points = _POINTS // max(2, len(runs))
-    found = [analyze(run.path, part, checkpoint, device, points) for run in runs]
+    analyses = [analyze(run.path, part, checkpoint, device, points) for run in runs]
     sections = [overview.summary_section(runs, names)]
     if len(runs) > 1:
         sections.append(comparison_section(runs, names, part, device))
     possible = [
-        overview.metrics_section(runs, names, found),
+        overview.metrics_section(runs, names, analyses),
         training.curves_section(runs, names),
-        behavior.groups_section(runs, names, found),
-        behavior.beyond_section(names, found),
-        behavior.examples_section(names, found),
-        behavior.map_section(names, found),
-        training.cost_section(runs, names, found),
+        behavior.groups_section(runs, names, analyses),
+        behavior.beyond_section(names, analyses),
+        behavior.examples_section(names, analyses),
+        behavior.map_section(names, analyses),
+        training.cost_section(runs, names, analyses),
         overview.settings_section(runs, names),
         overview.data_section(runs, names),
-        behavior.notes_section(names, found),
+        behavior.notes_section(names, analyses),
     ]
     sections += [section for section in possible if section is not None]
     titles = dict.fromkeys(f"{run.model} on {run.data.get('name')}" for run in runs)

@@ -24,11 +24,13 @@ def comparison_section(runs: Runs, names: Names, part: Part, device: str) -> Sec
     """Compare with the first run; what cannot be compared is said, and why."""
     paths = [run.path for run in runs]
     try:
-        found = compare_finished(paths, Criteria(Margin.parse(MARGIN), None, part), None, device)
+        comparison = compare_finished(
+            paths, Criteria(Margin.parse(MARGIN), None, part), None, device
+        )
     except HastenError as error:
         text = f"No intervals: {error}."
         return Section("Side by side", [Text(text), *_changes(runs, names)])
-    return Section("Side by side", _blocks(found))
+    return Section("Side by side", _blocks(comparison))
 
 
 def _blocks(found: Comparison) -> list[Block]:
@@ -57,11 +59,11 @@ def _changes(runs: Runs, names: Names) -> Sequence[Block]:
     if len(finished) < 2:
         return ()
     first, *others = finished
-    told = [
+    lines = [
         f"{ended[run.path]} differs from {ended[first.path]}: "
         f"{changed_options(run.settings, first.settings)}"
         if run.settings != first.settings
         else f"{ended[run.path]} differs from {ended[first.path]} in its seed at most"
         for run in others
     ]
-    return [Text(f"{line}.", soft=True) for line in told]
+    return [Text(f"{line}.", soft=True) for line in lines]

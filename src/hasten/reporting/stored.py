@@ -106,13 +106,13 @@ class StoredRun:
 
     def curves(self, kind: str) -> dict[str, list[Point]]:
         """The values of the records of a kind (``train``, ``valid``, ``health``) by epoch."""
-        found: dict[str, list[Point]] = {}
+        curves: dict[str, list[Point]] = {}
         for line in self.lines:
             if line["kind"] == kind:
                 for name, value in line.items():
                     if name not in _NO_CURVE and isinstance(value, int | float):
-                        found.setdefault(name, []).append((line["epoch"], float(value)))
-        return found
+                        curves.setdefault(name, []).append((line["epoch"], float(value)))
+        return curves
 
     @cached_property
     def _best(self) -> dict[str, Any] | None:
@@ -127,11 +127,11 @@ _OWN = ("kind", "epoch", "step", "time")
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The records of a log; damaged lines, such as one that is being written, are left out."""
-    found = []
+    lines = []
     with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
         for text in file:
             with suppress(ValueError, RecursionError):
                 line = json.loads(text)
                 if isinstance(line, dict) and "kind" in line and isinstance(line.get("epoch"), int):
-                    found.append(line)
-    return found
+                    lines.append(line)
+    return lines

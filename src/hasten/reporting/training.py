@@ -83,10 +83,10 @@ def cost_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Section
         _by_part("Seconds by part", "part", spent, names),
         _by_part("Parameters by module", "module", weights, names),
     ]
-    kept = [table for table in tables if table.rows]
-    if not facts and not kept:
+    nonempty = [table for table in tables if table.rows]
+    if not facts and not nonempty:
         return Section("Time and memory", [Text("They are recorded when a run ends.")])
-    return Section("Time and memory", [Facts(facts), Grid(kept)])
+    return Section("Time and memory", [Facts(facts), Grid(nonempty)])
 
 
 def _seconds(summary: Summary) -> dict[str, float]:

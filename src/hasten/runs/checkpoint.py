@@ -193,20 +193,20 @@ def prune_checkpoints(
     only while holding the run's lock.
     """
     assert keep >= 1
-    kept: set[Fingerprint] = set()
+    valid: set[Fingerprint] = set()
     with os_errors_as(CheckpointError, "cannot be removed or read", checkpoints):
         if checkpoints.is_dir():
             recover_all(checkpoints, EPOCH)
         for folder in numbered_checkpoints(checkpoints):
-            if len(kept) == keep:
+            if len(valid) == keep:
                 delete_folder(folder)
                 if folder.exists():
                     log(f"{folder}: stays: it holds files that are not of the checkpoint")
-            elif (found := _fingerprint(folder)) in _known_valid or _is_valid(folder):
-                kept.add(found)
+            elif (fingerprint := _fingerprint(folder)) in _known_valid or _is_valid(folder):
+                valid.add(fingerprint)
     # replace the content of the set: forget deleted checkpoints, remember those just verified
     _known_valid.clear()
-    _known_valid.update(kept)
+    _known_valid.update(valid)
 
 
 def refuse_link(folder: Path) -> None:
@@ -225,13 +225,13 @@ def numbered_checkpoints(checkpoints: Path) -> list[Path]:
     :func:`current_folder`. Other names, and ``epoch-...`` folders without any file of a checkpoint,
     are the user's and are left out.
     """
-    found: dict[tuple[int, int], Path] = {}
+    by_number: dict[tuple[int, int], Path] = {}
     for entry in checkpoints.iterdir() if checkpoints.is_dir() else ():
         name = published_name(entry)
         match = EPOCH.fullmatch(name)
         if match and entry.is_dir() and holds_published(entry):
-            found[int(match[1]), int(match[2] or 0)] = checkpoints / name
-    return [found[key] for key in sorted(found, reverse=True)]
+            by_number[int(match[1]), int(match[2] or 0)] = checkpoints / name
+    return [by_number[key] for key in sorted(by_number, reverse=True)]
 
 
 def _is_valid(folder: Path) -> bool:

@@ -36,8 +36,8 @@ def ending(summary: Summary) -> list[str]:
         return [*lines, f"too short to tell whether it was still improving: {goes_on}"]
     last, before = curve[-1], (max if higher_is_better(metric) else min)(curve[:-1])
     far = abs(last - before) > _FAR * abs(before)
-    told = f"far from trained ({metric} {before:.4f} to {last:.4f}), " if far else ""
-    return [*lines, f"{told}still improving when it stopped: {goes_on}"]
+    assessment = f"far from trained ({metric} {before:.4f} to {last:.4f}), " if far else ""
+    return [*lines, f"{assessment}still improving when it stopped: {goes_on}"]
 
 
 def _curve(summary: Summary) -> list[float]:

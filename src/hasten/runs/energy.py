@@ -61,16 +61,16 @@ class EnergyMeter:
 
 def _counters(root: Path) -> list[tuple[Path, int]]:
     """The folders of the readable packages, with the largest value of their counters."""
-    found = []
+    counters = []
     for path in sorted(root.glob("*rapl:*")):
         try:
             package = (path / "name").read_text().startswith("package")
             if _PACKAGE.fullmatch(path.name) and package:
                 _read(path / "energy_uj")
-                found.append((path, _read(path / "max_energy_range_uj")))
+                counters.append((path, _read(path / "max_energy_range_uj")))
         except (OSError, ValueError):
             continue
-    return found
+    return counters
 
 
 def _read(path: Path) -> int:

@@ -92,8 +92,8 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 def peak_memory_bytes() -> int:
     """The peak resident memory of this process, or since :func:`reset_peak_memory`."""
-    if found := re.search(r"^VmHWM:\s*(\d+)", system_text("/proc/self/status"), re.MULTILINE):
-        return int(found[1]) * 1024
+    if match := re.search(r"^VmHWM:\s*(\d+)", system_text("/proc/self/status"), re.MULTILINE):
+        return int(match[1]) * 1024
     return ru_maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
 
 
@@ -140,8 +140,8 @@ def usable_cpus() -> int | None:
 
 def _cpu_model() -> str:
     text = system_text("/proc/cpuinfo")
-    if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
-        return found[1]
+    if match := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+        return match[1]
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
@@ -153,7 +153,7 @@ def accelerators() -> list[dict[str, Any]]:
     """The devices other than the CPU, as JSON values."""
     import torch  # noqa: PLC0415
 
-    found: list[dict[str, Any]] = [
+    devices: list[dict[str, Any]] = [
         {
             "device": f"cuda:{index}",
             "name": torch.cuda.get_device_properties(index).name,
@@ -163,8 +163,8 @@ def accelerators() -> list[dict[str, Any]]:
         for index in range(torch.cuda.device_count())
     ]
     if torch.backends.mps.is_available():
-        found.append({"device": "mps", "name": platform.machine()})
-    return found
+        devices.append({"device": "mps", "name": platform.machine()})
+    return devices
 
 
 def _allocator() -> str:
@@ -207,5 +207,5 @@ def _git_commit(places: Iterable[Path]) -> str | None:
         packed = (shared / "packed-refs").read_text()
     except (OSError, UnicodeDecodeError):
         return None
-    found = re.search(rf"^([0-9a-f]{{40,64}}) {re.escape(name)}$", packed, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(rf"^([0-9a-f]{{40,64}}) {re.escape(name)}$", packed, re.MULTILINE)
+    return match[1] if match else None

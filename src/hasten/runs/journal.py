@@ -78,9 +78,9 @@ class Journal:
         """Append a line to ``metrics.jsonl`` and the numbers to TensorBoard."""
         assert not set(values) & set(_OWN_KEYS), f"these keys are reserved: {_OWN_KEYS}"
         now = time.time()
-        own = {"kind": kind, "epoch": epoch, "step": step, "time": round(now, 3)}
+        line = {"kind": kind, "epoch": epoch, "step": step, "time": round(now, 3)}
         with self._os_errors():
-            self._metrics.write(to_plain_json({**own, **values}) + "\n")
+            self._metrics.write(to_plain_json({**line, **values}) + "\n")
             self._metrics.flush()
             if self._board is not None and kind != "event":
                 for name, value in values.items():
@@ -120,8 +120,8 @@ class Journal:
 
         plain = {k: v if isinstance(v, int | float | str) else str(v) for k, v in settings.items()}
         with self._os_errors():
-            made = hparams(plain, dict.fromkeys(metrics, 0.0))  # type: ignore[no-untyped-call]
-            for summary in made:
+            summaries = hparams(plain, dict.fromkeys(metrics, 0.0))  # type: ignore[no-untyped-call]
+            for summary in summaries:
                 self._board.file_writer.add_summary(summary)
 
     def log_train(self, text: str) -> None:
@@ -233,14 +233,14 @@ def _repair(path: Path, resume_step: int | None) -> int:
         return 0
     content = path.read_bytes()
     *lines, _torn = content.split(b"\n")
-    kept, damaged = [], 0
+    valid_lines, damaged = [], 0
     for line in lines:
         record = line_record(line)
         if record is None:
             damaged += 1
         elif resume_step is None or (record["step"] <= resume_step and record["kind"] != "test"):
-            kept.append(line + b"\n")
-    whole = b"".join(kept)
+            valid_lines.append(line + b"\n")
+    whole = b"".join(valid_lines)
     if whole != content:
         write_atomically(path, whole)
     return damaged

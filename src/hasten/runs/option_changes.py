@@ -27,11 +27,11 @@ def changed_options(
     if checkpoint is None:  # the run begins again, with all its options as they are now
         return {}
     before, after = all_options(saved), all_options(config)
-    kept, last = resumptions(run), last_kept_step(checkpoint)
-    for line in reversed(kept):
+    records, last = resumptions(run), last_kept_step(checkpoint)
+    for line in reversed(records):
         if line["step"] > last:
             before |= {key: each["before"] for key, each in line.get("changed", {}).items()}
-    for line in kept:
+    for line in records:
         if line["step"] <= last:
             before |= {key: each["after"] for key, each in line.get("changed", {}).items()}
     return {
@@ -78,21 +78,21 @@ def stages_of(run: Path, config: RunConfig, effective: Mapping[str, Any], until:
             "result can differ, because the last ones are used from the start"
         )
         return Stages([Stage(until, config, effective)], [note], exact=True)
-    found = Stages([], [], exact=True)
+    result = Stages([], [], exact=True)
     for line in reversed(lines):
         epoch, within = line["epoch"], line["step_of_epoch"] > 0
         changed = {key: each for key, each in line["changed"].items() if key in _REPEATED}
         before = {key: each["before"] for key, each in changed.items()}
         if changed and epoch < until:
             exact = not _breaks(changed, config, within)
-            stages, notes = [Stage(until, config, effective), *found.stages], found.notes
+            stages, notes = [Stage(until, config, effective), *result.stages], result.notes
             notes = [_told(changed, epoch, within, exact), *notes]
-            found, until = Stages(stages, notes, exact and found.exact), epoch
+            result, until = Stages(stages, notes, exact and result.exact), epoch
             before.pop("devices", None)  # all stages need the same number of micro-batches
         config = with_changes(config, before)
         effective = {**effective, **{key: before[key] for key in before if key in effective}}
     first = [Stage(until, config, effective)] if until else []
-    return replace(found, stages=[*first, *found.stages])
+    return replace(result, stages=[*first, *result.stages])
 
 
 def _breaks(changed: Collection[str], config: RunConfig, within: bool) -> bool:
@@ -105,8 +105,10 @@ def _breaks(changed: Collection[str], config: RunConfig, within: bool) -> bool:
 
 def _told(changed: Mapping[str, Any], epoch: int, within: bool, exact: bool) -> str:
     options = ", ".join(f"{key} {x['after']} (before: {x['before']})" for key, x in changed.items())
-    told = f"{f'within epoch {epoch + 1}' if within else f'after epoch {epoch}'} with {options}"
+    description = (
+        f"{f'within epoch {epoch + 1}' if within else f'after epoch {epoch}'} with {options}"
+    )
     if exact:
-        return told
+        return description
     instead = f"only those before can: --epochs {epoch}" if epoch else "there is none before"
-    return f"{told}; the epochs from there on cannot be repeated exactly ({instead})"
+    return f"{description}; the epochs from there on cannot be repeated exactly ({instead})"

@@ -33,8 +33,8 @@ def open_planned(folder: Path, plan: Mapping[str, Any], kind: str) -> Iterator[N
             )
         with RunLock(folder):
             if any((folder / "runs").glob("*/config.yaml")):
-                kept = RunFolder(folder, None).read_json(PLAN)
-                _refuse_other_plan(folder, kept, plan, kind)
+                stored_plan = RunFolder(folder, None).read_json(PLAN)
+                _refuse_other_plan(folder, stored_plan, plan, kind)
             else:  # what nothing was trained for may change
                 write_atomically(file, (json.dumps(plan, indent=1) + "\n").encode())
             yield

@@ -124,14 +124,16 @@ def read_record(folder: RunFolder) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(files, dict) or not isinstance(weights, dict):
         raise RunFolderError(f"{folder.path / RECORD}: damaged: it lists no files and weights")
     with os_errors_as(RunFolderError, "cannot be read", folder.path):
-        changed += [f"{name} {told}" for name in files if (told := _change(folder, name, files))]
+        changed += [
+            f"{name} {change}" for name in files if (change := _change(folder, name, files))
+        ]
     for name, expected in weights.items():
         try:
-            found = recorded_hash(folder.path / name, WEIGHTS, verify=True)
+            actual = recorded_hash(folder.path / name, WEIGHTS, verify=True)
         except CheckpointError as error:
             changed.append(str(error))
         else:
-            if found != expected:
+            if actual != expected:
                 changed.append(f"{name}/{WEIGHTS} was replaced")
     return record, changed
 

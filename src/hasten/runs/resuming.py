@@ -78,10 +78,10 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
     """The folder of ``best``, ``final`` or a checkpoint. Raises RunFolderError for other names."""
     if name in ("best", "final"):
         return folder.path / name
-    kept = [path.name for path in reversed(numbered_checkpoints(folder.checkpoints))]
-    if name not in kept:
+    numbered = [path.name for path in reversed(numbered_checkpoints(folder.checkpoints))]
+    if name not in numbered:
         keep = load_config(folder.path / "config.yaml").checkpoint.keep
-        shown = [path.name for path in (folder.best, folder.final) if path.exists()] + kept
+        shown = [path.name for path in (folder.best, folder.final) if path.exists()] + numbered
         raise RunFolderError(
             f"{folder.path} has no checkpoint {name!r}; it has {', '.join(shown)} (checkpoint."
             f"keep={keep}: the {keep} newest are kept, besides best and final; train with --set "
@@ -103,23 +103,23 @@ def checkpoint_to_resume(
         refuse_link(written)
     damaged: list[str] = []
     if name is not None:
-        found: Checkpoint | None = read_checkpoint(named_checkpoint(folder, name))
+        checkpoint: Checkpoint | None = read_checkpoint(named_checkpoint(folder, name))
     else:
-        found = newest_checkpoint(folder.checkpoints, damaged.append)
-    if found is None and damaged:
+        checkpoint = newest_checkpoint(folder.checkpoints, damaged.append)
+    if checkpoint is None and damaged:
         raise CheckpointError(
             f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(damaged)}); "
             "name best or final by --checkpoint, or start a new run"
         )
     for message in damaged:
         warn(message)
-    if found is not None:
-        position_of(found)  # raises if it is damaged
-        _refuse_changed_config(folder, found)
+    if checkpoint is not None:
+        position_of(checkpoint)  # raises if it is damaged
+        _refuse_changed_config(folder, checkpoint)
         if name is not None:
-            delete_later_checkpoints(folder, found)
-        _restore_best(folder, found, warn)
-    return found
+            delete_later_checkpoints(folder, checkpoint)
+        _restore_best(folder, checkpoint, warn)
+    return checkpoint
 
 
 def copy_run(run: Path, out: Path, name: str | None) -> str:
@@ -212,8 +212,8 @@ def _restore_best(folder: RunFolder, chosen: Checkpoint, warn: Callable[[str], N
             position = position_of(read_checkpoint(path, groups=()))
             if (position["epoch"], position["step_of_epoch"]) == (epoch, 0):
                 if path != folder.best:
-                    found = read_checkpoint(path)
-                    write_checkpoint(folder.best, found.tensors, found.state)
+                    checkpoint = read_checkpoint(path)
+                    write_checkpoint(folder.best, checkpoint.tensors, checkpoint.state)
                 return
     selection["best"] = None
     if not folder.best.exists():  # else it is of an epoch that is trained again
@@ -239,9 +239,9 @@ def with_changes(
             )
         section, _, field = name.rpartition(".")
         (values[section] if section else values)[field] = value
-    found = type(config)(**{**values, "model": config.model, "data": config.data})
-    refuse_without_effect(found, changed=changes)
-    return found
+    changed = type(config)(**{**values, "model": config.model, "data": config.data})
+    refuse_without_effect(changed, changed=changes)
+    return changed
 
 
 def requested_changes(given: RunConfig, resolved: RunConfig, run: Path) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def requested_changes(given: RunConfig, resolved: RunConfig, run: Path) -> dict[
 
     A default that followed from the size of the data keeps its value in the run.
     """
-    kept = {
+    unchanged = {
         *load_model(given.model.name).defaults_from_data,
         "evaluation.users",
         "evaluation.triples",
@@ -260,7 +260,9 @@ def requested_changes(given: RunConfig, resolved: RunConfig, run: Path) -> dict[
     return {
         name: value
         for name, value in wanted.items()
-        if name != "out" and value != saved.get(name) and (name not in kept or given.gives(name))
+        if name != "out"
+        and value != saved.get(name)
+        and (name not in unchanged or given.gives(name))
     }
 
 

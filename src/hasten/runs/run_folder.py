@@ -74,16 +74,16 @@ class RunFolder:
         written = {CONFIG, "data.json", "environment.json", *files}
         with os_errors_as(RunFolderError, "no run folder can be made", out):
             if out is None:
-                path, made = _first_free(Path("runs"), model, data)
+                path, created = _first_free(Path("runs"), model, data)
             else:
-                path, made = out, _make(out)
+                path, created = out, _make(out)
                 _refuse_occupied(path)
             lock = RunLock(path)
             try:
                 _refuse_occupied(path)  # again: another process may have been faster
                 remove_own(path, _listed(path))
                 write_atomically(path / STARTING, os.fsencode("\n".join(sorted(written))))
-                folder = cls(path, lock, made, written)
+                folder = cls(path, lock, created, written)
                 folder.data.mkdir(exist_ok=True)
             except BaseException:
                 lock.release()
@@ -208,7 +208,7 @@ def _plain(text: str) -> str:
 
 
 def _first_free(root: Path, model: str, data: str) -> tuple[Path, tuple[Path, ...]]:
-    made = _make(root)
+    created = _make(root)
     number = 1
     while True:
         path = root / run_name(model, data, number)
@@ -217,7 +217,7 @@ def _first_free(root: Path, model: str, data: str) -> tuple[Path, tuple[Path, ..
         except FileExistsError:  # also where another process was faster
             number += 1
         else:
-            return path, (*made, path)
+            return path, (*created, path)
 
 
 def _make(folder: Path) -> tuple[Path, ...]:
@@ -236,8 +236,8 @@ def _refuse_occupied(path: Path) -> None:
         )
     interrupted_start = (path / STARTING).is_file()
     entries = files_below(path) if interrupted_start else (entry.name for entry in path.iterdir())
-    own = {LOCK_FILE, STARTING, *_listed(path)}
-    foreign = [name for name in entries if not is_own(name, own)]
+    own_names = {LOCK_FILE, STARTING, *_listed(path)}
+    foreign = [name for name in entries if not is_own(name, own_names)]
     if foreign:
         raise RunFolderError(
             f"{path}: not empty and not a run (it holds {min(foreign)}); choose a new or an empty "

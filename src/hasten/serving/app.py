@@ -62,20 +62,20 @@ def create_app(engine: Engine, wait: float = 0.0, limit: int = 64) -> FastAPI:
     _explain_errors(app)
 
     def listed(answer: Answer) -> list[dict[str, Any]]:
-        found = [
+        scored = [
             {"item_id": items.labels[i], "score": score} for i, score in zip(*answer, strict=True)
         ]
         if items.names is not None:
-            for each, i in zip(found, answer[0], strict=True):
+            for each, i in zip(scored, answer[0], strict=True):
                 each["name"] = items.names[i]
-        return found
+        return scored
 
     @app.post("/recommend", response_model=Recommended)
     async def recommend(body: RecommendBody) -> Any:
         """The best items for a known user, or for a history."""
         question, ignored = engine.recommendation(body)
-        found = listed(await batcher.ask(question))
-        return JSONResponse({"items": found, "ignored": ignored})
+        scored = listed(await batcher.ask(question))
+        return JSONResponse({"items": scored, "ignored": ignored})
 
     @app.post("/similar", response_model=Similar)
     async def similar(body: SimilarBody) -> Any:
@@ -122,20 +122,22 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         fields = _FIELDS.get(request.url.path, ())
-        told = {_told(each, fields) for each in error.errors()}
-        return problem(422, "request", "; ".join(sorted(told)))
+        problems = {_told(each, fields) for each in error.errors()}
+        return problem(422, "request", "; ".join(sorted(problems)))
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         paths = ", ".join(app.openapi()["paths"])
-        told = f"{request.method} {request.url.path}: {error.detail}; there are {paths} and /docs"
-        return problem(error.status_code, "request", told)
+        message = (
+            f"{request.method} {request.url.path}: {error.detail}; there are {paths} and /docs"
+        )
+        return problem(error.status_code, "request", message)
 
     @app.exception_handler(Overloaded)
     async def _overloaded(_: Request, __: Overloaded) -> JSONResponse:
-        found = problem(503, "overloaded", f"{WAITING} requests wait already: try again later")
-        found.headers["Retry-After"] = "1"
-        return found
+        response = problem(503, "overloaded", f"{WAITING} requests wait already: try again later")
+        response.headers["Retry-After"] = "1"
+        return response
 
 
 def _told(error: Any, fields: Iterable[str]) -> str:

@@ -73,10 +73,10 @@ class Labels:
 
     def require(self, label: object, kind: str, remedy: str) -> int:
         """The index of a label. Raises Unknown."""
-        found = self.index.get(str(label))
-        if found is None:
+        index = self.index.get(str(label))
+        if index is None:
             raise Unknown(f"{kind} {label!r} is unknown to the run; {remedy}")
-        return found
+        return index
 
     def known(self, labels: Sequence[object]) -> list[int]:
         """Indices of the labels, -1 for unknown ones."""
@@ -142,19 +142,19 @@ class Engine:
         else:
             if not model.scores_new_users:
                 raise UsageError(f"{model.name} cannot score a history; ask for a known user")
-            user, found = -1, np.array(self.items.known(body.history or ()), np.int64)
-            history = found[found >= 0]
-            ignored += len(found) - len(history)
+            user, indices = -1, np.array(self.items.known(body.history or ()), np.int64)
+            history = indices[indices >= 0]
+            ignored += len(indices) - len(history)
             if not len(history):
                 raise Unknown("no item of the history is known to the run")
             if body.times is not None:
                 options: Any = self.loaded.config.data
-                seconds = np.array(body.times)[found >= 0] / PER_SECOND[options.time_unit]
+                seconds = np.array(body.times)[indices >= 0] / PER_SECOND[options.time_unit]
                 order = np.argsort(seconds, kind="stable")
                 history, times = history[order], np.floor(seconds[order]).astype(np.int64)
         seen = [] if body.include_seen else history.tolist()
-        kept = np.array(sorted({*seen, *(i for i in hidden if i >= 0)}), np.int64)
-        return Question("recommend", user, body.k, -1, history, times, kept), ignored
+        hidden_items = np.array(sorted({*seen, *(i for i in hidden if i >= 0)}), np.int64)
+        return Question("recommend", user, body.k, -1, history, times, hidden_items), ignored
 
     def similarity(self, body: SimilarBody) -> Question:
         """The question for the nearest items. Raises HastenError."""
@@ -192,8 +192,8 @@ class Engine:
                     for row, question in enumerate(questions)
                     if (question.kind, question.times is None) == kind
                 ]
-                found, scores = self._answer([questions[row] for row in rows])
-                for row, ids, values in zip(rows, found, scores, strict=True):
+                item_ids, scores = self._answer([questions[row] for row in rows])
+                for row, ids, values in zip(rows, item_ids, scores, strict=True):
                     count = min(questions[row].k, int(np.count_nonzero(ids >= 0)))
                     answers[row] = ids[:count].tolist(), values[:count].tolist()
         return answers

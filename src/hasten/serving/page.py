@@ -47,7 +47,7 @@ def page(openapi: Mapping[str, Any]) -> str:
 def _operation(
     path: str, method: str, operation: Mapping[str, Any], schema: Mapping[str, Any] | None
 ) -> str:
-    told, area = html.escape(operation.get("description", "")), ""
+    description, area = html.escape(operation.get("description", "")), ""
     if schema is not None:
         required = schema.get("required", ())
         rows = "".join(
@@ -62,7 +62,7 @@ def _operation(
             f"<textarea rows=3>{html.escape(example)}</textarea>"
         )
     return (
-        f"<h2>{method.upper()} {html.escape(path)}</h2><p>{told}</p>"
+        f"<h2>{method.upper()} {html.escape(path)}</h2><p>{description}</p>"
         f'<form data-method="{method.upper()}" data-path="{html.escape(path[1:])}">{area}'
         "<button>Send</button><pre></pre></form>"
     )

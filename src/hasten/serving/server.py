@@ -84,13 +84,13 @@ def serve(service: Service, host: str, port: int, workers: int) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio disables Nagle's algorithm, which delays answers by 40 ms, where it sees the protocol
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
     except (OSError, OverflowError) as error:
-        found.close()
-        told = getattr(error, "strerror", None) or error
-        raise UsageError(f"--host {host} --port {port}: cannot listen there: {told}") from error
-    return found
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
+    return listener

@@ -67,12 +67,12 @@ class EpochReport:
 
     def _write_diagnostics(self, journal: Journal | RankLog, evaluation: Evaluation) -> None:
         """Record the diagnostics of the embeddings, and warn if they show a collapse."""
-        found = evaluation.diagnostics
-        if found is None:
+        diagnostics = evaluation.diagnostics
+        if diagnostics is None:
             return
-        journal.record("health", self.number, self.step, found.figures)
-        if found.warning is not None:
-            journal.warn(f"epoch {self.number}: {found.warning}")
+        journal.record("health", self.number, self.step, diagnostics.figures)
+        if diagnostics.warning is not None:
+            journal.warn(f"epoch {self.number}: {diagnostics.warning}")
 
 
 #: called after each epoch; True ends the run, which can be resumed

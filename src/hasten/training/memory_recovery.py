@@ -103,9 +103,9 @@ class OutOfMemoryRecovery:
             failed = agree and float(stepper.summed_failures) > 0
         if not failed:
             return False
-        told = self.processes.gather(stepper.out_of_memory, "memory that ran out")
+        by_rank = self.processes.gather(stepper.out_of_memory, "memory that ran out")
         index, reason, rank = min(
-            (*failure, rank) for rank, failure in enumerate(told) if failure is not None
+            (*failure, rank) for rank, failure in enumerate(by_rank) if failure is not None
         )
         position, before = self.state.position, self.state.position.step
         while position.index > index:
@@ -206,13 +206,13 @@ class OutOfMemoryRecovery:
         """The result of an evaluation. Records it if fewer queries are ranked at a time now."""
         before = self.chunks.rows
         self.budget.begin()
-        found = run(self.chunks)
+        evaluation = run(self.chunks)
         self.budget.begin()
         if self.chunks.rows < before:
             self.record(
                 f"evaluation: memory ran out; repeated with {self.chunks.rows} queries at a time"
             )
-        return found
+        return evaluation
 
 
 def _indivisible(stepper: OptimizerStep, batch: Batch) -> str:

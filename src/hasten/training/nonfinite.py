@@ -50,9 +50,9 @@ class NonFiniteGuard:
         if lower is None:
             raise self._error(stepper, batch, count)
         fault = nonfinite_module(stepper, batch, self.model)
-        told = self.processes.gather(None if fault is None else [fault.module, fault.to_json()])
-        found = [each for each in told if each is not None]
-        name, entry = found[0] if found else ("", {})
+        by_rank = self.processes.gather(None if fault is None else [fault.module, fault.to_json()])
+        reports = [each for each in by_rank if each is not None]
+        name, entry = reports[0] if reports else ("", {})
         reason = f" ({entry['reason']})" if entry else ""
         before = stepper.precision
         if name and name not in self.pins.found:
@@ -79,16 +79,16 @@ class NonFiniteGuard:
         sums, bad = [p.sum().float() for p in named.values()], []
         if sums and not bool(torch.stack(sums).isfinite().all()):
             bad = [name for name, parameter in named.items() if not parameter.isfinite().all()]
-        found = self.processes.gather(bad) if self.sharded else [bad]
-        bad = next((names for names in found if names), [])
+        by_rank = self.processes.gather(bad) if self.sharded else [bad]
+        bad = next((names for names in by_rank if names), [])
         if not bad:
             return
-        made = "weights"
+        affected = "weights"
         if not self.sharded:
             count = sum(int((~named[name].isfinite()).sum()) for name in bad)
-            made = f"{count:,} of {sum(p.numel() for p in named.values()):,} weights"
+            affected = f"{count:,} of {sum(p.numel() for p in named.values()):,} weights"
         error = NonFiniteError(
-            f"an update made {made} infinite or NaN, in "
+            f"an update made {affected} infinite or NaN, in "
             f"{', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}; they are not saved. Try a "
             "lower --lr, --clip-norm 1 or --warmup-steps; hasten resume goes on from the last "
             "checkpoint"
@@ -98,8 +98,8 @@ class NonFiniteGuard:
 
     def _error(self, stepper: OptimizerStep, batch: Batch, count: int) -> NonFiniteError:
         """The error to raise on all processes; each searches its own shard of the batch."""
-        found = self.processes.gather(first_nonfinite_tensor(stepper, batch, self.model))
-        culprits = [(rank, name) for rank, name in enumerate(found) if name is not None]
+        first_tensors = self.processes.gather(first_nonfinite_tensor(stepper, batch, self.model))
+        culprits = [(rank, name) for rank, name in enumerate(first_tensors) if name is not None]
         rank, culprit = culprits[0] if culprits else (0, "the norm of all gradients together")
         where = f" of rank {rank}" if self.processes.world > 1 and culprits else ""
         error = NonFiniteError(
@@ -114,12 +114,12 @@ class NonFiniteGuard:
 
 def first_nonfinite_tensor(stepper: OptimizerStep, batch: Batch, model: nn.Module) -> str | None:
     """Name the first tensor that is not finite when this process computes its shard again."""
-    found: list[str] = []
+    culprits: list[str] = []
 
     def check_output(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: object, output: object) -> None:
             if isinstance(output, Tensor) and not torch.isfinite(output).all():
-                found.append(f"output of {name or 'the model'}")
+                culprits.append(f"output of {name or 'the model'}")
 
         return hook
 
@@ -133,14 +133,14 @@ def first_nonfinite_tensor(stepper: OptimizerStep, batch: Batch, model: nn.Modul
     finally:
         for handle in handles:
             handle.remove()
-    found += [f"loss term {n}" for n, v in losses.items() if not math.isfinite(float(v))]
+    culprits += [f"loss term {n}" for n, v in losses.items() if not math.isfinite(float(v))]
     # tables that the optimizer joined have one gradient, of the first of them
     trained = zip(stepper.parameters, stepper.optimizer.parameters, strict=False)
     grads = {id(parameter): tensor.grad for parameter, tensor in trained}
-    found += [
+    culprits += [
         f"gradient of {name}"
         for name, p in model.named_parameters()
         if (grad := grads.get(id(p), p.grad)) is not None and not torch.isfinite(grad).all()
     ]
     stepper.zero_grad()
-    return found[0] if found else None
+    return culprits[0] if culprits else None

@@ -54,12 +54,12 @@ class Precision:
         """The factor times the loss scale; multiplied in float32, before it is cast."""
         kind = like.dtype if self.scaler is None else torch.float32
         if isinstance(factor, Tensor):
-            made = factor.to(kind)
+            gradient = factor.to(kind)
         else:
-            made = torch.full_like(like, factor, dtype=kind)
+            gradient = torch.full_like(like, factor, dtype=kind)
         if self.scaler is None:
-            return made
-        scaled: Tensor = self.scaler.scale(made)
+            return gradient
+        scaled: Tensor = self.scaler.scale(gradient)
         return scaled.to(like.dtype)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
@@ -134,13 +134,13 @@ def slow_precision(name: PrecisionName | Literal["auto"], device: torch.device) 
         return None
     if cpu_computes_bf16() if name == "bf16" else cpu_computes_fp16():
         return None
-    told = "this CPU has no bf16 instructions (avx512_bf16 or amx_bf16)"
+    missing = "this CPU has no bf16 instructions (avx512_bf16 or amx_bf16)"
     cost = "its products were measured 240 times slower than fp32 on a CPU with AVX2 alone"
     if name == "fp16":
-        told = "this CPU has no fp16 arithmetic (avx512_fp16 or amx_fp16)"
+        missing = "this CPU has no fp16 arithmetic (avx512_fp16 or amx_fp16)"
         cost = "its products were measured 4 to 15 times slower than fp32"
     return (
-        f"training.precision={name} makes training slower here, not faster: {told}, and {cost}; "
+        f"training.precision={name} makes training slower here, not faster: {missing}, and {cost}; "
         "--precision auto takes what is fast"
     )
 
@@ -165,5 +165,5 @@ def gradient_norm(parameters: Sequence[Tensor], kind: float = 2.0) -> Tensor:
     As torch.nn.utils.get_total_norm, which takes twice as long to call: of one device and dtype.
     """
     grads = [p.grad for p in parameters if p.grad is not None]
-    found: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, kind)), kind)
-    return found
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, kind)), kind)
+    return norm

@@ -203,8 +203,10 @@ def _load_stepper(stepper: OptimizerStep, checkpoint: Checkpoint) -> None:
     name, tensors = stepper.phase.name, checkpoint.tensors
     prefix = f"{name}."
     # keys are PHASE.NUMBER.FIELD
-    own = {k: v for k, v in tensors["optimisers"].items() if k.rsplit(".", 2)[0] == name}
-    stepper.optimizer.load({key.removeprefix(prefix): value for key, value in own.items()})
+    phase_tensors = {k: v for k, v in tensors["optimisers"].items() if k.rsplit(".", 2)[0] == name}
+    stepper.optimizer.load(
+        {key.removeprefix(prefix): value for key, value in phase_tensors.items()}
+    )
     stepper.phase.load_state(phase_state(checkpoint, name))
     saved = checkpoint.state["steps"][name]
     stepper.precision = Precision.from_state(saved["precision"], stepper.device)

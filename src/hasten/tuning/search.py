@@ -69,8 +69,8 @@ class Search:
     @property
     def defaults(self) -> dict[int, dict[str, Any]]:
         """What is known of the defaults by seed: ``best``, ``epochs``, ``seconds``, ``done``."""
-        kept = self.study.study.user_attrs.get("defaults", {})
-        return {int(seed): values for seed, values in kept.items()}
+        by_seed = self.study.study.user_attrs.get("defaults", {})
+        return {int(seed): values for seed, values in by_seed.items()}
 
     def run(self) -> None:
         """Train the defaults, search, and train the defaults as long as the search took."""
@@ -139,7 +139,7 @@ class Search:
         before = trial.user_attrs.get("seconds", 0.0)
         left = None if limit is None else limit - self.spent("search")
         try:
-            found = self._train(
+            summary = self._train(
                 self.trial_path(number), lambda: self._configured(trial.params), step.target, left
             )
         except (HastenError, RuntimeError, MemoryError) as error:
@@ -151,15 +151,15 @@ class Search:
             self.study.fail(number, first_line(error))
             self.say(f"trial {number}: failed: {first_line(error)}")
             return first_line(error)
-        value = self._value(found)
+        value = self._value(summary)
         self.study.set(
-            number, seconds=before + time.monotonic() - begin, epochs=found.epochs, best=value
+            number, seconds=before + time.monotonic() - begin, epochs=summary.epochs, best=value
         )
-        cut = found.stopped_by == "max_time"
+        cut = summary.stopped_by == "max_time"
         if not cut:
             self.study.report(number, step.target, value, step.target == self.rungs[-1])
         about = ", ".join(f"{key}={_short(v)}" for key, v in trial.params.items())
-        when = f"epoch {found.epochs} of {self.rungs[-1]}{', cut by the budget' if cut else ''}"
+        when = f"epoch {summary.epochs} of {self.rungs[-1]}{', cut by the budget' if cut else ''}"
         self.say(f"trial {number}: {self.metric} {value:.4f} at {when}  ({about})")
         return None
 
@@ -176,24 +176,24 @@ class Search:
             return
         begin, before = time.monotonic(), known.get("seconds", 0.0)
         left = None if limit is None else limit - before
-        found = self._train(
+        summary = self._train(
             self.defaults_path(seed),
             lambda: self.config.model_copy(update={"seed": seed}),
             None,
             left,
         )
-        value, cut = self._value(found), found.stopped_by == "max_time"
+        value, cut = self._value(summary), summary.stopped_by == "max_time"
         seconds = before + time.monotonic() - begin
-        values = {"best": value, "epochs": found.epochs, "seconds": seconds, "done": not cut}
-        kept = {str(each): told for each, told in {**self.defaults, seed: values}.items()}
-        self.study.study.set_user_attr("defaults", kept)
-        self.say(f"defaults, seed {seed}: {self.metric} {value:.4f} after {found.epochs} epochs")
+        values = {"best": value, "epochs": summary.epochs, "seconds": seconds, "done": not cut}
+        by_seed = {str(each): result for each, result in {**self.defaults, seed: values}.items()}
+        self.study.study.set_user_attr("defaults", by_seed)
+        self.say(f"defaults, seed {seed}: {self.metric} {value:.4f} after {summary.epochs} epochs")
         if cut and seed == self.config.seed:
             share = "half of the budget" if self._equal else "budget"
             raise HastenError(
                 f"the {share} ({limit:.0f} s) is too small to train the defaults: they reached "
-                f"epoch {found.epochs}; repeat the command with a larger --budget to continue, or "
-                "shorten the runs with --epochs in another folder"
+                f"epoch {summary.epochs}; repeat the command with a larger --budget to continue, "
+                "or shorten the runs with --epochs in another folder"
             )
 
     def _train_equally(self) -> None:

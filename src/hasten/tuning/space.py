@@ -35,14 +35,14 @@ def search_space(
     Raises UsageError.
     """
     if not search:
-        found = {key: values for key, values in model.search.items() if key not in fixed}
-        if not found:
+        space = {key: values for key, values in model.search.items() if key not in fixed}
+        if not space:
             why = "all of its options are given" if model.search else "it declares no options"
             raise UsageError(
                 f"{model.name}: nothing to search: {why}; name options, such as "
                 "--search training.lr=1e-4..1e-2"
             )
-        return found
+        return space
     keys = known_keys(model.Options, data_options_of(model))
     named = {EVERYDAY.get(key, key): value for key, value in search.items()}
     for key in named:

@@ -91,13 +91,13 @@ class Study:
 
         view = optuna.create_study(direction=self.direction)
         for trial in self.frozen():
-            if "error" not in trial.user_attrs and (found := values(trial)):
+            if "error" not in trial.user_attrs and (intermediate := values(trial)):
                 view.add_trial(
                     optuna.trial.create_trial(
                         state=optuna.trial.TrialState.PRUNED,
                         params=trial.params,
                         distributions=trial.distributions,
-                        intermediate_values=found,
+                        intermediate_values=intermediate,
                     )
                 )
         return view

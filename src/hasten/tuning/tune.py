@@ -81,18 +81,18 @@ def tune(
     }
     say: Callable[[str], object] = (lambda _: None) if quiet else write_stderr
     with open_planned(folder, plan, "tuning"):
-        told = _finished(folder, limits)
-        if told is not None:
-            return told
-        found = Search(folder, built, space, limits, say)
+        finished = _finished(folder, limits)
+        if finished is not None:
+            return finished
+        search_run = Search(folder, built, space, limits, say)
         try:
-            found.run()
+            search_run.run()
         except Interrupted as error:
             raise Interrupted(
                 f"interrupted; everything is saved: repeat the command with  --out {folder}",
                 error.signal_number,
             ) from error
-        return _conclude(found, test)
+        return _conclude(search_run, test)
 
 
 def _prepared(config: RunConfig) -> RunConfig:
@@ -114,16 +114,16 @@ def _finished(folder: Path, limits: Limits) -> Tuning | None:
     """The result of a tuning whose test part was evaluated; it cannot go on."""
     if not (folder / RESULT).is_file():
         return None
-    kept = RunFolder(folder, None).read_json(RESULT)
-    before = kept.pop("limits")
-    if kept["test"] is None:
+    stored = RunFolder(folder, None).read_json(RESULT)
+    before = stored.pop("limits")
+    if stored["test"] is None:
         return None
     if before != [limits.seconds, limits.trials]:
         raise RunFolderError(
             f"{folder}: finished: its test part was evaluated, so nothing more can be selected; "
             "search longer in another folder (--no-test keeps the test part sealed meanwhile)"
         )
-    return Tuning.from_json(kept)
+    return Tuning.from_json(stored)
 
 
 def _conclude(search: Search, test: bool) -> Tuning:
@@ -155,7 +155,7 @@ def _conclude(search: Search, test: bool) -> Tuning:
         path = str(search.trial_path(best["trial"]))
         selected = {"run": path, **{key: best[key] for key in ("valid", "epochs", "settings")}}
     summary = RunFolder(Path(selected["run"]), None).read_json("metrics.json")
-    found = Tuning(
+    tuning = Tuning(
         path=folder,
         model=search.model.name,
         data=summary["data"],
@@ -169,16 +169,16 @@ def _conclude(search: Search, test: bool) -> Tuning:
         recipe=folder / RECIPE,
         notes=_notes(selected, defaults, search),
     )
-    plot_importance(found.importance, folder / PLOT)
-    write_recipe(found.recipe, load_config(Path(selected["run"]) / "config.yaml"), _about(found))
-    _write(found, search.limits)
+    plot_importance(tuning.importance, folder / PLOT)
+    write_recipe(tuning.recipe, load_config(Path(selected["run"]) / "config.yaml"), _about(tuning))
+    _write(tuning, search.limits)
     if test:
         parts = {"selected": selected["run"], "defaults": defaults["run"]}
         device = search.base.device
         tested = {run: _test(run, device) for run in dict.fromkeys(parts.values())}
-        found = Tuning(**{**vars(found), "test": {what: tested[r] for what, r in parts.items()}})
-        _write(found, search.limits)
-    return found
+        tuning = Tuning(**{**vars(tuning), "test": {what: tested[r] for what, r in parts.items()}})
+        _write(tuning, search.limits)
+    return tuning
 
 
 def _test(run: str, device: str) -> dict[str, float]:

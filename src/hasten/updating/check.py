@@ -78,11 +78,11 @@ class Checker:
     def _measure(self, model: Model) -> float:
         device = next(model.parameters()).device
         with torch.no_grad():
-            found = evaluate(
+            evaluation = evaluate(
                 model, self.task, [self.metric], device=device, chunks=QueryChunks(lambda: None)
             )
-        assert found.ranks is not None
-        values = query_values(self.task, found.ranks, [self.metric])[self.metric]
+        assert evaluation.ranks is not None
+        values = query_values(self.task, evaluation.ranks, [self.metric])[self.metric]
         return float(values.sums[self.known].sum() / max(1, values.counts[self.known].sum()))
 
     def compare(self, model: Model) -> Check:

@@ -74,13 +74,13 @@ def join_graph(
         rank_last, old.typed,
     )  # fmt: skip
     seen, related = graph.trained
-    own = graph.triples  # triples that were misses, because of an id of no training triple
-    unseen = ~(seen[own.head] & seen[own.tail] & related[own.relation])
+    run_triples = graph.triples  # triples that were misses, because of an id of no training triple
+    unseen = ~(seen[run_triples.head] & seen[run_triples.tail] & related[run_triples.relation])
     graph = replace(graph, rank_last=rank_last & unseen)
-    found = {"new_triples": len(b), **source_counts(old, graph)}
+    added = {"new_triples": len(b), **source_counts(old, graph)}
     counts = describe_counts(graph, notes)
-    graph = replace(graph, source=source.plus(notes, **counts, **found))
-    return Joined(_with_features(old, new, graph), trained, found, whole)
+    graph = replace(graph, source=source.plus(notes, **counts, **added))
+    return Joined(_with_features(old, new, graph), trained, added, whole)
 
 
 def _chosen(
@@ -148,9 +148,9 @@ def _as_stored(
             np.concatenate([tail, head[both]]),
         ]
     )
-    _, kept = np.unique(stored, axis=1, return_index=True)
-    kept.sort()
-    return Triples(*stored[:, kept]), np.concatenate([part, part[both]])[kept]
+    _, first_rows = np.unique(stored, axis=1, return_index=True)
+    first_rows.sort()
+    return Triples(*stored[:, first_rows]), np.concatenate([part, part[both]])[first_rows]
 
 
 def _with_features(
@@ -163,20 +163,22 @@ def _with_features(
     types = NodeTypes.of(graph)
     if types.names != sides[0][1].names:
         raise DataError("new node types beside node features: train a new run")
-    found = []
+    modalities = []
     for number, features in old.features:
         name = sides[0][1].names[number]
-        mine = types.names.index(name)
-        start, stop = types.offsets[mine : mine + 2].tolist()
+        joined_type = types.names.index(name)
+        start, stop = types.offsets[joined_type : joined_type + 2].tolist()
         labels = graph.entities.labels[start:stop]
         places, given = [], []
         for side, kinds in sides:
-            theirs = kinds.names.index(name) if name in kinds.names else None
-            begin, end = (0, 0) if theirs is None else kinds.offsets[theirs : theirs + 2].tolist()
+            new_type = kinds.names.index(name) if name in kinds.names else None
+            begin, end = (
+                (0, 0) if new_type is None else kinds.offsets[new_type : new_type + 2].tolist()
+            )
             places.append(Vocabulary(labels).index(side.entities.labels[begin:end]))
-            given.append(dict(side.features).get(-1 if theirs is None else theirs))
+            given.append(dict(side.features).get(-1 if new_type is None else new_type))
         modality = joined_features(
             features, given[1], (places[0], places[1]), labels, f"node of type {name}"
         )
-        found.append((mine, replace(modality, name=f"type-{mine}")))
-    return replace(graph, features=tuple(sorted(found, key=lambda each: each[0])))
+        modalities.append((joined_type, replace(modality, name=f"type-{joined_type}")))
+    return replace(graph, features=tuple(sorted(modalities, key=lambda each: each[0])))

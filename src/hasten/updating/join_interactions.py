@@ -83,23 +83,25 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
     user, item = columns.user.astype(np.int64), columns.item.astype(np.int64)
     trained = columns.part == TRAIN
     part, split = _parts(old.split, columns.part, user, len(users), options, seed, timed)
-    kept = trained & (part != TRAIN)
+    held_out = trained & (part != TRAIN)
     part = np.where(trained, TRAIN, part).astype(np.int8)
     notes = []
-    if kept.any():
-        notes.append(f"{counted(int(kept.sum()), 'event')} stay in the training part of the run")
+    if held_out.any():
+        notes.append(
+            f"{counted(int(held_out.sum()), 'event')} stay in the training part of the run"
+        )
     if again.any():
         notes.append(f"{counted(int(again.sum()), 'event')} of the new data are in the run already")
     interactions = Interactions(user, item, columns.rating, columns.time)
     source = replace(new.source, counts={}, notes=())
     dataset = Dataset(old.name, users, items, interactions, part, split, source)
     counts = describe_counts(dataset, notes, split.startswith("given"))
-    found = {"new_events": int(fresh.sum()), **source_counts(old, dataset)}
-    dataset = replace(dataset, source=source.plus(notes, **counts, **found))
+    added = {"new_events": int(fresh.sum()), **source_counts(old, dataset)}
+    dataset = replace(dataset, source=source.plus(notes, **counts, **added))
     places = item_places[0], item_places[1]
     if old.facts is not None:
         facts = _facts(old, new, dataset)
-        found |= {
+        added |= {
             "new_entities": len(facts.entities) - len(old.facts.entities),
             "new_relations": len(facts.relations) - len(old.facts.relations),
             "new_facts": len(facts.triples) - len(old.facts.triples),
@@ -112,7 +114,7 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
     )
     features = joined_item_features(old.item_features, new.item_features, places)
     dataset = replace(dataset, modalities=modalities, item_features=features)
-    return Joined(dataset, trained, found, whole)
+    return Joined(dataset, trained, added, whole)
 
 
 def _parts(
@@ -147,14 +149,14 @@ def _facts(old: Dataset, new: Dataset, joined: Dataset) -> Facts:
     """The facts of both. An item without facts is an entity of its own name."""
     assert old.facts is not None
     sides = [old, new] if new.facts is not None else [old]
-    own = joined.items.labels.cast(pa.string()).to_pylist()
-    place = {label: number for number, label in enumerate(own)}
+    item_labels = joined.items.labels.cast(pa.string()).to_pylist()
+    place = {label: number for number, label in enumerate(item_labels)}
     for side in reversed(sides):  # the names of the run come last
         assert side.facts is not None
         labels = side.facts.entities.labels[: len(side.items)].to_pylist()
         for item, entity in zip(side.items.labels.cast(pa.string()), labels, strict=True):
-            own[place[item.as_py()]] = entity
-    items = pa.array(own, pa.string())
+            item_labels[place[item.as_py()]] = entity
+    items = pa.array(item_labels, pa.string())
     entities = relations = None
     for side in sides:
         assert side.facts is not None

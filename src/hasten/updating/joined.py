@@ -49,10 +49,10 @@ def united(old: Vocabulary, new: Vocabulary) -> tuple[Vocabulary, Int64, Int64]:
             pa.nulls(len(each), pa.string()) if each.names is None else each.names
             for each in (old, new)
         ]
-        found: list[str | None] = [None] * len(labels)
+        joined_names: list[str | None] = [None] * len(labels)
         for where, name in zip(place.tolist(), pa.concat_arrays(known).to_pylist(), strict=True):
-            found[where] = found[where] if name is None else name
-        names = pa.array(found, pa.string())
+            joined_names[where] = joined_names[where] if name is None else name
+        names = pa.array(joined_names, pa.string())
     return Vocabulary(labels, names), place[: len(old)], place[len(old) :]
 
 
@@ -125,9 +125,9 @@ def joined_item_features(
         order = np.argsort(item, kind="stable")
         return replace(old, item=item[order], value=old.value[order], weight=old.weight[order])
     if dict(new.columns) != dict(old.columns):
-        told = ["; ".join(f"{n}: {k}" for n, k in each.columns) for each in (new, old)]
+        columns = ["; ".join(f"{n}: {k}" for n, k in each.columns) for each in (new, old)]
         raise DataError(
-            f"the item features of the new data are {told[0]}, those of the run {told[1]}"
+            f"the item features of the new data are {columns[0]}, those of the run {columns[1]}"
         )
     values, first, second = united(Vocabulary(old.values), Vocabulary(new.values))
     label = np.array(new.values.to_pylist(), object)[new.value]

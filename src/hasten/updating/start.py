@@ -118,8 +118,8 @@ def start_tensors(
                 moments[key] = _moment(value, weights[name], rows.get(name), known)
         phase.end_epoch(0, 0)  # what follows from the weights, such as attention
         states.update({f"{phase.name}.{key}": value for key, value in phase.state().items()})
-    found = {"weights": weights, "optimisers": moments, "phases": states}
-    return found | ({"training": weights} if averages else {})
+    tensors = {"weights": weights, "optimisers": moments, "phases": states}
+    return tensors | ({"training": weights} if averages else {})
 
 
 def _moment(value: Tensor, weight: Tensor, rows: Rows | None, known: KnownRows) -> Tensor:

@@ -120,14 +120,14 @@ def update_run(
     summary = resume(path, quiet=quiet)
     if checker is None:
         return Updated(summary, about)
-    found = checker.compare(load_run(path, device="cpu").model)
-    about |= {"check": found.to_json()}
+    checked = checker.compare(load_run(path, device="cpu").model)
+    about |= {"check": checked.to_json()}
     RunFolder(path, None).write_json(UPDATE, about)
-    if not found.accepted:
+    if not checked.accepted:
         raise UpdateRefused(
-            f"{path}: refused: {found.text()}; keep using {run}, which is unchanged"
+            f"{path}: refused: {checked.text()}; keep using {run}, which is unchanged"
         )
-    return Updated(summary, about, found)
+    return Updated(summary, about, checked)
 
 
 def _replays(kind: type[Model], dataset: AnyDataset) -> bool:

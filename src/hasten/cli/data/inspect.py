@@ -51,18 +51,18 @@ def _load(
 
     config = None
     if model is None:
-        found = data_options(path, form, sets or [])
+        data_section = data_options(path, form, sets or [])
     else:
         flags = {} if form is None else {"format": form}
         config = build_config(model, path, sets=sets or [], flags=flags)
-        found = AnyDataOptions.model_validate(config.data.model_dump(exclude_defaults=True))
-    if found.path is None and found.train is None:
+        data_section = AnyDataOptions.model_validate(config.data.model_dump(exclude_defaults=True))
+    if data_section.path is None and data_section.train is None:
         raise UsageError("no data are named: give PATH, or --set data.train=FILE ...")
     if config is None:
-        return found, load_any(found, 0), None
+        return data_section, load_any(data_section, 0), None
     from hasten.build import load_data  # noqa: PLC0415 - brings torch
 
-    return found, load_data(config, None), config
+    return data_section, load_data(config, None), config
 
 
 @app.command("list", cls=options.Command)
@@ -77,25 +77,27 @@ def list_sets(json: bool = options.JSON, debug: bool = options.DEBUG) -> None:  
 
     sets: list[dict[str, Any]] = []
     for entry in CATALOGUE.values():
-        found: dict[str, Any] = {"name": entry.name, "summary": entry.summary}
+        entry_row: dict[str, Any] = {"name": entry.name, "summary": entry.summary}
         if isinstance(entry, Fetched):
-            found |= {
+            entry_row |= {
                 "kind": "fetched",
                 "cached": cached(entry.name, entry.sha256) is not None,
                 **{key: getattr(entry, key) for key in ("url", "sha256", "bytes", "licence")},
             }
         else:
-            found |= {"kind": "built-in sample"}
-        sets.append(found)
+            entry_row |= {"kind": "built-in sample"}
+        sets.append(entry_row)
     formats = [{"name": r.name, "summary": r.summary} for r in READERS.values()]
     formats.append({"name": triples.NAME, "summary": triples.SUMMARY})
     formats += [{"name": name, "summary": said} for name, said in typed.SUMMARIES.items()]
     output.say("Data sets, by name:")
-    for found in sets:
-        output.say(f"  {found['name']:<12} {found['summary']}")
-        if found["kind"] == "fetched":
-            state = "in the cache" if found["cached"] else f"hasten data fetch {found['name']}"
-            output.say(f"  {'':<12} {state}; {found['licence']}")
+    for entry_row in sets:
+        output.say(f"  {entry_row['name']:<12} {entry_row['summary']}")
+        if entry_row["kind"] == "fetched":
+            state = (
+                "in the cache" if entry_row["cached"] else f"hasten data fetch {entry_row['name']}"
+            )
+            output.say(f"  {'':<12} {state}; {entry_row['licence']}")
     output.say("Formats, for --format:")
     for form in formats:
         output.say(f"  {form['name']:<12} {form['summary']}")
@@ -124,20 +126,20 @@ def inspect(
     from hasten.data.overview import inspect as look  # noqa: PLC0415 - slow to import
 
     data, dataset, config = _load(path, format, sets, model)
-    found = look(data, dataset)
-    for file in found.files:
+    overview = look(data, dataset)
+    for file in overview.files:
         _show_file(file)
-    if len(found.readings) > 1:
+    if len(overview.readings) > 1:
         output.say("Models that can read these data (--model NAME shows the data of a model):")
-        for kind in found.readings:
+        for kind in overview.readings:
             output.say(f"  {READINGS[kind]}: {FIRST_MODEL[kind]}")
-    _show_counts(found.counts, found.notes, found.split)
-    for what, quantiles in found.spread.items():
+    _show_counts(overview.counts, overview.notes, overview.split)
+    for what, quantiles in overview.spread.items():
         output.say(f"{what}: " + ", ".join(f"{q} {n:,}" for q, n in quantiles.items()))
-    if found.ratings is not None:
-        output.say("ratings: " + ", ".join(f"{k} {v:.4g}" for k, v in found.ratings.items()))
-    if found.times is not None:
-        output.say(f"times: {found.times['first']} to {found.times['last']}")
+    if overview.ratings is not None:
+        output.say("ratings: " + ", ".join(f"{k} {v:.4g}" for k, v in overview.ratings.items()))
+    if overview.times is not None:
+        output.say(f"times: {overview.times['first']} to {overview.times['last']}")
     defaults: dict[str, Any] = {}
     if config is not None:
         from hasten.config_loading.data_defaults import data_defaults, describe_defaults  # noqa: PLC0415
@@ -145,19 +147,20 @@ def inspect(
         defaults = data_defaults(config, dataset)
         if defaults:
             output.say(f"Defaults of {model}: {describe_defaults(defaults, dataset)}")
-    if found.settings:
+    if overview.settings:
         output.say("Explicit options for the same result:")
         output.say(
-            f"  hasten train {model or 'MODEL'} " + " ".join(_quoted(found.settings, found.options))
+            f"  hasten train {model or 'MODEL'} "
+            + " ".join(_quoted(overview.settings, overview.options))
         )
     if write is not None:
         import yaml  # noqa: PLC0415 - only where it is needed
 
-        text = yaml.safe_dump({"data": found.settings}, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump({"data": overview.settings}, sort_keys=False, allow_unicode=True)
         write.write_text(text, encoding="utf-8")
         output.say(f"written: {write} (hasten train MODEL --config {write})")
     if json:
-        output.write_json(found.to_json() | {"defaults": defaults})
+        output.write_json(overview.to_json() | {"defaults": defaults})
 
 
 def _quoted(settings: Mapping[str, Any], flags: list[str]) -> list[str]:
@@ -215,19 +218,19 @@ def check(
     if isinstance(dataset, MappedDataset):
         verify(dataset.folder)
     seconds = time.perf_counter() - started
-    found = describe_data(dataset)
-    counts = found["counts"]
-    _show_counts(counts, found["notes"], dataset.split)
+    description = describe_data(dataset)
+    counts = description["counts"]
+    _show_counts(counts, description["notes"], dataset.split)
     what = "triples" if "triples" in counts else "events"
     output.say(f"ok: {counts['read']:,} {what} checked in {seconds:.1f} s")
     if deep:
         from hasten.data.audit import report  # noqa: PLC0415 - slow to import
 
-        found |= report(dataset)
+        description |= report(dataset)
         if not json:
-            _show_audit(found)
+            _show_audit(description)
     if json:
-        output.write_json({"ok": True, **found, "seconds": seconds})
+        output.write_json({"ok": True, **description, "seconds": seconds})
 
 
 def _show_audit(found: Mapping[str, Any]) -> None:

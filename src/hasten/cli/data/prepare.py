@@ -55,10 +55,10 @@ def prepare(
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total)
 
-        found = write(narrowed(given, InteractionOptions), out, overwrite, report)
+        store = write(narrowed(given, InteractionOptions), out, overwrite, report)
     seconds = time.perf_counter() - started
-    counts = found.counts
-    for note in found.notes:
+    counts = store.counts
+    for note in store.notes:
         output.say(f"note: {note}")
     said = ", ".join(f"{counts[name]:,} {name}" for name in ("users", "items", "interactions"))
     rate = counts["read"] / seconds
@@ -66,6 +66,6 @@ def prepare(
     output.say(f"next: hasten train sasrec {out}")
     if json:
         output.write_json(
-            {"store": str(out), "fingerprint": found.fingerprint, "counts": counts}
-            | {"notes": found.notes, "seconds": seconds, "events_per_second": rate}
+            {"store": str(out), "fingerprint": store.fingerprint, "counts": counts}
+            | {"notes": store.notes, "seconds": seconds, "events_per_second": rate}
         )

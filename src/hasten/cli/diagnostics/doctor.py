@@ -30,9 +30,9 @@ class DoctorCommand(options.Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words for ``train`` aside."""
         if "--step" in args:
-            own = ("--step", "--json", "--debug", "--help", "-h")
-            ctx.meta[__name__] = [word for word in args if word not in own]
-            args = [word for word in args if word in own]
+            own_options = ("--step", "--json", "--debug", "--help", "-h")
+            ctx.meta[__name__] = [word for word in args if word not in own_options]
+            args = [word for word in args if word in own_options]
         return super().parse_args(ctx, args)
 
 
@@ -67,16 +67,16 @@ def doctor(
     if flags and not distributed:
         raise UsageError(f"--{next(iter(flags)).replace('_', '-')} needs --distributed")
     options.prepare_process(several=distributed)
-    found = _examine_processes(context, flags) if distributed else examine()
+    report = _examine_processes(context, flags) if distributed else examine()
     if json:
-        output.write_json(found)
+        output.write_json(report)
     if distributed:
         from hasten.cli.diagnostics.collectives import lines  # noqa: PLC0415 - brings torch
 
-        output.say("\n".join(lines(found)))
+        output.say("\n".join(lines(report)))
     else:
-        _show(found)
-    if not found["ok"]:
+        _show(report)
+    if not report["ok"]:
         raise typer.Exit(1)
 
 
@@ -98,10 +98,10 @@ def _measure_steps(context: typer.Context, json: bool) -> None:
     options.start_if_several(context, config.devices, given["devices"] is not None, port)
     from hasten.profiling.profile import profile_step  # noqa: PLC0415 - brings torch
 
-    found = profile_step(config)
+    profile = profile_step(config)
     if json:
-        output.write_json(found)
-    _show_steps(found)
+        output.write_json(profile)
+    _show_steps(profile)
 
 
 def _show_steps(found: dict[str, Any]) -> None:
@@ -135,13 +135,13 @@ def _examine_processes(context: typer.Context, flags: dict[str, Any]) -> dict[st
     from hasten.config_loading.build import parse_changes  # noqa: PLC0415 - only when needed
 
     settings = parse_changes([], flags)
-    found = {name.partition(".")[2]: value for name, value in settings.items() if "." in name}
+    distributed = {name.partition(".")[2]: value for name, value in settings.items() if "." in name}
     count = settings.get("devices", 2)
-    options.start_if_several(context, count, "devices" in flags, found.get("master_port", 0))
+    options.start_if_several(context, count, "devices" in flags, distributed.get("master_port", 0))
     from hasten.cli.diagnostics.collectives import examine_processes  # noqa: PLC0415 - brings torch
     from hasten.config import DistributedOptions  # noqa: PLC0415 - only when needed
 
-    return examine_processes(flags.get("device", "auto"), DistributedOptions(**found))
+    return examine_processes(flags.get("device", "auto"), DistributedOptions(**distributed))
 
 
 def examine() -> dict[str, Any]:

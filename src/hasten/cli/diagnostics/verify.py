@@ -31,12 +31,12 @@ def verify(
     options.prepare_process()
     from hasten import verify as verification  # noqa: PLC0415 - brings torch
 
-    found = verification.verify(run, epochs=count, quiet=quiet)
+    comparison = verification.verify(run, epochs=count, quiet=quiet)
     if json:
-        output.write_json(found)
+        output.write_json(comparison)
     elif not quiet:
-        _show(found)
-    if not found["same"]:
+        _show(comparison)
+    if not comparison["same"]:
         raise typer.Exit(1)
 
 

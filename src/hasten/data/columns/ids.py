@@ -134,9 +134,9 @@ def _judge(
         numeric = _count(pc.match_substring_regex(texts, NUMBER_PATTERN))
         zeros = _count(pc.match_substring_regex(texts, _ZEROS))
         if mode == "numbers" or (numeric == len(texts) and not zeros):
-            found = _whole(role, texts)
-            if found is not None:
-                return found
+            converted = _whole(role, texts)
+            if converted is not None:
+                return converted
             if mode == "numbers":
                 raise BadIds("numbers", f"{role} ids that do not fit into 64 bits")
         if _NEARLY_ALL * len(texts) < numeric < len(texts):

@@ -44,11 +44,11 @@ def unite(columns: Sequence[TimeColumn], unit: TimeUnit) -> tuple[Int64, Int64 |
     units = {column.unit for column in columns}
     if len(units) > 1:
         raise DataError("some files hold dates and others numbers as times: write them alike")
-    own = units.pop()
-    used = unit if own is None else own
+    common = units.pop()
+    used = unit if common is None else common
     values = joined([column.values for column in columns])
     notes = []
-    if own is not None and unit != "s":
+    if common is not None and unit != "s":
         notes.append(f"data.time_unit={unit} has no effect: the times are dates")
     per_second = PER_SECOND[used]
     if values.dtype.kind == "f":
@@ -60,7 +60,7 @@ def unite(columns: Sequence[TimeColumn], unit: TimeUnit) -> tuple[Int64, Int64 |
     else:
         ticks = values.astype(np.int64, copy=False)
     seconds = ticks if per_second == 1 else ticks // per_second
-    notes += _suspicions(seconds, used if own is None else None)
+    notes += _suspicions(seconds, used if common is None else None)
     return seconds, None if per_second == 1 else ticks, notes
 
 

@@ -60,8 +60,8 @@ def divide(found: Collected, users: Places, items: Places, counts: Int64) -> Int
 
     def sorted_chunk(chunk: tuple[int, int, str]) -> tuple[Int64, list[NDArray[Any]]]:
         """How many rows of a chunk each range has, and the columns in the order of the ranges."""
-        begin, end, own = chunk
-        kinds = ("int32", "int32", own)
+        begin, end, dtype = chunk
+        kinds = ("int32", "int32", dtype)
         user, item, *time = (
             _load(found.folder / name, type_, begin, end)
             for name, type_ in zip(names, kinds, strict=False)

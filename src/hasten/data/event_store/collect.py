@@ -68,21 +68,21 @@ def collect(
     done, total = 0, sum(blocks.total for blocks in files)
     # 13 bytes a number, of users and of items: at most 4 bytes a row
     limit = max(_FEW, total >> 3)
-    found = Collected(folder, Labels(limit), Labels(limit))
+    collected = Collected(folder, Labels(limit), Labels(limit))
     tables = (table for blocks in files for table in blocks.tables)
     with ThreadPoolExecutor(2) as pool:
         for group in _groups(read_ahead(tables)):
-            _append(group, found, options, pool)
+            _append(group, collected, options, pool)
             done += sum(map(_size, group))
             report(done, total)
     report(total, total)
-    found.read = done
-    if options.min_rating is not None and not len(found):
+    collected.read = done
+    if options.min_rating is not None and not len(collected):
         raise DataError(
             f"data.min_rating={options.min_rating:g} leaves no event; the highest rating is "
-            f"{found.highest:g}"
+            f"{collected.highest:g}"
         )
-    return found
+    return collected
 
 
 def _size(table: Table) -> int:
@@ -131,9 +131,9 @@ def _append(
     found.groups.append((len(columns[0]), str(columns[2].dtype) if times else ""))
     if times and len(columns[2]):
         values = columns[2]
-        some = values[:: max(1, len(values) // _SAMPLE)]
+        sample = values[:: max(1, len(values) // _SAMPLE)]
         ends = np.array([values.min(), values.max()])
-        found.times.append(TimeColumn(np.concatenate([some, ends]), times[0].unit))
+        found.times.append(TimeColumn(np.concatenate([sample, ends]), times[0].unit))
 
 
 def _times(table: Table) -> TimeColumn | None:

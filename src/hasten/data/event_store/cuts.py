@@ -63,7 +63,9 @@ def _before(offsets: Int64, time: Int64, limit: int) -> Int64:
     ends = offsets[:-1].copy()
     firsts = np.unique(np.searchsorted(offsets, range(0, len(time), _BLOCK), "right") - 1)
     for first, stop in zip(firsts, [*firsts[1:], len(ends)], strict=True):
-        own = offsets[first : stop + 1]
-        earlier = np.concatenate([[0], np.cumsum(time[own[0] : own[-1]] < limit)])
-        ends[first:stop] += np.diff(earlier[own - own[0]])
+        chunk_offsets = offsets[first : stop + 1]
+        earlier = np.concatenate(
+            [[0], np.cumsum(time[chunk_offsets[0] : chunk_offsets[-1]] < limit)]
+        )
+        ends[first:stop] += np.diff(earlier[chunk_offsets - chunk_offsets[0]])
     return ends

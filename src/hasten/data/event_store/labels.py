@@ -89,14 +89,18 @@ class Labels:
         """
         labels, numbers = self._labels(), self._given()
         column = IdColumn(np.arange(len(labels), dtype=np.int32), labels)
-        found = checked(kind, (kind,), [column], rows, mode)
-        place, size = found.codes[0], int(numbers.max(initial=-1)) + 1
+        vocabulary = checked(kind, (kind,), [column], rows, mode)
+        place, size = vocabulary.codes[0], int(numbers.max(initial=-1)) + 1
         counted = np.append(self.counts, np.zeros(size - len(self.counts), np.int64))[numbers]
-        counts = np.bincount(place, counted, len(found.labels)).astype(np.int64)
-        used, kept = counts > 0, found.labels
+        counts = np.bincount(place, counted, len(vocabulary.labels)).astype(np.int64)
+        used, used_labels = counts > 0, vocabulary.labels
         if not used.all():
             position = np.where(used, np.cumsum(used) - 1, -1).astype(np.int32)
-            place, counts, kept = position[place], counts[used], kept.filter(pa.array(used))
+            place, counts, used_labels = (
+                position[place],
+                counts[used],
+                used_labels.filter(pa.array(used)),
+            )
         positions = np.full(size, -1, np.int32)
         positions[numbers] = place
-        return kept, positions, counts, found.notes
+        return used_labels, positions, counts, vocabulary.notes

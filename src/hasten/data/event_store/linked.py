@@ -31,5 +31,5 @@ def link(dataset: MappedDataset, folder: Path) -> None:
 
 def reopen(folder: Path, described: dict[str, Any]) -> MappedDataset:
     """The store that :func:`link` put there, divided as it was. described: ``dataset.json``."""
-    found = open_store(folder, InteractionOptions.model_validate(described["options"]))
-    return found.trained_on_validation() if described["refit"] else found
+    dataset = open_store(folder, InteractionOptions.model_validate(described["options"]))
+    return dataset.trained_on_validation() if described["refit"] else dataset

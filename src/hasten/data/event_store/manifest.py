@@ -45,18 +45,18 @@ class Manifest:
 
     def changed(self) -> list[str]:
         """What has changed since, one sentence a source file; files that are gone have not."""
-        found = []
+        changes = []
         for source in self.sources:
             path = Path(source["path"])
             if not path.is_file() or path.stat().st_mtime_ns == source["modified"]:
                 continue
             now = path.stat().st_size
             if now != source["bytes"] or file_digest(path)["sha256"] != source["sha256"]:
-                found.append(
+                changes.append(
                     f"{path} has changed since the store was made: prepare it again "
                     "(hasten data prepare ... --overwrite)"
                 )
-        return found
+        return changes
 
 
 def holds_store(folder: Path) -> bool:
@@ -77,14 +77,14 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{folder}: a store in format {version}, but this hasten reads format {VERSION}: "
                 "prepare it again (hasten data prepare ... --overwrite)"
             )
-        found = Manifest(**content)
-        for name, file in found.files.items():
+        manifest = Manifest(**content)
+        for name, file in manifest.files.items():
             size = (folder / name).stat().st_size
             if size != file["bytes"]:
                 raise DataError(f"{folder / name}: damaged: {size:,} bytes, not {file['bytes']:,}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{folder}: the store is damaged ({error}): prepare it again") from error
-    return found
+    return manifest
 
 
 def verify(folder: Path) -> None:

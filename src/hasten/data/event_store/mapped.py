@@ -68,8 +68,8 @@ class MappedDataset(Dataset):
     @cached_property
     def item(self) -> NDArray[np.int32]:
         """int32 [n] the items, mapped."""
-        found: NDArray[np.int32] = map_column(self.folder / manifest.ITEM_COLUMN, np.int32)
-        return found
+        column: NDArray[np.int32] = map_column(self.folder / manifest.ITEM_COLUMN, np.int32)
+        return column
 
     @cached_property
     def time(self) -> Int64 | None:
@@ -108,10 +108,10 @@ class MappedDataset(Dataset):
 
     def lengths(self, *parts: int) -> Int64:
         """[U] how many events of these parts each user has."""
-        found = np.zeros(len(self.users), np.int64)
+        lengths = np.zeros(len(self.users), np.int64)
         for part in parts:
-            found += self.bounds[part + 1] - self.bounds[part]
-        return found
+            lengths += self.bounds[part + 1] - self.bounds[part]
+        return lengths
 
     def item_counts(self, *parts: int) -> Int64:
         """[N] how many events of these parts each item has."""
@@ -139,10 +139,10 @@ class MappedDataset(Dataset):
     @property
     def fingerprint(self) -> str:
         """Of the events and of how they are divided."""
-        found = hashlib.sha256(f"hasten divided events 1\n{self.manifest.fingerprint}\n".encode())
+        digest = hashlib.sha256(f"hasten divided events 1\n{self.manifest.fingerprint}\n".encode())
         for bound in self.bounds[1:-1]:
-            found.update(np.ascontiguousarray(bound, "<i8").data)
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(bound, "<i8").data)
+        return digest.hexdigest()
 
 
 def map_column(path: Path, kind: Any) -> NDArray[Any]:

@@ -26,7 +26,7 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
         DataError: a damaged store, or the split leaves a part empty.
         UsageError: options that are applied when a store is made.
     """
-    found = manifest.read_manifest(folder)
+    stored = manifest.read_manifest(folder)
     given = options.model_dump(exclude_defaults=True)
     if "event_features" in given:
         raise UsageError(
@@ -42,9 +42,9 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
         {key: value for key, value in given.items() if key != "refit"}
     )
     offsets = map_column(folder / manifest.OFFSETS, np.int64)
-    time = map_column(folder / manifest.TIME_COLUMN, np.int64) if found.timed else None
+    time = map_column(folder / manifest.TIME_COLUMN, np.int64) if stored.timed else None
     bounds, split = cuts.divide(np.array(offsets), time, options)
-    notes = [*found.notes, *found.changed()]
+    notes = [*stored.notes, *stored.changed()]
     lengths = bounds[-1] - bounds[0]
     short = [int(np.sum(lengths == n)) for n in (1, 2)]
     if sum(short) and not split.startswith("global time"):
@@ -52,5 +52,5 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
             f"{counted(short[0], 'user')} with 1 event, {counted(short[1], 'user')} with 2: "
             "in train only, never tested"
         )
-    kept = options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
-    return MappedDataset(folder, found, split, bounds, tuple(notes), kept)
+    stored_options = options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
+    return MappedDataset(folder, stored, split, bounds, tuple(notes), stored_options)

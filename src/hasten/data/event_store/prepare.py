@@ -77,12 +77,12 @@ def prepare(
         remedy = "replace it with --overwrite" if is_store else "give the name of a new folder"
         raise UsageError(f"{out} exists already: {remedy}")
     with os_errors_as(DataError, "cannot be written", out), _staging(out) as folder:
-        found = _write(options, locate(options), folder, report)
-        (folder / manifest.MANIFEST).write_text(found.text(), "utf-8")
-        for name in (*found.files, manifest.MANIFEST):
+        written = _write(options, locate(options), folder, report)
+        (folder / manifest.MANIFEST).write_text(written.text(), "utf-8")
+        for name in (*written.files, manifest.MANIFEST):
             fsync_path(folder / name)
         publish_folder(out)
-    return found
+    return written
 
 
 @contextmanager
@@ -116,34 +116,34 @@ def _write(options: InteractionOptions, files: Files, folder: Path, report: Repo
     scratch.mkdir()
     require_same_columns((blocks.rows.source, blocks.roles) for blocks in read)
     rows = [blocks.rows for blocks in read]
-    found = collect(read, scratch, options, lambda done, total: report("reading", done, total))
-    users, user_at, counts, user_notes = found.users.finished("user", rows, options.ids)
-    items, item_at, _, item_notes = found.items.finished("item", rows, options.ids)
-    time_notes = times.unite(found.times, options.time_unit)[2] if found.time_type else []
+    collected = collect(read, scratch, options, lambda done, total: report("reading", done, total))
+    users, user_at, counts, user_notes = collected.users.finished("user", rows, options.ids)
+    items, item_at, _, item_notes = collected.items.finished("item", rows, options.ids)
+    time_notes = times.unite(collected.times, options.time_unit)[2] if collected.time_type else []
     notes = [*files.notes, *(note for blocks in read for note in blocks.notes)]
     notes += [*user_notes, *item_notes, *time_notes]
     if options.min_rating is not None:
-        below = counted(found.read - len(found), "event")
+        below = counted(collected.read - len(collected), "event")
         notes.append(f"{below} rated below {options.min_rating:g} left out")
     item_vocabulary = Vocabulary(items)
     if files.names is not None:
         given = names.read_names(files.names)
         item_vocabulary, more = names.with_names(item_vocabulary, given)
         notes += more
-    first = divide(found, user_at, item_at, counts)
+    first = divide(collected, user_at, item_at, counts)
     del user_at, item_at
-    written = _Columns(folder, found.time_type is not None)
-    kept, duplicates, unmoved = np.zeros(len(users), np.int64), 0, True
-    for part in sorted_ranges(found, first, counts, options):
+    written = _Columns(folder, collected.time_type is not None)
+    events_per_user, duplicates, unmoved = np.zeros(len(users), np.int64), 0, True
+    for part in sorted_ranges(collected, first, counts, options):
         written.append(part.events.item, part.events.time)
         user = part.events.user  # of a range: sorted
-        kept[user[0] : user[-1] + 1] += np.bincount(user - user[0])
+        events_per_user[user[0] : user[-1] + 1] += np.bincount(user - user[0])
         duplicates, unmoved = duplicates + part.duplicates, unmoved and part.in_order
-        report("sorting", written.rows, len(found))
-    report("sorting", len(found), len(found))
+        report("sorting", written.rows, len(collected))
+    report("sorting", len(collected), len(collected))
     shutil.rmtree(scratch)
-    notes += _findings(options, duplicates, unmoved, found.time_type is not None)
-    offsets = np.concatenate([[0], np.cumsum(kept)])
+    notes += _findings(options, duplicates, unmoved, collected.time_type is not None)
+    offsets = np.concatenate([[0], np.cumsum(events_per_user)])
     described = written.close()
     described[manifest.OFFSETS] = _save(folder / manifest.OFFSETS, offsets)
     digest = hashlib.sha256(b"hasten events 1\n")
@@ -156,7 +156,7 @@ def _write(options: InteractionOptions, files: Files, folder: Path, report: Repo
         described[name] = _describe(folder / name)
     for name in sorted(described.keys() - {manifest.USERS, manifest.ITEMS}):
         digest.update(f"{name} {described[name]['sha256']}\n".encode())
-    counts_ = {"read": found.read, "users": len(users), "items": len(items)}
+    counts_ = {"read": collected.read, "users": len(users), "items": len(items)}
     counts_ |= {"interactions": written.rows, "duplicates": duplicates}
     paths = [path for path, _ in files.parts]
     origins = [origin for blocks in read for origin in blocks.files]
@@ -174,7 +174,7 @@ def _write(options: InteractionOptions, files: Files, folder: Path, report: Repo
 
 def _open(files: Files, options: InteractionOptions) -> tuple[list[Blocks], str]:
     """The files in blocks, and their formats."""
-    found, formats = [], set()
+    sources, formats = [], set()
     for path, part in files.parts:
         blocks, name = open_blocks(path, options)
         if part is not None or "part" in blocks.roles:
@@ -182,9 +182,9 @@ def _open(files: Files, options: InteractionOptions) -> tuple[list[Blocks], str]
                 f"{path}: the data name their parts (train, valid, test), but a store is divided "
                 "by the order in time: train from the files, or prepare a file without parts"
             )
-        found.append(blocks)
+        sources.append(blocks)
         formats.add(name)
-    return found, "+".join(sorted(formats))
+    return sources, "+".join(sorted(formats))
 
 
 def _findings(
@@ -229,11 +229,11 @@ class _Columns:
 
     def close(self) -> dict[str, dict[str, Any]]:
         """Close the files and describe them."""
-        found = {}
+        files = {}
         for name, (file, digest) in self._files.items():
-            found[name] = {"bytes": file.tell(), "sha256": digest.hexdigest()}
+            files[name] = {"bytes": file.tell(), "sha256": digest.hexdigest()}
             file.close()
-        return found
+        return files
 
 
 def _save(path: Path, values: NDArray[np.int64]) -> dict[str, Any]:

@@ -54,21 +54,21 @@ def assemble_graph(read: GraphRead, options: TripleOptions, seed: int) -> Knowle
 
 def _assemble(read: GraphRead, options: TripleOptions, seed: int) -> KnowledgeGraph:
     sources = read.sources
-    found: list[str] = []
+    index_notes: list[str] = []
     triples, entities, relations, outside = index_triples(
-        sources, options.ids, (read.entities, read.relations), found
+        sources, options.ids, (read.entities, read.relations), index_notes
     )
     row, notes = np.arange(len(triples)), [*read.notes]
     if read.typed:
         row = chosen_edges(read, read.nodes, triples, entities, relations, options, notes)
         triples, outside = triples.take(row), outside[row]
-    notes += [*chain.from_iterable(columns.notes for columns in sources), *found]
+    notes += [*chain.from_iterable(columns.notes for columns in sources), *index_notes]
     counts: dict[str, Any] = {"read": len(row)}
     if read.typed:
-        triples, relations, kept = stored_links(
+        triples, relations, stored_rows = stored_links(
             triples, entities, relations, options.symmetric, notes
         )
-        row, outside = row[kept], outside[kept]
+        row, outside = row[stored_rows], outside[stored_rows]
     part, split = _parts(read, triples, row, options, seed)
     selected = policies.Selection(sources, triples, part, row, counts, notes)
     policies.apply_outside(selected, outside, options)

@@ -60,8 +60,8 @@ def located(options: TripleOptions) -> Iterator[Files]:
         unpack(archive, folder)
         inner = _descend(folder)
         try:
-            found = _locate(options, inner, set_name(folder))
-            yield replace(found, path=str(archive), archives=(file_digest(archive),))
+            files = _locate(options, inner, set_name(folder))
+            yield replace(files, path=str(archive), archives=(file_digest(archive),))
         except DataError as error:
             raise DataError(str(error).replace(str(inner), str(archive))) from error
 
@@ -92,8 +92,8 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> File
     beside = {p for p in (entities, relations, relation_names, names) if p is not None}
     place = located_parts(options, path, lambda folder: _folder(folder, beside, options))
     given = {options.entities, options.relations, options.names, options.relation_names}
-    found = [p.name for p in sorted(beside) if str(p) not in given]
-    notes = (f"taken from the same folder: {', '.join(found)}",) if found else ()
+    neighbors = [p.name for p in sorted(beside) if str(p) not in given]
+    notes = (f"taken from the same folder: {', '.join(neighbors)}",) if neighbors else ()
     return replace(
         place,
         name=name or place.name,
@@ -107,12 +107,12 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> File
 
 def _names(given: str | None, path: Path | None) -> Path | None:
     """The file of names: that of the option, ``X.names.csv`` beside ``X.csv`` or in the folder."""
-    found: list[Path] = []
+    candidates: list[Path] = []
     if path is not None and path.is_dir():
-        found = sorted(p for end in ("csv", "tsv", "txt") for p in path.glob(f"*.names.{end}"))
+        candidates = sorted(p for end in ("csv", "tsv", "txt") for p in path.glob(f"*.names.{end}"))
     elif path is not None:
-        found = [path.with_name(f"{stem(path)}.names.csv")]
-    return _only("names", given, path, found)
+        candidates = [path.with_name(f"{stem(path)}.names.csv")]
+    return _only("names", given, path, candidates)
 
 
 def _dictionary(
@@ -127,17 +127,17 @@ def _only(key: str, given: str | None, path: Path | None, usual: list[Path]) -> 
     """The file that an option names, or the only one of the usual files that exists."""
     if given is not None:
         return resolve(key, given, path)
-    found = [file for file in usual if file.is_file()]
-    if len(found) > 1:
-        both = ", ".join(p.name for p in found)
+    existing = [file for file in usual if file.is_file()]
+    if len(existing) > 1:
+        both = ", ".join(p.name for p in existing)
         raise DataError(f"{path}: {both}: choose with --set data.{key}=FILE")
-    return found[0] if found else None
+    return existing[0] if existing else None
 
 
 def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
     named = [p for p in data_files(folder) if p not in beside]
-    if found := numbered_with_rows(named) or ([] if named else partitioned_files(folder)):
-        return joined_files(Files(set_name(folder), str(folder), ()), found)
+    if files := numbered_with_rows(named) or ([] if named else partitioned_files(folder)):
+        return joined_files(Files(set_name(folder), str(folder), ()), files)
     named = named or [p for p in sorted(folder.glob("*.npy")) if not is_features(p)]
     candidates = [p for p in named if stem(p) != "nodes"] or named
     graphs = [p for p in candidates if is_graph(p)]
@@ -175,15 +175,15 @@ def holds_typed(options: TripleOptions) -> bool:
         UsageError: options of typed graphs for data that are not typed.
     """
     if options.format is not None:
-        found = options.format in SUMMARIES
+        is_typed = options.format in SUMMARIES
     elif options.edges or options.nodes:
-        found = True
+        is_typed = True
     else:
-        found = _first_claims(options)
+        is_typed = _first_claims(options)
     given = [f"data.{key}" for key in _OF_TYPED if getattr(options, key)]
-    if given and not found:
+    if given and not is_typed:
         raise UsageError(f"{', '.join(given)}: these data hold no typed edges")
-    return found
+    return is_typed
 
 
 def _first_claims(options: TripleOptions) -> bool:
@@ -204,7 +204,7 @@ def typed_files(options: TripleOptions) -> list[EdgeFile]:
     named = options.format in SUMMARIES and options.format != EDGE_FILES
     form = str(options.format) if named else ""
     default = "" if options.nodes is None else METAEDGES
-    return [typed.open_edge_file(*found, form, default) for found in _edge_files(options)]
+    return [typed.open_edge_file(*edge_file, form, default) for edge_file in _edge_files(options)]
 
 
 def _edge_files(options: TripleOptions) -> list[tuple[Path, int | None, str | None]]:
@@ -213,8 +213,8 @@ def _edge_files(options: TripleOptions) -> list[tuple[Path, int | None, str | No
     if options.edges:
         if path is not None and not path.is_dir():
             raise UsageError("data.edges names files: data.path is the folder that they lie in")
-        found = sorted(options.edges.items())
-        return [(resolve(f"edges.{name}", file, path), None, name) for name, file in found]
+        files = sorted(options.edges.items())
+        return [(resolve(f"edges.{name}", file, path), None, name) for name, file in files]
     return [
         (file, part, None) for file, part in located_parts(options, path, _edges_in_folder).parts
     ]

@@ -74,10 +74,10 @@ def _read_typed(options: TripleOptions) -> GraphRead:
     read: list[tuple[Columns, int | None]] = []
     names: dict[str, str] = {} if nodes is None else dict(nodes.names)
     for file in files:
-        columns, found = typed.read_edges(file, nodes)
+        columns, file_names = typed.read_edges(file, nodes)
         if not names:
-            names = found
-        for label, name in found.items() if names is not found else ():
+            names = file_names
+        for label, name in file_names.items() if names is not file_names else ():
             if names.setdefault(label, name) != name:
                 kind, _, node = label.partition(TYPE_MARK)
                 raise DataError(
@@ -100,16 +100,16 @@ def _nodes(options: TripleOptions, first: typed.EdgeFile) -> NodeTable | None:
         path = None if options.path is None else Path(options.path)
         return read_nodes(resolve("nodes", options.nodes, path))
     beside = [first.path.with_name(name) for name in _NODE_TABLES] if not options.edges else []
-    found = [path for path in beside if path.is_file()]
-    return read_nodes(found[0]) if found and first.form == typed.METAEDGES else None
+    tables = [path for path in beside if path.is_file()]
+    return read_nodes(tables[0]) if tables and first.form == typed.METAEDGES else None
 
 
 def _sample(entry: catalogue.Sample, options: TripleOptions) -> GraphRead:
     """A built-in sample: always the same triples, whatever the seed of the run."""
     refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
-    made = entry.make()
-    read = _read_table(made.table, options, entry.name)
-    read.path, read.format, read.names = entry.name, "sample", {**read.names, **made.names}
+    sample = entry.make()
+    read = _read_table(sample.table, options, entry.name)
+    read.path, read.format, read.names = entry.name, "sample", {**read.names, **sample.names}
     return read
 
 
@@ -140,8 +140,8 @@ def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
 
 
 def _read(place: Files, options: TripleOptions) -> GraphRead:
-    found = [(triples.read_triples(path, options), part) for path, part in place.parts]
-    read = GraphRead(place.name, place.path, triples.NAME, found, notes=place.notes)
+    sources = [(triples.read_triples(path, options), part) for path, part in place.parts]
+    read = GraphRead(place.name, place.path, triples.NAME, sources, notes=place.notes)
     beside = (place.entities, place.relations, place.names, place.relation_names)
     read.files = (*place.archives, *(file_digest(path) for path in beside if path is not None))
     if place.entities is not None:
@@ -151,17 +151,17 @@ def _read(place: Files, options: TripleOptions) -> GraphRead:
     if place.names is not None:
         read.names = read_names(place.names)
     if place.relation_names is not None:
-        known = _known(read.relations, [columns.ids["relation"].values for columns, _ in found])
+        known = _known(read.relations, [columns.ids["relation"].values for columns, _ in sources])
         read.relation_names = read_relation_names(place.relation_names, known)
     return read
 
 
 def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
     """The ids of relations, in the triples and in the dictionary."""
-    found = set() if dictionary is None else {*dictionary.labels, *dictionary.numbers}
+    known = set() if dictionary is None else {*dictionary.labels, *dictionary.numbers}
     for values in columns:
-        found |= set(pc.utf8_trim_whitespace(values.cast(pa.string())).to_pylist())
-    return found
+        known |= set(pc.utf8_trim_whitespace(values.cast(pa.string())).to_pylist())
+    return known
 
 
 def _refuse_others(options: TripleOptions) -> None:
@@ -187,7 +187,7 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
     types = NodeTypes.of(graph)
     labels = graph.entities.labels
     texts = ids_of(labels) if graph.typed else labels.cast(pa.string())
-    found = []
+    features = []
     for name, file in files.items():
         if name not in types.names:
             raise DataError(
@@ -207,8 +207,8 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
                 f"{file}: no row for {counted(len(missing), 'node')} of type {name!r}: "
                 f"{listed}{more}; give them rows (of zeros, say), or leave the type's file out"
             )
-        found.append((number, Modality.of(f"type-{number}", opened.taken(rows))))
-    return replace(graph, features=tuple(sorted(found, key=lambda each: each[0])))
+        features.append((number, Modality.of(f"type-{number}", opened.taken(rows))))
+    return replace(graph, features=tuple(sorted(features, key=lambda each: each[0])))
 
 
 def _numbers(ids: pa.Array) -> pa.Array:

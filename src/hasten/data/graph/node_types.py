@@ -66,12 +66,12 @@ class NodeTypes:
 def type_codes(labels: pa.Array) -> tuple[tuple[str, ...], Int64]:
     """Names of the types, sorted as their labels are, and the type of every label ``type::id``."""
     parts = pc.split_pattern(labels, TYPE_MARK, max_splits=1)
-    found = pc.list_element(parts, 0).dictionary_encode()
-    names = found.dictionary.to_pylist()
+    types = pc.list_element(parts, 0).dictionary_encode()
+    names = types.dictionary.to_pylist()
     order = sorted(range(len(names)), key=lambda i: names[i] + TYPE_MARK)
     place = np.empty(len(names), np.int64)
     place[order] = np.arange(len(names))
-    return tuple(names[i] for i in order), place[np.asarray(found.indices)]
+    return tuple(names[i] for i in order), place[np.asarray(types.indices)]
 
 
 def type_sizes(graph: KnowledgeGraph) -> tuple[int, ...]:
@@ -91,8 +91,8 @@ def symmetric_relations(triples: Triples, relations: int, entities: int) -> NDAr
     """[R] whether every edge of a relation is stored in both directions; loops do not count."""
     forward = np.sort((triples.relation * entities + triples.head) * entities + triples.tail)
     turned = (triples.relation * entities + triples.tail) * entities + triples.head
-    found = among(turned, forward)
+    has_reverse = among(turned, forward)
     loops = triples.head == triples.tail
-    missing = np.bincount(triples.relation[~found], minlength=relations)
+    missing = np.bincount(triples.relation[~has_reverse], minlength=relations)
     others = np.bincount(triples.relation[~loops], minlength=relations)
     return np.asarray((missing == 0) & (others > 0))

@@ -75,8 +75,8 @@ class RelationOverlap:
     def of(cls, graph: KnowledgeGraph, *, reverse: bool) -> RelationOverlap:
         """Of the triples of all parts, since a split also cuts pairs of triples apart."""
         index = PairIndex.of(graph, graph.triples)
-        _, found = index.matches(index.triples, reverse=reverse)
-        pairs, counts = np.unique(found, return_counts=True)
+        _, matching = index.matches(index.triples, reverse=reverse)
+        pairs, counts = np.unique(matching, return_counts=True)
         if not reverse:
             other = pairs // index.relations != pairs % index.relations
             pairs, counts = pairs[other], counts[other]

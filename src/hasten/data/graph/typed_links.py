@@ -118,10 +118,10 @@ def stored_links(
         )
         keep = ~again
         head, tail, relation, row = head[keep], tail[keep], relation[keep], row[keep]
-    found = Triples(head, relation, tail)
+    links = Triples(head, relation, tail)
     within = np.zeros(len(labels), bool)
     within[relation[code[head] == code[tail]]] = True
-    both = symmetric_relations(found, len(labels), count) & within
+    both = symmetric_relations(links, len(labels), count) & within
     vocabulary = Vocabulary(pa.array(labels, pa.string()))
     wanted = vocabulary.index(pa.array(list(symmetric), pa.string()))
     for name, number in zip(symmetric, wanted.tolist(), strict=True):
@@ -132,8 +132,8 @@ def stored_links(
         both[number] = True
     add = both[relation] & (head != tail)
     if add.any():
-        found, row = _in_both_directions(found, row, add, count)
-    return found, vocabulary, row
+        links, row = _in_both_directions(links, row, add, count)
+    return links, vocabulary, row
 
 
 def _one_pair_each(

@@ -105,12 +105,12 @@ def _json_rows(path: Path) -> list[tuple[str, list[str]]]:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
+        content = json.loads(path.read_text("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: a JSON object is expected, not a {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: a JSON object is expected, not a {type(content).__name__}")
+    return content
 
 
 def _rows(path: Path, lines: list[tuple[int, str]]) -> list[tuple[str, list[str]]]:
@@ -140,8 +140,8 @@ def read_relation_names(path: Path, known: set[str]) -> dict[str, str]:
     """
     if path.suffix.lower() != ".json":
         return read_names(path)
-    found = _json_object(path)
-    pairs = [(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in found.items()]
+    content = _json_object(path)
+    pairs = [(str(k), v if isinstance(v, str) else json.dumps(v)) for k, v in content.items()]
     forward = sum(key in known for key, _ in pairs)
     backward = sum(value in known for _, value in pairs)
     if not forward and not backward:
@@ -162,13 +162,13 @@ def index_triples(
     dictionaries: of entities and of relations. Returns the triples, the entities, the relations,
     and bool [n], which triples have an id that its dictionary lacks. Notes go to ``notes``.
     """
-    found = ids.vocabulary("entity", ("head", "tail"), sources, mode)
+    labels = ids.vocabulary("entity", ("head", "tail"), sources, mode)
     kinds = ids.vocabulary("relation", ("relation",), sources, mode)
-    notes += [*found.notes, *kinds.notes]
+    notes += [*labels.notes, *kinds.notes]
     head, tail, relation = (
-        np.concatenate(codes) for codes in (found.codes[::2], found.codes[1::2], kinds.codes)
+        np.concatenate(codes) for codes in (labels.codes[::2], labels.codes[1::2], kinds.codes)
     )
-    entities, entity, foreign = _vocabulary(found.labels, dictionaries[0])
+    entities, entity, foreign = _vocabulary(labels.labels, dictionaries[0])
     relations, kind, foreign_kind = _vocabulary(kinds.labels, dictionaries[1])
     triples = Triples(entity[head], kind[relation], entity[tail])
     outside = foreign[head] | foreign[tail] | foreign_kind[relation]

@@ -52,8 +52,8 @@ def _rows(columns: Mapping[str, pa.ChunkedArray], before: int = 0) -> Iterator[R
             cells = ["" if value is None else str(value) for value in values]
             row = dict(zip(roles, cells, strict=True))
             absent = dated and not row.pop("time")
-            found = "the time is missing" if absent else list(row.items())
-            yield f"row {number}", ", ".join(cells), found
+            problem = "the time is missing" if absent else list(row.items())
+            yield f"row {number}", ", ".join(cells), problem
 
 
 def open_arrow(
@@ -113,16 +113,16 @@ def tables_by_part(data: Any) -> list[tuple[str, Any, int | None]]:
     if not isinstance(data, Mapping):
         return [("table", data, None)]
     parts = {str(key): None if str(key).isdecimal() else part_of(str(key)) for key in data}
-    found = sorted(part for part in parts.values() if part is not None)
-    if 0 not in found and not any(map(_is_table, data.values())):
+    present = sorted(part for part in parts.values() if part is not None)
+    if 0 not in present and not any(map(_is_table, data.values())):
         return [("table", data, None)]
-    if len(found) < len(data) or len(set(found)) < len(found) or 0 not in found:
+    if len(present) < len(data) or len(set(present)) < len(present) or 0 not in present:
         raise DataError(
             f"the tables are named {', '.join(parts)}; the names train, valid and test (or "
             "validation) give a split, with valid or test left out. Or give one table, such as "
             f"data[{next(iter(parts))!r}]"
         )
-    if len(found) == 1:
+    if len(present) == 1:
         return [("table", next(iter(data.values())), None)]
     named = zip(parts.items(), data.values(), strict=True)
     tables = [(f"table {key}", table, part) for (key, part), table in named]

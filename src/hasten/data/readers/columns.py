@@ -59,9 +59,9 @@ def find_roles(
         if role in overrides:
             wanted = overrides[role].strip()
             if known.count(wanted) != 1:
-                found = "twice" if wanted in known else "no"
+                count = "twice" if wanted in known else "no"
                 raise DataError(
-                    f"{source}: data.columns.{role}={wanted!r}, but the header has {found} such "
+                    f"{source}: data.columns.{role}={wanted!r}, but the header has {count} such "
                     f"column{did_you_mean(wanted, known)} (it has {', '.join(known)})"
                 )
             roles[role] = known.index(wanted)

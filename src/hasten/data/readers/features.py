@@ -50,8 +50,8 @@ class FeatureFile:
             DataError: rows have numbers, but items have labels.
         """
         if self.items is not None:
-            found = pc.index_in(labels.cast(pa.string()), value_set=self.items)
-            return np.asarray(pc.fill_null(found, -1), np.int64)
+            positions = pc.index_in(labels.cast(pa.string()), value_set=self.items)
+            return np.asarray(pc.fill_null(positions, -1), np.int64)
         if not pa.types.is_integer(labels.type):
             raise DataError(
                 f"{self.path}: row i is item i, but the items are called {labels[0].as_py()!r}, "

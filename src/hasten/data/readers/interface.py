@@ -79,11 +79,11 @@ class Read:
 
     def parts(self) -> NDArray[np.int8] | None:
         """[n] the part of every row: that of its file or its column. None where none is given."""
-        found = [
+        parts = [
             columns.part if part is None else np.full(len(columns), part, np.int8)
             for columns, part in self.columns
         ]
-        named = [part for part in found if part is not None]
+        named = [part for part in parts if part is not None]
         return np.concatenate(named) if named else None
 
     @contextmanager

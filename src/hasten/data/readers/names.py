@@ -83,10 +83,10 @@ def _layout(path: Path, first: str) -> tuple[str, int, int, int]:
     if typed is not None:
         names = [name for name, _ in typed]
         texts = [i for i, (_, kind) in enumerate(typed) if kind == "token_seq"]
-        found = _header(names) or (0, texts[0]) if texts else _header(names)
-        if found is None:
+        layout = _header(names) or (0, texts[0]) if texts else _header(names)
+        if layout is None:
             raise DataError(f"{path}: no column of names among {', '.join(names)}")
-        return "\t", *found, 1
+        return "\t", *layout, 1
     separator = cells.fitting(first, _SEPARATORS)
     if separator is None:
         raise DataError(f"{path}: line 1 has no separator: {first!r}\n{_EXPECTED}")
@@ -111,14 +111,14 @@ def with_names(
         keys = pc.replace_substring_regex(keys, r"^0+([0-9])", r"\1")
         keys = pc.replace_substring_regex(keys, r"\.0*$", "")
     values = pa.array(list(names.values()), pa.string())
-    found = values.take(pc.index_in(labels, value_set=keys))
-    found = pc.if_else(pc.equal(found, ""), pa.scalar(None, pa.string()), found)
-    if missing := found.null_count:
+    texts = values.take(pc.index_in(labels, value_set=keys))
+    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    if missing := texts.null_count:
         if missing == len(labels):
             example = labels[0].as_py()
             raise DataError(
                 f"none of the {len(names)} names belongs to the {kind} of the data "
                 f"(names of {next(iter(names))!r}, ..., {kind} {example!r}, ...)"
             )
-        return Vocabulary(items.labels, found), [f"{missing} of {len(labels)} {kind} have no name"]
-    return Vocabulary(items.labels, found), []
+        return Vocabulary(items.labels, texts), [f"{missing} of {len(labels)} {kind} have no name"]
+    return Vocabulary(items.labels, texts), []

@@ -66,7 +66,7 @@ def labels_of(table: Table) -> dict[str, IdColumn]:
     Raises:
         DataError: ids that are empty, cannot be printed or look like missing values.
     """
-    found = {}
+    columns = {}
     for role in table.columns:
         if role in NAME_ROLES:
             continue
@@ -74,10 +74,10 @@ def labels_of(table: Table) -> dict[str, IdColumn]:
         values = column.values.cast(pa.string())
         texts = pc.utf8_trim_whitespace(values)
         same = texts.equals(values)
-        found[role] = IdColumn(column.codes, texts) if same else unified(column.codes, texts)
+        columns[role] = IdColumn(column.codes, texts) if same else unified(column.codes, texts)
         if _is_suspect(texts) and any(_LABELS.id_problem(role, text) for text in texts.to_pylist()):
             raise broken_rules([table.rows], _LABELS, "")
-    return found
+    return columns
 
 
 def names_of(table: Table, role: str) -> pa.Array:
@@ -117,8 +117,8 @@ def read_nodes(path: Path) -> NodeTable:
         roles["head_name"] = header.index("name")
     layout = cells.Layout(separator, len(header), roles, tuple(header), beginning.lines[0][0])
     table = separated.open_table(beginning, layout)
-    found = labels_of(table)
-    rows = {role: np.array(c.texts(), object)[c.codes].tolist() for role, c in found.items()}
+    columns = labels_of(table)
+    rows = {role: np.array(c.texts(), object)[c.codes].tolist() for role, c in columns.items()}
     texts, kinds = rows["head"], rows["head_type"]
     labels: dict[str, str] = {}
     seen: set[str] = set()

@@ -80,7 +80,7 @@ class _Checked:
 
 def _check(sample: Sample, layout: Layout) -> _Checked:
     path = sample.path
-    found = text.scan(path)
+    scan = text.scan(path)
     lines = sample.texts[1:] if layout.header_line else sample.texts
     if not lines:
         raise DataError(f"{path}: 0 rows, only a header ({', '.join(layout.header)})")
@@ -89,13 +89,13 @@ def _check(sample: Sample, layout: Layout) -> _Checked:
     ids = [i for role, i in layout.columns.items() if role in ID_ROLES and layout.header]
     rules = Rules(time=first_rule(first), header=frozenset(layout.header[i] for i in ids))
     rows = Rows(str(path), layout.expected(), rules, partial(_rows, path, layout))
-    if layout.quoted and not quotes_pair_up(path, layout.separator, found.last_quote + 1):
+    if layout.quoted and not quotes_pair_up(path, layout.separator, scan.last_quote + 1):
         raise rows.refused(_QUOTE)
-    if found.last_quote >= 0 and not layout.quoted:
+    if scan.last_quote >= 0 and not layout.quoted:
         raise rows.refused("a double quote in a file whose cells are not quoted")
     whole = all(cell.strip().lstrip("-").isdecimal() for cell in first)
     numbers = [pa.int64(), pa.float64()] if whole else [pa.float64()]
-    return _Checked(path, rows, found, numbers if rules.time == "number" else [pa.string()])
+    return _Checked(path, rows, scan, numbers if rules.time == "number" else [pa.string()])
 
 
 def _tables(checked: _Checked, layout: Layout) -> Iterator[Table]:

@@ -124,7 +124,7 @@ class _Files:
         if len(times) != len(row):
             return f"{len(row) - 1} items, but {len(times) - 1} times in {name} line {number}"
         reasons = (time_problem(cell, "number") for cell in times[1:])
-        reason = next((found for found in reasons if found), None)
+        reason = next((problem for problem in reasons if problem), None)
         return None if reason is None else f"{name} line {number}: {reason}"
 
     def _lines(self, path: Path) -> Iterator[tuple[int, str, list[str]]]:
@@ -150,9 +150,9 @@ def _read(_: Sample, claim: Claim) -> Columns:
     if files.times is not None:
         scans.append(text.scan(text.require_file(files.times)))
         time = _times(files, files.times, counts, users)
-    if any(found.last_quote >= 0 for found in scans):
+    if any(scan.last_quote >= 0 for scan in scans):
         raise files.rows.refused("double quotes")
-    if any(found.hexadecimal for found in scans) and next(files.rows.problems(Rules()), None):
+    if any(scan.hexadecimal for scan in scans) and next(files.rows.problems(Rules()), None):
         raise files.rows.refused("")
     if not len(rest):
         raise DataError(f"{files.path}: 0 interactions, no user has an item")
@@ -164,7 +164,7 @@ def _read(_: Sample, claim: Claim) -> Columns:
             "item": IdColumn.of(rest),
         },
         time=time,
-        files=tuple(found.source for found in scans),
+        files=tuple(scan.source for scan in scans),
         notes=(f"{counted(empty, 'user')} without items: left out",) if empty else (),
     )
 
@@ -173,8 +173,8 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
     first, rest, lengths = _ragged(files, path, encode=False)
     keys = IdColumn.of(first)
     same = len(keys) == len(users) and np.array_equal(counts, lengths)
-    mine, theirs = (column.values.take(pa.array(column.codes)) for column in (users, keys))
-    if not same or not mine.equals(theirs):
+    mine, in_times_file = (column.values.take(pa.array(column.codes)) for column in (users, keys))
+    if not same or not mine.equals(in_times_file):
         raise files.rows.refused("the lines of the two files differ")
     for kind in (pa.int64(), pa.float64()):
         try:

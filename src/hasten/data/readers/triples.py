@@ -101,16 +101,16 @@ def open_array(path: Path) -> NDArray[np.int64]:
     """The triples of an array, int64 [n, 3]. Raises DataError."""
     require_file(path)
     try:
-        found = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{path}: no whole .npy file of numbers ({error})") from error
-    if found.ndim != 2 or found.shape[1] != _WIDTH or found.dtype.kind not in "iu":
-        shape = " x ".join(map(str, found.shape))
+    if array.ndim != 2 or array.shape[1] != _WIDTH or array.dtype.kind not in "iu":
+        shape = " x ".join(map(str, array.shape))
         raise DataError(
-            f"{path}: {shape} values of type {found.dtype}; triples are whole numbers, with head, "
+            f"{path}: {shape} values of type {array.dtype}; triples are whole numbers, with head, "
             "relation and tail as columns"
         )
-    return np.ascontiguousarray(found, np.int64)
+    return np.ascontiguousarray(array, np.int64)
 
 
 def _header_like(row: list[str], options: DataOptions) -> bool:
@@ -146,8 +146,8 @@ def _claim_lines(
         if all(any(plain(cell) in SYNONYMS[role] for cell in rows[0]) for role in ("user", "item")):
             return "its header names users and items"
         rows = [row[:_WIDTH] for row in rows]
-        told = [looks_numeric(row[-1]) or time_rule(row[-1]) != "number" for row in rows]
-        if not named and 2 * sum(told) >= len(told) and not _numbered(rows):
+        are_labels = [looks_numeric(row[-1]) or time_rule(row[-1]) != "number" for row in rows]
+        if not named and 2 * sum(are_labels) >= len(are_labels) and not _numbered(rows):
             return (
                 "the last cell is a number or a date, as in interactions (choose --format triples)"
             )

@@ -109,14 +109,14 @@ def open_edge_file(
     beginning = sample(path)
     if relation is not None:
         return EdgeFile(beginning, part, EDGE_FILES, _claim_edge_file(beginning), relation)
-    found = claim(beginning)
-    if found is None and not (form or default):
+    claimed = claim(beginning)
+    if claimed is None and not (form or default):
         raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
-    if found is None or form not in ("", found[0]):
+    if claimed is None or form not in ("", claimed[0]):
         needed = ",".join(_required(_FORMS[form or default]))
         first = printable(beginning.texts[0]) if beginning.lines else "nothing"
         raise DataError(f"{path}: line 1: a header with {needed} is expected: {first}")
-    return EdgeFile(beginning, part, *found)
+    return EdgeFile(beginning, part, *claimed)
 
 
 def _claim_edge_file(beginning: Sample) -> Claim:
@@ -185,8 +185,8 @@ def _joined(column: dict[str, IdColumn]) -> list[IdColumn]:
     """``type::id`` of the heads and of the tails, with the same values."""
     ids, kinds = (_united([column[role + end] for role in _ENDS]) for end in ("", "_type"))
     pairs = kinds.codes.astype(np.int64) * len(ids.values) + ids.codes
-    found, codes = encoded(pairs, len(kinds.values) * len(ids.values))
-    of_kind, name = np.divmod(found, len(ids.values))
+    distinct_pairs, codes = encoded(pairs, len(kinds.values) * len(ids.values))
+    of_kind, name = np.divmod(distinct_pairs, len(ids.values))
     labels = labels_for(kinds.values.take(pa.array(of_kind)), ids.values.take(pa.array(name)))
     both = unified(codes, labels)
     return [IdColumn(half, both.values) for half in np.split(both.codes, 2)]

@@ -61,8 +61,8 @@ def first_pairs(user: Int64, item: Int64, events: int) -> tuple[Int64, Int64]:
     wanted = np.full(users, events // users)
     wanted[: events - int(wanted.sum())] += 1
     begin = np.searchsorted(user, np.arange(users))
-    kept = np.arange(len(user)) - begin[user] < wanted[user]
-    return user[kept], item[kept]
+    is_first = np.arange(len(user)) - begin[user] < wanted[user]
+    return user[is_first], item[is_first]
 
 
 def catalogue_sizes(

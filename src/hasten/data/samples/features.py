@@ -88,5 +88,5 @@ def _member(order: Int64, sizes: Int64, group: Int64, number: Int64) -> Int64:
     """The number-th member of a group, round and round; of an empty group some item."""
     begin = np.cumsum(sizes) - sizes
     place = begin[group] + number % np.maximum(sizes[group], 1)
-    found: Int64 = order[np.minimum(place, len(order) - 1)]
-    return found
+    members: Int64 = order[np.minimum(place, len(order) - 1)]
+    return members

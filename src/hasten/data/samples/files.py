@@ -47,7 +47,7 @@ def write_sample(
     """
     if kind not in SAMPLES:
         raise DataError(f"no sample {kind!r} can be made (known: {', '.join(SAMPLES)})")
-    made = SAMPLES[kind](*sizes, seed=seed, **named)
+    sample = SAMPLES[kind](*sizes, seed=seed, **named)
     data = out if out.suffix == ".csv" else out / f"{kind}.csv"
     files = {end: data.with_name(data.name.removesuffix(".csv") + end) for end in _ENDINGS}
     for path in files.values():
@@ -55,18 +55,18 @@ def write_sample(
             raise UsageError(f"{path} exists already")
     data.parent.mkdir(parents=True, exist_ok=True)
     written = {"kind": kind, "data": str(data)}
-    if made.facts is not None:
-        _write_csv(made.facts, files[".kg.csv"])
-    if made.names:
-        key = "item_id" if "item_id" in made.table.column_names else "entity_id"
-        named_ids = {key: list(made.names), "name": list(made.names.values())}
+    if sample.facts is not None:
+        _write_csv(sample.facts, files[".kg.csv"])
+    if sample.names:
+        key = "item_id" if "item_id" in sample.table.column_names else "entity_id"
+        named_ids = {key: list(sample.names), "name": list(sample.names.values())}
         _write_csv(pa.table(named_ids), files[".names.csv"])
         written["names"] = str(files[".names.csv"])
-    _write_csv(made.table, data)
-    for name, values in made.features.items():
+    _write_csv(sample.table, data)
+    for name, values in sample.features.items():
         with files[f".{name}_feat.npy"].open("xb") as file:
             np.save(file, values, allow_pickle=False)
-    return {**written, **_counts(made), "seed": seed}
+    return {**written, **_counts(sample), "seed": seed}
 
 
 def _counts(made: SampleSet) -> dict[str, int]:

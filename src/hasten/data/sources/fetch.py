@@ -105,14 +105,14 @@ def fetch(
     if offline is None:
         offline = os.environ.get("HASTEN_OFFLINE", "0") not in ("", "0")
     downloads = final / "download"
-    kept = [
+    downloaded = [
         file
         for file, (_, kind) in wanted.items()
         if (downloads / file).is_file() and _digest(downloads / file, kind) == kind
     ]
-    if _is_whole(final) and (offline or len(kept) == len(wanted)):
+    if _is_whole(final) and (offline or len(downloaded) == len(wanted)):
         return final / "content"
-    if offline and len(kept) < len(wanted):
+    if offline and len(downloaded) < len(wanted):
         where = f"{final} is not whole" if final.is_dir() else f"{name} is not in the cache"
         raise UsageError(f"{where}, and offline is set (--offline or HASTEN_OFFLINE)")
     if isinstance(entry, Fetched) and sha256 is None:
@@ -123,7 +123,7 @@ def fetch(
         (aside / "download").mkdir()
         for file, (address, kind) in wanted.items():
             target = aside / "download" / file
-            if file in kept:
+            if file in downloaded:
                 os.link(downloads / file, target)
             else:
                 _download(address, target, kind, cap, report)
@@ -269,8 +269,8 @@ def _stream(
 
 def _files(folder: Path) -> list[tuple[str, Path]]:
     """The files below a folder by their relative names, sorted."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [(path.relative_to(folder).as_posix(), path) for path in found]
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [(path.relative_to(folder).as_posix(), path) for path in paths]
 
 
 def _is_whole(final: Path) -> bool:

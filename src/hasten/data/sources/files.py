@@ -156,8 +156,8 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
     named = [p for p in data_files(folder) if "names" not in words(p)]
     candidates = [p for p in named if not is_graph(p)] or named
     base = Files(set_name(folder), str(folder), ())
-    if found := numbered_with_rows(candidates) or ([] if named else partitioned_files(folder)):
-        return joined_files(base, found)
+    if files := numbered_with_rows(candidates) or ([] if named else partitioned_files(folder)):
+        return joined_files(base, files)
     if parts := part_files(folder, candidates):
         return replace(base, parts=parts, notes=unused_note(named, parts))
     if atomic := [p for p in candidates if p.suffix == ".inter"]:
@@ -225,24 +225,24 @@ def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
     Of several files for a part, ``train``, ``valid`` or ``test`` without further words is taken,
     or all if they are numbered: ``train-00000-of-00002.parquet``.
     """
-    found: dict[int, list[Path]] = {TRAIN: [], VALID: [], TEST: []}
+    by_part: dict[int, list[Path]] = {TRAIN: [], VALID: [], TEST: []}
     for path in files:
         parts = {_PART_WORDS[word] for word in words(path) if word in _PART_WORDS}
         if len(parts) == 1:
-            found[parts.pop()].append(path)
-    if not found[TRAIN] or not (found[VALID] or found[TEST]):
+            by_part[parts.pop()].append(path)
+    if not by_part[TRAIN] or not (by_part[VALID] or by_part[TEST]):
         return ()
-    found = {
-        part: [p for p in paths if len(words(p)) == 1] or paths for part, paths in found.items()
+    by_part = {
+        part: [p for p in paths if len(words(p)) == 1] or paths for part, paths in by_part.items()
     }
-    for paths in found.values():
+    for paths in by_part.values():
         if len(paths) > 1 and not are_numbered(paths):
             both = ", ".join(path.name for path in paths)
             raise DataError(
                 f"{folder}: more than one file for one part: {both}. "
                 "Name data.train, data.valid and data.test"
             )
-    return tuple((path, part) for part, paths in found.items() for path in paths)
+    return tuple((path, part) for part, paths in by_part.items() for path in paths)
 
 
 def _with_times(files: list[Path]) -> tuple[Path, Path] | None:

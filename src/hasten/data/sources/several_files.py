@@ -27,8 +27,8 @@ def matching_files(pattern: Path) -> list[Path]:
     """
     check_name(pattern)
     assert is_pattern(pattern)
-    found = [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 - "**"
-    files = [p for p in found if p.is_file() and not p.name.startswith("_")]
+    paths = [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 - "**"
+    files = [p for p in paths if p.is_file() and not p.name.startswith("_")]
     if not files:
         raise DataError(f"{pattern}: no file matches this pattern")
     return _with_rows(files)
@@ -37,9 +37,9 @@ def matching_files(pattern: Path) -> list[Path]:
 def partitioned_files(folder: Path) -> list[Path]:
     """The Parquet files of a folder partitioned as by Hive: ``day=2026-01-01/part-0.parquet``."""
     inside = [p for p in sorted(folder.iterdir()) if p.is_dir() and is_partition(p.name)]
-    found = [p for sub in inside for p in sorted(sub.rglob("*"))]
+    paths = [p for sub in inside for p in sorted(sub.rglob("*"))]
     hidden = (".", "_")
-    files = [p for p in found if p.suffix in PARQUET_ENDINGS and p.is_file()]
+    files = [p for p in paths if p.suffix in PARQUET_ENDINGS and p.is_file()]
     return _with_rows([p for p in files if not p.name.startswith(hidden)])
 
 

@@ -55,70 +55,74 @@ def _from_the_end(table: Tensor, length: int) -> Tensor:
 
 def _block(weights: Weights, number: int) -> dict[str, Tensor]:
     """What both models share in a block: norms and feed-forward network."""
-    found = {}
-    for theirs, ours in (
+    converted = {}
+    for source_name, name in (
         (f"attention_layernorms.{number}", "attention_norm"),
         (f"forward_layernorms.{number}", "feedforward_norm"),
         (f"forward_layers.{number}.conv1", "inner"),
         (f"forward_layers.{number}.conv2", "outer"),
     ):
         for part in ("weight", "bias"):
-            each = weights[f"{theirs}.{part}"]
+            each = weights[f"{source_name}.{part}"]
             # a convolution of width 1 is a linear map
-            found[f"blocks.{number}.{ours}.{part}"] = each.flatten(1) if each.ndim == 3 else each
-    return found
+            converted[f"blocks.{number}.{name}.{part}"] = (
+                each.flatten(1) if each.ndim == 3 else each
+            )
+    return converted
 
 
 def _common(weights: Weights, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = {
+    converted = {
         "items.weight": weights["item_emb.weight"][rows["items"]],
         "final_norm.weight": weights["last_layernorm.weight"],
         "final_norm.bias": weights["last_layernorm.bias"],
     }
     for number in range(count_blocks(weights, r"forward_layernorms\.(\d+)\.")):
-        found |= _block(weights, number)
-    return found
+        converted |= _block(weights, number)
+    return converted
 
 
 def _sasrec(
     weights: Weights, rows: Mapping[str, Tensor], model: Model, _dataset: AnyDataset
 ) -> dict[str, Tensor]:
-    found = _common(weights, rows)
-    found["positions.weight"] = _from_the_end(weights["pos_emb.weight"], model.options.max_length)
+    converted = _common(weights, rows)
+    converted["positions.weight"] = _from_the_end(
+        weights["pos_emb.weight"], model.options.max_length
+    )
     width = model.options.width
     for number in range(model.options.blocks):
-        theirs, ours = f"attention_layers.{number}", f"blocks.{number}"
-        query, _, value = weights[f"{theirs}.in_proj_bias"].view(3, width)
-        output = weights[f"{theirs}.out_proj.weight"]
-        found |= {
-            f"{ours}.query_key_value": weights[f"{theirs}.in_proj_weight"],
-            f"{ours}.query_bias": query,
-            f"{ours}.output.weight": output,
-            f"{ours}.output.bias": weights[f"{theirs}.out_proj.bias"] + output @ value,
+        source_block, block = f"attention_layers.{number}", f"blocks.{number}"
+        query, _, value = weights[f"{source_block}.in_proj_bias"].view(3, width)
+        output = weights[f"{source_block}.out_proj.weight"]
+        converted |= {
+            f"{block}.query_key_value": weights[f"{source_block}.in_proj_weight"],
+            f"{block}.query_bias": query,
+            f"{block}.output.weight": output,
+            f"{block}.output.bias": weights[f"{source_block}.out_proj.bias"] + output @ value,
         }
-    return found
+    return converted
 
 
 def _tisasrec(
     weights: Weights, rows: Mapping[str, Tensor], model: Model, _dataset: AnyDataset
 ) -> dict[str, Tensor]:
-    found = _common(weights, rows)
+    converted = _common(weights, rows)
     length = model.options.max_length
     for theirs, ours in (("K", "key"), ("V", "value")):
-        found[f"{ours}_positions.weight"] = _from_the_end(
+        converted[f"{ours}_positions.weight"] = _from_the_end(
             weights[f"abs_pos_{theirs}_emb.weight"], length
         )
-        found[f"{ours}_intervals.weight"] = weights[f"time_matrix_{theirs}_emb.weight"]
+        converted[f"{ours}_intervals.weight"] = weights[f"time_matrix_{theirs}_emb.weight"]
     for number in range(model.options.blocks):
         theirs, ours = f"attention_layers.{number}", f"blocks.{number}"
         maps = [weights[f"{theirs}.{name}_w.weight"] for name in "QKV"]
-        found |= {
+        converted |= {
             f"{ours}.query_key_value": torch.cat(maps),
             f"{ours}.query_bias": weights[f"{theirs}.Q_w.bias"],
             f"{ours}.output.weight": torch.eye(model.options.width),  # the port has no such map
             f"{ours}.output.bias": weights[f"{theirs}.V_w.bias"],
         }
-    return found
+    return converted
 
 
 def _tisasrec_settings(weights: Weights) -> dict[str, Any]:

@@ -110,43 +110,43 @@ def _kgat(
     picked = rows["relations"] + 2
     count = (len(weights["relation_embed.weight"]) - 2) // 2
     kinds = torch.cat([torch.tensor([0, 1]), picked, picked + count])
-    found = {
+    converted = {
         "nodes.weight": weights[_NODES][_kgat_nodes(weights, rows)],
         "relations.weight": weights["relation_embed.weight"][kinds],
         "projections": weights["trans_M"][kinds],
     }
     for number in range(count_blocks(weights, _LAYER)):
         pairs = zip(_linears(weights, number), ("first", "second"), strict=False)
-        for theirs, ours in pairs:
+        for source_name, name in pairs:
             for part in ("weight", "bias"):
-                found[f"layers.{number}.{ours}.{part}"] = weights[f"{theirs}.{part}"]
-    return found
+                converted[f"layers.{number}.{name}.{part}"] = weights[f"{source_name}.{part}"]
+    return converted
 
 
 @torch.no_grad()
 def _attention(weights: Weights, rows: Mapping[str, Tensor], model: Model) -> None:
     """Take the attention A of the weights; where edges share a pair of nodes, in equal parts."""
     kgat = cast(KGAT, model)
-    theirs = weights.get("A_in")
-    if theirs is None or not theirs.is_sparse:
+    attention = weights.get("A_in")
+    if attention is None or not attention.is_sparse:
         kgat.refresh()
         return
     assert kgat.graph is not None
-    nodes, theirs = _kgat_nodes(weights, rows), theirs.coalesce()
+    nodes, attention = _kgat_nodes(weights, rows), attention.coalesce()
     sizes = torch.diff(kgat.graph.offsets.cpu().long())
     head = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    count = theirs.shape[1]
+    count = attention.shape[1]
     keys = nodes[head] * count + nodes[kgat.graph.columns.cpu().long()]
-    known = theirs.indices()[0] * count + theirs.indices()[1]
+    known = attention.indices()[0] * count + attention.indices()[1]
     place = torch.searchsorted(known, keys).clamp(max=len(known) - 1)
     distinct = len(torch.unique(keys))
-    if bool((known[place] != keys).any()) or distinct != int((theirs.values() != 0).sum()):
+    if bool((known[place] != keys).any()) or distinct != int((attention.values() != 0).sum()):
         raise CheckpointError(
             f"the graph of the weights has {len(known):,} edges, that of the data {distinct:,}, "
             "and they are not the same: the training part, the facts or the rows are others"
         )
     _, which, shared = torch.unique(keys, return_inverse=True, return_counts=True)
-    kgat.set_attention((theirs.values()[place] / shared[which]).float())
+    kgat.set_attention((attention.values()[place] / shared[which]).float())
 
 
 KGAT_TORCH = Source(

@@ -132,7 +132,7 @@ def _conve(
     taps = _role(weights, "convolution", "weight")[:, 0].flatten(1)
     gain, shift = (_role(weights, "image_norm", part) for part in ("weight", "bias"))
     moved = _role(weights, "convolution", "bias") + shift * taps.sum(1)
-    found = {
+    converted = {
         "entities.weight": _role(weights, "entities")[rows["entities"]],
         "relations.weight": relations,
         "bias": _role(weights, "bias").flatten()[rows["entities"]],
@@ -147,9 +147,9 @@ def _conve(
         "hidden_moments.variance": _role(weights, "hidden_norm", "running_var"),
     }
     for name in ("feature", "hidden"):
-        found[f"{name}_gain"] = _role(weights, f"{name}_norm", "weight")
-        found[f"{name}_shift"] = _role(weights, f"{name}_norm", "bias")
-    return found
+        converted[f"{name}_gain"] = _role(weights, f"{name}_norm", "weight")
+        converted[f"{name}_shift"] = _role(weights, f"{name}_norm", "bias")
+    return converted
 
 
 def _inverses_missing(table: Tensor, picked: Tensor) -> bool:

@@ -48,12 +48,12 @@ def _tables(weights: Weights) -> list[Table]:
 
 def _places(types: NodeTypes, labels: list[str], known: list[str]) -> Tensor:
     """int64 [2R] the place among the known edge types of every relation, then of its way back."""
-    found: tuple[list[int], list[int]] = ([], [])
+    directions: tuple[list[int], list[int]] = ([], [])
     for label, source, target in zip(labels, types.source, types.target, strict=True):
         one, other = types.names[source], types.names[target]
         for places, names in (
-            (found[0], [f"{one}__{label}__{other}"]),
-            (found[1], [f"{other}__{label}__{one}", f"{other}__rev_{label}__{one}"]),
+            (directions[0], [f"{one}__{label}__{other}"]),
+            (directions[1], [f"{other}__{label}__{one}", f"{other}__rev_{label}__{one}"]),
         ):
             if not (hit := [known.index(name) for name in names if name in known]):
                 raise CheckpointError(
@@ -61,7 +61,7 @@ def _places(types: NodeTypes, labels: list[str], known: list[str]) -> Tensor:
                     f"ways along every relation of the data. They have {', '.join(known)}"
                 )
             places.append(hit[0])
-    return torch.tensor([*found[0], *found[1]])
+    return torch.tensor([*directions[0], *directions[1]])
 
 
 def _hgt(
@@ -77,14 +77,14 @@ def _hgt(
         return [weights[pattern.format(name)] for name in types.names]
 
     constant = zip(of_types("lin_dict.{}.weight"), of_types("lin_dict.{}.bias"), strict=True)
-    found = {
+    converted = {
         "inputs": torch.stack([weight[:, 0] + bias for weight, bias in constant]),
         "result.weight": weights["lin.weight"],
         "result.bias": weights["lin.bias"],
         "bias": torch.zeros(len(labels)),
     }
     for number in range(model.options.layers):
-        conv, ours = f"convs.{number}", f"layers.{number}"
+        conv, layer = f"convs.{number}", f"layers.{number}"
         known, heads = _edge_types(weights, conv), model.options.heads
         places = _places(types, labels, known)
         joined = [
@@ -92,18 +92,18 @@ def _hgt(
         ]
         parts = zip(("key", "query", "value"), *(x.chunk(3, dim=1) for x in joined), strict=True)
         for name, weight, bias in parts:
-            found |= {f"{ours}.{name}.weight": weight.mT, f"{ours}.{name}.bias": bias}
+            converted |= {f"{layer}.{name}.weight": weight.mT, f"{layer}.{name}.bias": bias}
         result = torch.stack(of_types(f"{conv}.out_lin.lins.{{}}.weight"))
-        found[f"{ours}.result.weight"] = result.mT
-        found[f"{ours}.result.bias"] = torch.stack(of_types(f"{conv}.out_lin.lins.{{}}.bias"))
-        for theirs, name in (("k_rel", "attention"), ("v_rel", "message")):
-            maps = weights[f"{conv}.{theirs}.weight"]
+        converted[f"{layer}.result.weight"] = result.mT
+        converted[f"{layer}.result.bias"] = torch.stack(of_types(f"{conv}.out_lin.lins.{{}}.bias"))
+        for source_name, name in (("k_rel", "attention"), ("v_rel", "message")):
+            maps = weights[f"{conv}.{source_name}.weight"]
             maps = maps.view(heads, len(known), *maps.shape[1:])
-            found[f"{ours}.{name}"] = maps[:, rows["relations"][places]].transpose(0, 1)
+            converted[f"{layer}.{name}"] = maps[:, rows["relations"][places]].transpose(0, 1)
         priors = torch.cat([weights[f"{conv}.p_rel.{name}"] for name in known])
-        found[f"{ours}.prior"] = priors[places]
-        found[f"{ours}.skip"] = torch.cat(of_types(f"{conv}.skip.{{}}"))
-    return found
+        converted[f"{layer}.prior"] = priors[places]
+        converted[f"{layer}.skip"] = torch.cat(of_types(f"{conv}.skip.{{}}"))
+    return converted
 
 
 HGT_PYG = Source(

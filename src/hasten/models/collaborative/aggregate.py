@@ -59,10 +59,10 @@ def aggregate(
     slope: of the leaky ReLU; probability: of dropout; rows: int64 [R], distinct; None: all.
     """
     flat = [tensor for pair in matrices for tensor in pair]
-    found: tuple[Tensor, Tensor] = _Aggregate.apply(  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, Tensor] = _Aggregate.apply(  # type: ignore[no-untyped-call]
         graph, weights, aggregator, slope, probability, autocast_dtype(x), x, picked, rows, *flat
     )
-    return found
+    return outputs
 
 
 def mix(
@@ -119,11 +119,11 @@ class _Aggregate(torch.autograd.Function):
         out = torch.empty_like(parts[0]) if len(kinds) > 1 or probability else parts[0]
         masks = []
         for part in _chunks(low):
-            own, neighbors, total = low[part], sums[part], out[part]
+            node_rows, neighbors, total = low[part], sums[part], out[part]
             for number, kind in enumerate(kinds):
                 weight, bias = low_matrices[2 * number : 2 * number + 2]
                 y = parts[number][part]
-                entering = padded_rows(_input(kind, own, neighbors))
+                entering = padded_rows(_input(kind, node_rows, neighbors))
                 if len(entering) == len(y):
                     torch.addmm(bias, entering, weight.T, out=y)
                 else:
@@ -134,9 +134,9 @@ class _Aggregate(torch.autograd.Function):
             elif probability:
                 total.copy_(parts[0][part])
             if probability:
-                kept = keep_bytes(total.numel(), probability, total.device)
-                total *= mask_of(kept, total.shape, probability, dtype)
-                masks.append(kept)
+                mask_bytes = keep_bytes(total.numel(), probability, total.device)
+                total *= mask_of(mask_bytes, total.shape, probability, dtype)
+                masks.append(mask_bytes)
         # x is there anyway: its rows are converted again
         ctx.save_for_backward(x, sums, picked, rows, *parts, *masks, *matrices)
         ctx.graph, ctx.weights, ctx.kinds, ctx.masks = graph, weights, kinds, len(masks)
@@ -157,7 +157,7 @@ class _Aggregate(torch.autograd.Function):
         grad_sums = sums.new_empty(len(sums) + below, sums.shape[1])
         grad_sums[len(sums) :] = 0
         for chunk, part in enumerate(_chunks(sums)):
-            own = (x[part] if rows is None else x.index_select(0, rows[part])).to(ctx.dtype)
+            node_rows = (x[part] if rows is None else x.index_select(0, rows[part])).to(ctx.dtype)
             neighbors, grad = sums[part], grad_out[part].to(ctx.dtype)
             if masks:
                 grad = grad * mask_of(masks[chunk], grad.shape, ctx.probability, ctx.dtype)
@@ -168,23 +168,23 @@ class _Aggregate(torch.autograd.Function):
                 # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
                 g = padded_rows(g)
-                product_of = g.T @ padded_rows(_input(kind, own, neighbors))
+                product_of = g.T @ padded_rows(_input(kind, node_rows, neighbors))
                 mine += [product_of.to(full), g.sum(0, dtype=full)]
                 if kind == "sum":
-                    if len(g) == len(own):
+                    if len(g) == len(node_rows):
                         torch.mm(g, low_matrices[2 * number], out=to_own)
                     else:
-                        to_own.copy_((g @ low_matrices[2 * number])[: len(own)])
+                        to_own.copy_((g @ low_matrices[2 * number])[: len(node_rows)])
                     if len(kinds) == 1:
                         to_sums.copy_(to_own)
                 elif kind == "product":
-                    d = (g @ low_matrices[2 * number])[: len(own)]
-                    torch.addcmul(to_own, d, own, out=to_sums)
+                    d = (g @ low_matrices[2 * number])[: len(node_rows)]
+                    torch.addcmul(to_own, d, node_rows, out=to_sums)
                     to_own.addcmul_(d, neighbors)
                 else:
-                    d = (g @ low_matrices[2 * number])[: len(own)]
-                    to_own.copy_(d[:, : own.shape[1]])
-                    to_sums.copy_(d[:, own.shape[1] :])
+                    d = (g @ low_matrices[2 * number])[: len(node_rows)]
+                    to_own.copy_(d[:, : node_rows.shape[1]])
+                    to_sums.copy_(d[:, node_rows.shape[1] :])
         transposed, columns = ctx.weights.transposed.to(ctx.dtype), graph.columns_t
         if rows is not None:
             columns = places(rows, graph.shape[1]).gather(0, columns.long())
@@ -195,8 +195,8 @@ class _Aggregate(torch.autograd.Function):
             grad_x.index_add_(0, rows, grad_own.to(ctx.kind))
         grad_x.index_add_(0, picked, grad_picked.to(ctx.kind))
         grads = (reduce(torch.add, parts) for parts in zip(*of_chunks, strict=True))
-        found = (g.to(m.dtype) for g, m in zip(grads, matrices, strict=True))
-        return None, None, None, None, None, None, grad_x, None, None, *found
+        grad_matrices = (g.to(m.dtype) for g, m in zip(grads, matrices, strict=True))
+        return None, None, None, None, None, None, grad_x, None, None, *grad_matrices
 
 
 def _chunks(x: Tensor) -> list[slice]:

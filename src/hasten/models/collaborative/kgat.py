@@ -153,18 +153,19 @@ class KGAT(NodeVectorModel):
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """Pairs, then translation. Builds the graph."""
         options = self.options
-        found, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
+        # the collaborative knowledge graph (CKG) of the paper
+        ckg, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
         self.recompute = training.recompute
-        graph = SparseGraph.build(found.head, found.tail, found.nodes, found.nodes)
+        graph = SparseGraph.build(ckg.head, ckg.tail, ckg.nodes, ckg.nodes)
         self.graph = graph.to(device)
-        self.edges = RelationEdges.build(found.head, found.relation, found.tail).to(device)
-        self.set_attention(torch.from_numpy(found.normalized()))
+        self.edges = RelationEdges.build(ckg.head, ckg.relation, ckg.tail).to(device)
+        self.set_attention(torch.from_numpy(ckg.normalized()))
         parameters = [self.nodes.weight, *self.layers.parameters()]
         pairs = self.pairwise_phase(parameters, dataset, training)
         translation = TranslationPhase(
             self,
             [self.nodes.weight, self.relations.weight, self.projections],
-            found,
+            ckg,
             batch_size=options.kg_batch_size or 2 * training.batch_size,
             l2=options.kg_l2,
         )
@@ -240,15 +241,15 @@ class KGAT(NodeVectorModel):
 
     def _propagate(self, wanted: Wanted) -> Tensor:
         x = self.nodes.block(0, len(self.nodes))
-        found: list[Tensor] = []
+        layers: list[Tensor] = []
         for left in reversed(range(len(self.layers))):
             layer = cast(Layer, self.layers[~left])
             # the layer before the last computes the nodes that the last one reads
             rows = wanted.needed if left <= 1 else None
             function = self._last if left == 0 else self._layer
-            own, x = self.checkpointed(function, layer, x, wanted.nodes, rows)
-            found.append(own)
-        first, *rest = (upcast(rows) for rows in (*found, x))
+            layer_rows, x = self.checkpointed(function, layer, x, wanted.nodes, rows)
+            layers.append(layer_rows)
+        first, *rest = (upcast(rows) for rows in (*layers, x))
         unit = F.normalize if first.device.type == "cpu" else lambda x: normalized_rows([x])
         return torch.cat([first, *map(unit, rest)], dim=1)
 
@@ -262,8 +263,8 @@ class KGAT(NodeVectorModel):
         assert self.graph is not None
         if len(self.layers) == 1 or len(wanted) > _MOST * len(self.nodes):
             return None
-        found = with_neighbors(self.graph, wanted)
-        return None if len(found) > _MOST * len(self.nodes) else found
+        needed = with_neighbors(self.graph, wanted)
+        return None if len(needed) > _MOST * len(self.nodes) else needed
 
     def _layer(
         self, layer: Layer, x: Tensor, wanted: RowPositions, needed: Tensor | None
@@ -279,8 +280,8 @@ class KGAT(NodeVectorModel):
     ) -> tuple[Tensor, Tensor]:
         """The wanted rows of x, and a layer for these nodes. x: the rows of the needed nodes."""
         assert self.graph is not None
-        own, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=needed)
-        return own, mix(own, neighbors, layer.matrices, *self._mixing)
+        node_rows, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=needed)
+        return node_rows, mix(node_rows, neighbors, layer.matrices, *self._mixing)
 
     @property
     def _mixing(self) -> tuple[Aggregator, float, float]:

@@ -67,8 +67,8 @@ class LightGCN(NodeVectorModel):
             while batch_size * MOST_STEPS < size.interactions:
                 batch_size *= 2
         training = config.training.model_copy(update={"batch_size": batch_size})
-        found = super().defaults_for(size, config.model_copy(update={"training": training}))
-        return {**found, "training.batch_size": batch_size}
+        defaults = super().defaults_for(size, config.model_copy(update={"training": training}))
+        return {**defaults, "training.batch_size": batch_size}
 
     def __init__(self, options: LightGCNOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
@@ -90,8 +90,8 @@ class LightGCN(NodeVectorModel):
 
     def encode_pairs(self, inputs: RowPositions, seed: int) -> Encoded:
         """For the distinct nodes of a batch: vectors and layer 0 [S, D], nodes [S], ascending."""
-        own, mean = self._propagate(inputs)
-        return mean, own, inputs.rows
+        layer_0, mean = self._propagate(inputs)
+        return mean, layer_0, inputs.rows
 
     def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """Layer 0 of the users, positives and negatives, [B, D] each."""

@@ -65,14 +65,14 @@ class RelationEdges:
         tails = torch.from_numpy(tail[order].astype(np.int32))
         spans = []
         for kind, start, stop in zip(kinds.tolist(), starts.tolist(), stops, strict=True):
-            own, first = np.unique(heads[start:stop], return_index=True)
+            distinct_heads, first = np.unique(heads[start:stop], return_index=True)
             offsets = torch.from_numpy(np.append(first, stop - start).astype(np.int32))
             reached, which = _distinct(tails[start:stop], count)
-            fewer = len(reached) <= len(own)
+            fewer = len(reached) <= len(distinct_heads)
             if fewer:
                 tails[start:stop] = which
-            found = torch.from_numpy(own), offsets, reached if fewer else None
-            spans.append(Span(kind, start, stop, *found))
+            nodes = torch.from_numpy(distinct_heads), offsets, reached if fewer else None
+            spans.append(Span(kind, start, stop, *nodes))
         return cls(torch.from_numpy(position), tails, tuple(spans))
 
     def to(self, device: torch.device) -> RelationEdges:
@@ -117,10 +117,10 @@ def _translated(
     """[S, K] ``tanh(e W + r)`` of these nodes, or [S, D] its product with another matrix."""
     out = nodes.new_empty(len(ids), matrix.shape[1] if then is None else then.shape[1])
     for part in _parts(ids):
-        own = nodes.index_select(0, ids[part])
+        rows = nodes.index_select(0, ids[part])
         # tanh x = 2 sigmoid(2x) - 1, three times as fast on a CPU
-        turned = out[part] if then is None else out.new_empty(len(own), len(relation))
-        torch.addmm(relation, own, matrix, beta=2, alpha=2, out=turned).sigmoid_().mul_(2).sub_(1)
+        turned = out[part] if then is None else out.new_empty(len(rows), len(relation))
+        torch.addmm(relation, rows, matrix, beta=2, alpha=2, out=turned).sigmoid_().mul_(2).sub_(1)
         if then is not None:
             torch.mm(turned, then, out=out[part])
     return out

@@ -171,13 +171,13 @@ class ConvE(FactorizedTripleModel):
         runs = [(size, len(list(equal))) for size, equal in groupby(sizes)]
         rows = [size * groups for size, groups in runs]
         parts = zip(runs, torch.split(entity_BD, rows), torch.split(relation, rows), strict=True)
-        found = []
+        outputs = []
         for (size, groups), entities, relations in parts:
             vectors, *stats = self.encode_together(entities, relations, groups)
-            found.append(vectors)
+            outputs.append(vectors)
             for (moments, count), each in zip(self._counted_moments(size), stats, strict=True):
                 moments.add_equal_groups(each, count)
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _encode_together(
         self, entity_BD: Tensor, relation: Tensor, groups: int

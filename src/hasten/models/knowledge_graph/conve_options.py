@@ -60,9 +60,9 @@ def image_shape(width: int, kernel: int = 3, height: int | None = None) -> tuple
         columns = range(math.isqrt(number), kernel - 1, -1)
         return next(((number // c, c) for c in columns if number % c == 0), None)
 
-    found = find(width)
-    if found is not None:
-        return found
+    shape = find(width)
+    if shape is not None:
+        return shape
     least = kernel**2
     below = next((n for n in range(width - 1, least - 1, -1) if find(n)), None)
     above = next(n for n in count(max(width + 1, least)) if find(n))

@@ -60,7 +60,7 @@ class _RectifiedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, weight: Tensor, recompute: bool, dtype: torch.dtype, *tensors: Tensor | None
     ) -> Tensor:
-        groups, kept = _groups(tensors), []
+        groups, outputs = _groups(tensors), []
         lower = weight.to(dtype)  # for all groups
         hidden = weight.new_zeros(sum(len(group.patches) for group in groups), len(weight))
         first = 0
@@ -74,17 +74,17 @@ class _RectifiedLinear(torch.autograd.Function):
                     else:
                         rows += y.flatten(1) @ lower[:, columns].T
                     if not recompute:
-                        kept.append(y)
+                        outputs.append(y)
                 first += len(rows)
         ctx.dtype, ctx.count = dtype, len(tensors)
-        ctx.save_for_backward(weight, *tensors, *kept)
+        ctx.save_for_backward(weight, *tensors, *outputs)
         return hidden
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, *saved = ctx.saved_tensors
-        kept = iter(saved[ctx.count :])
+        saved_outputs = iter(saved[ctx.count :])
         grad_weight = torch.empty_like(weight)
         weight = weight.to(ctx.dtype)
         grads: list[Tensor | None] = []
@@ -96,7 +96,7 @@ class _RectifiedLinear(torch.autograd.Function):
                 kind, patches = patches.dtype, patches.to(filters.dtype)
                 grad_patches, grad_filters = torch.empty_like(patches), torch.empty_like(filters)
                 for start, columns in _blocks(group):
-                    y = next(kept, None)
+                    y = next(saved_outputs, None)
                     again = y is None
                     if y is None:
                         y = _features(group, start).to(ctx.dtype)

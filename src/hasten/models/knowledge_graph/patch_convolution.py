@@ -93,5 +93,5 @@ class _Moments(torch.autograd.Function):
         (patches,) = ctx.saved_tensors
         both = (grad + grad.T) / (patches.shape[0] * patches.shape[2])
         with torch.autocast(patches.device.type, enabled=False):
-            found = torch.bmm(both.expand(len(patches), *both.shape), upcast(patches))
-        return found.to(patches.dtype)
+            grad_patches = torch.bmm(both.expand(len(patches), *both.shape), upcast(patches))
+        return grad_patches.to(patches.dtype)

@@ -28,12 +28,12 @@ def cooccurrence_blocks(
     bounds = ragged_offsets(pairs.items, items)
     reached = np.append(0, np.cumsum(pairs.lengths[users]))[bounds]
     for start, stop in ranges(np.maximum(np.diff(reached), items), _ELEMENTS):
-        own = users[bounds[start] : bounds[stop]]
+        block_users = users[bounds[start] : bounds[stop]]
         row = np.repeat(np.arange(stop - start), np.diff(bounds[start : stop + 1]))
-        positions, new = ragged_positions(pairs.offsets, own)
+        positions, new = ragged_positions(pairs.offsets, block_users)
         lengths = np.diff(new)
         codes = np.repeat(row * items, lengths) + pairs.items[positions]
-        weight = None if weights is None else np.repeat(weights[own], lengths)
+        weight = None if weights is None else np.repeat(weights[block_users], lengths)
         counts = np.bincount(codes, weight, minlength=(stop - start) * items)
         yield start, counts.reshape(-1, items)
 
@@ -43,7 +43,7 @@ def ranges(work: Int64, limit: int) -> Iterator[tuple[int, int]]:
     sums = np.append(0, np.cumsum(work))
     start = 0
     while start < len(work):
-        found = int(np.searchsorted(sums, sums[start] + limit, "right")) - 1
-        stop = max(start + 1, found)
+        last = int(np.searchsorted(sums, sums[start] + limit, "right")) - 1
+        stop = max(start + 1, last)
         yield start, stop
         start = stop

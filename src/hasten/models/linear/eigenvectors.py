@@ -41,10 +41,10 @@ def leading_eigenvectors(
             continue
         values, vectors = torch.linalg.eigh((small + small.T) / 2)
         values, vectors = values[-count:].flip(0), vectors[:, -count:].flip(1)
-        found: Tensor = basis @ vectors
-        errors = torch.linalg.vector_norm(images @ vectors - found * values, dim=0)
+        eigenvectors: Tensor = basis @ vectors
+        errors = torch.linalg.vector_norm(images @ vectors - eigenvectors * values, dim=0)
         if dimensions == size or float(errors.max()) <= tolerance * float(values[0]):
-            return found
+            return eigenvectors
 
 
 def _orthogonal(new: Tensor, basis: Tensor, width: int, generator: torch.Generator) -> Tensor:

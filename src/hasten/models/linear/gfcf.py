@@ -111,8 +111,8 @@ class _Normalized:
     def of(cls, pairs: CSR, items: int, device: torch.device) -> _Normalized:
         graph = SparseGraph.build(pairs.rows, pairs.items, len(pairs), items).to(device)
         degrees = np.maximum(np.bincount(pairs.items, minlength=items), 1) ** -0.5
-        own = np.maximum(pairs.lengths, 1) ** -0.5
-        values = (own[pairs.rows] * degrees[pairs.items]).astype(np.float32)
+        user_degrees = np.maximum(pairs.lengths, 1) ** -0.5
+        values = (user_degrees[pairs.rows] * degrees[pairs.items]).astype(np.float32)
         held = np.bincount(pairs.items, minlength=items) > 0
         inverse = torch.from_numpy((degrees * held).astype(np.float32)).to(device)
         return cls(graph, graph.weigh(torch.from_numpy(values).to(device)), inverse)

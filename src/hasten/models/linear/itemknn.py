@@ -63,7 +63,7 @@ class ItemKNN(SparseItemModel):
         if shrinkage is None:  # short histories: popularity tells more than similarity
             shrinkage = 40_000 * len(pairs) ** 2 / max(1, len(pairs.items)) ** 2
         norms = np.bincount(pairs.items, weights[pairs.rows], minlength=items) ** 0.5
-        found: list[tuple[Int64, Int64, NDArray[np.float32]]] = []
+        blocks: list[tuple[Int64, Int64, NDArray[np.float32]]] = []
         for start, block in cooccurrence_blocks(pairs, items, weights):
             row, other = np.nonzero(block)
             row, other = row[other != row + start], other[other != row + start]
@@ -71,9 +71,9 @@ class ItemKNN(SparseItemModel):
             similarity = (block[row, other] / divisor).astype(np.float32)
             order = np.lexsort((other, -similarity, row))
             rank = np.arange(len(row)) - ragged_offsets(row, len(block))[row]
-            kept = order[rank < options.neighbors]
-            found.append((other[kept], row[kept] + start, similarity[kept]))
-        source, target, weight = (np.concatenate(each) for each in zip(*found, strict=True))
+            nearest = order[rank < options.neighbors]
+            blocks.append((other[nearest], row[nearest] + start, similarity[nearest]))
+        source, target, weight = (np.concatenate(each) for each in zip(*blocks, strict=True))
         self.keep(source, target, torch.from_numpy(weight))
 
 

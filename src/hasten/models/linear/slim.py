@@ -67,7 +67,7 @@ class SLIM(SparseItemModel):
         goal, lengths = counts[other], chosen.lengths
         by_count = np.argsort(lengths, kind="stable")
         by_count = by_count[lengths[by_count] > 0]
-        found: list[tuple[Int64, Int64, Tensor]] = []
+        blocks: list[tuple[Int64, Int64, Tensor]] = []
         limit = _DENSE if items > _DENSE else len(goal)
         for start, stop in ranges(lengths[by_count], limit):
             columns = by_count[start:stop]
@@ -84,9 +84,9 @@ class SLIM(SparseItemModel):
                 row = np.repeat(np.arange(len(part)), np.diff(offsets))
                 target = torch.zeros(len(part), len(among))
                 target[row, place[chosen.items[at]]] = torch.from_numpy(goal[at])
-                row, own, weight = self._solve(dense, target.to(self.device))
-                found.append((among[own], part[row], weight))
-        sources, targets, weights = zip(*found, strict=True) if found else ([], [], [])
+                row, position, weight = self._solve(dense, target.to(self.device))
+                blocks.append((among[position], part[row], weight))
+        sources, targets, weights = zip(*blocks, strict=True) if blocks else ([], [], [])
         empty = np.empty(0, np.int64)
         self.keep(
             np.concatenate([empty, *sources]),
@@ -106,9 +106,9 @@ class SLIM(SparseItemModel):
         active = target.topk(min(most, _ACTIVE)).indices.sort(1).values
         complete = active.shape[1] == most
         rows = torch.arange(len(target), device=target.device)
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        solved: list[tuple[Tensor, Tensor, Tensor]] = []
         while len(rows):
-            width, own = active.shape[1], target[rows]
+            width, row_targets = active.shape[1], target[rows]
             step = max(1, _TOGETHER // width**2)
             weights = torch.cat(
                 [
@@ -119,7 +119,7 @@ class SLIM(SparseItemModel):
                     )
                     for index, goal in zip(
                         torch.split(active, step),
-                        torch.split(own.gather(1, active), step),
+                        torch.split(row_targets.gather(1, active), step),
                         strict=True,
                     )
                 ],
@@ -131,7 +131,7 @@ class SLIM(SparseItemModel):
             if not complete:
                 offsets = torch.searchsorted(row, torch.arange(len(rows) + 1, device=row.device))
                 met = product(offsets.int(), place.int(), value, dense)
-                change = (own - options.l1 - met) / (diagonal + options.l2)
+                change = (row_targets - options.l1 - met) / (diagonal + options.l2)
                 change.scatter_(1, active, -torch.inf)
                 late = (change > options.tolerance).sum(1)
                 again = torch.nonzero(late)[:, 0]
@@ -141,9 +141,9 @@ class SLIM(SparseItemModel):
                     active = change[again].topk(int(held[again].max())).indices.sort(1).values
             done = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
             done[again] = False
-            found.append((rows[row[done[row]]], place[done[row]], value[done[row]]))
+            solved.append((rows[row[done[row]]], place[done[row]], value[done[row]]))
             rows = rows[again]
-        row, place, value = (torch.cat(each).cpu() for each in zip(*found, strict=True))
+        row, place, value = (torch.cat(each).cpu() for each in zip(*solved, strict=True))
         return row.numpy(), place.numpy(), value
 
 

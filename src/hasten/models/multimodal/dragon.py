@@ -93,12 +93,14 @@ class DRAGON(MultimodalModel):
 
     def __init__(self, options: DRAGONOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        found = chosen_modalities(options.modalities, sizes)
+        modalities = chosen_modalities(options.modalities, sizes)
         self.weights = modality_weights(
-            found, options.first_weight, "first_weight" in options.model_fields_set
+            modalities, options.first_weight, "first_weight" in options.model_fields_set
         )
-        self.channels = nn.ModuleList(Channel(name, width, options, sizes) for name, width in found)
-        initial = nn.init.xavier_normal_(torch.empty(sizes.users, len(found), 1))
+        self.channels = nn.ModuleList(
+            Channel(name, width, options, sizes) for name, width in modalities
+        )
+        initial = nn.init.xavier_normal_(torch.empty(sizes.users, len(modalities), 1))
         self.shares = nn.Parameter(torch.softmax(initial[..., 0], dim=1))
         self.reset_graphs()
 
@@ -126,11 +128,11 @@ class DRAGON(MultimodalModel):
 
     def pair_penalty(self, pairs: Pairs) -> Tensor:
         """The mean squares of the users of each modality, summed over the batch."""
-        found = [
+        penalties = [
             channel.users.index_select(0, pairs.user).square().sum() / self.options.width
             for channel in cast(Sequence[Channel], self.channels)
         ]
-        return torch.stack(found).sum()
+        return torch.stack(penalties).sum()
 
     def global_penalty(self) -> Tensor:
         """The mean square of the weights per user and modality."""
@@ -156,20 +158,20 @@ class DRAGON(MultimodalModel):
             of_items = _joined(alike, of_items, None)
         each = of_users.view(self.sizes.users, len(self.channels), options.width)
         of_users = (each * self.shares[..., None].to(each.dtype)).view(of_users.shape)
-        found = (
+        vectors = (
             _joined(companions, of_users, users),
             _joined(alike, of_items, items),
         )
-        return upcast(found[0]), upcast(found[1])
+        return upcast(vectors[0]), upcast(vectors[1])
 
     def _modalities(self) -> Tensor:
         """[N + U, M D] the modalities side by side, each with l2-normalized rows."""
-        found = []
+        blocks = []
         for channel in cast(Sequence[Channel], self.channels):
             raw = self.features(channel.modality, self.shares)
             z = channel.second(F.leaky_relu_(channel.first(raw), _SLOPE))
-            found.append((z, channel.users))
-        return normalized_rows(*found)
+            blocks.append((z, channel.users))
+        return normalized_rows(*blocks)
 
     def _build(self) -> tuple[Weighted, Weighted | None, Weighted | None]:
         """The graphs of the pairs, of similar items and of similar users, if they are used."""
@@ -207,5 +209,5 @@ def _joined(graph: Weighted | None, x: Tensor, wanted: Rows | None) -> Tensor:
         return x if wanted is None else x.index_select(0, _ids(wanted))
     if wanted is None:
         return x + graph @ x
-    own, summed = spmm_rows(graph.graph, graph.weights, x, wanted)
-    return own + summed
+    node_rows, summed = spmm_rows(graph.graph, graph.weights, x, wanted)
+    return node_rows + summed

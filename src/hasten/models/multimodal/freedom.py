@@ -107,16 +107,16 @@ class FREEDOM(FeatureModel):
 
     def __init__(self, options: FREEDOMOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        found = chosen_modalities(options.modalities, sizes)
+        modalities = chosen_modalities(options.modalities, sizes)
         self.weights = modality_weights(
-            found, options.first_weight, "first_weight" in options.model_fields_set
+            modalities, options.first_weight, "first_weight" in options.model_fields_set
         )
         self.items, self.users = (
             nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, options.width)))
             for count in (sizes.items, sizes.users)
         )
         self.projections = nn.ModuleDict(
-            {name: LinearMap(width, options.width, bias=False) for name, width in found}
+            {name: LinearMap(width, options.width, bias=False) for name, width in modalities}
         )
         self.reset_graphs()
 
@@ -162,16 +162,20 @@ class FREEDOM(FeatureModel):
 
     def _wanted(self, graph: Weighted, nodes: Tensor) -> Wanted:
         """Of these nodes (int64 [S] on the host, ascending), the items first."""
-        own = nodes[nodes < self.sizes.items]
-        alike = RowPositions.of(self._item_graph().graph, own) if self.options.mm_layers else None
-        return Wanted(RowPositions.of(graph.graph, nodes), own, alike)
+        item_nodes = nodes[nodes < self.sizes.items]
+        alike = (
+            RowPositions.of(self._item_graph().graph, item_nodes)
+            if self.options.mm_layers
+            else None
+        )
+        return Wanted(RowPositions.of(graph.graph, nodes), item_nodes, alike)
 
     def modal_losses(self, encoded: Encoded, pairs: Pairs) -> list[Tensor]:
         """[B] for each modality: BPR of the users and the projected features of the items."""
         vectors, *modal, nodes = encoded
         user, _, _ = self.take(vectors, nodes, pairs)
         index = torch.searchsorted(nodes, self.pair_nodes(pairs)[len(user) :])
-        return [bpr_loss(user, *found.index_select(0, index).chunk(2)) for found in modal]
+        return [bpr_loss(user, *features.index_select(0, index).chunk(2)) for features in modal]
 
     def all_vectors(self) -> Tensor:
         nodes = torch.arange(self.sizes.items + self.sizes.users)
@@ -220,13 +224,13 @@ class FREEDOM(FeatureModel):
         probabilities proportional to w (Efraimidis & Spirakis 2006).
         """
         pairs = training_pairs(self._dataset)
-        kept = int(len(pairs.items) * (1 - self.options.pruned))
+        count = int(len(pairs.items) * (1 - self.options.pruned))
         degree = np.bincount(pairs.items, minlength=self.sizes.items)[pairs.items]
         random = counter.uniform(
             counter.key(seed, counter.Stream.NEIGHBORS, epoch), len(pairs.items)
         )
         order = -np.log1p(-random) * np.sqrt(degree * pairs.lengths[pairs.rows])
-        chosen = np.sort(np.argpartition(order, kept)[:kept])
+        chosen = np.sort(np.argpartition(order, count)[:count])
         return self._graph_of(
             CSR(ragged_offsets(pairs.rows[chosen], len(pairs)), pairs.items[chosen])
         )

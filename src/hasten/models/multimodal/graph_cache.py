@@ -37,11 +37,11 @@ def content_hash(*parts: str | Int64) -> str:
 def cached_arrays(name: str, mark: str, make: Callable[[], Arrays]) -> dict[str, Int64]:
     """The arrays of this name and content hash, from the cache or from ``make``."""
     path = cache_folder() / "graphs" / f"{name}-{mark[:32]}.safetensors"
-    found = _read(path, mark)
-    if found is None:
-        found = dict(make())
-        _write(path, mark, found)
-    return found
+    arrays = _read(path, mark)
+    if arrays is None:
+        arrays = dict(make())
+        _write(path, mark, arrays)
+    return arrays
 
 
 def _sum(arrays: Arrays) -> str:

@@ -133,8 +133,10 @@ class MMGCN(MultimodalModel):
                 "model.l2 penalises the embeddings of ids and users, which model.ids=frozen does "
                 "not train, so it would have no effect: leave it out"
             )
-        found = chosen_modalities(options.modalities, sizes)
-        self.channels = nn.ModuleList(Channel(name, width, options, sizes) for name, width in found)
+        modalities = chosen_modalities(options.modalities, sizes)
+        self.channels = nn.ModuleList(
+            Channel(name, width, options, sizes) for name, width in modalities
+        )
         ids = xavier(sizes.items + sizes.users, options.width)
         if options.ids == "trainable":
             self.ids: Tensor = ids
@@ -193,18 +195,18 @@ class MMGCN(MultimodalModel):
         whole = self.graph.whole
         last = None if wanted is None else RowEntries.of(whole.graph, whole.weights, wanted)
         if self.device.type != "cpu" and len(self.channels) > 1 and self.options.layers > 1:
-            found = self._at_once(last)
+            outputs = self._at_once(last)
         else:
-            found = [self.checkpointed(self._channel, channel, last) for channel in self.channels]
-        total: Tensor = reduce(torch.add, map(upcast, found))
+            outputs = [self.checkpointed(self._channel, channel, last) for channel in self.channels]
+        total: Tensor = reduce(torch.add, map(upcast, outputs))
         return total / len(self.channels)
 
     def _at_once(self, last: RowEntries | None) -> Sequence[Tensor]:
         """[S, D] of each modality; after the first layer by common launches."""
         channels = cast(Sequence[Channel], self.channels)
         first = (self.checkpointed(self._first, each, each.layers[0]) for each in channels)
-        found: Tensor = self.checkpointed(self._later, torch.cat(list(first), 1), last)
-        return found.unbind()
+        outputs: Tensor = self.checkpointed(self._later, torch.cat(list(first), 1), last)
+        return outputs.unbind()
 
     def _later(self, x: Tensor, last: RowEntries | None) -> Tensor:
         """[M, S, D] all modalities after their last layer. x: [N + U, M D] after the first."""
@@ -243,12 +245,12 @@ class MMGCN(MultimodalModel):
         users, frozen = self._users(channel), not channel.users.requires_grad
         for_items = self._sums(graph.to_items, users, layer, frozen, f"{name} to items")
         for_users, items = self._of_items(channel, layer)
-        sums, own = (for_items, for_users), (items, layer.own(users))
+        sums, node_rows = (for_items, for_users), (items, layer.own(users))
         if users.device.type != "cpu":
-            return self._mixed(torch.cat(sums), torch.cat(own), self.ids, layer)
+            return self._mixed(torch.cat(sums), torch.cat(node_rows), self.ids, layer)
         # no copy of all rows
         ids = self.ids[:count], self.ids[count:]
-        parts = zip(sums, own, ids, strict=True)
+        parts = zip(sums, node_rows, ids, strict=True)
         return torch.cat([self._mixed(*part, layer) for part in parts])
 
     def _mixed(self, summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:

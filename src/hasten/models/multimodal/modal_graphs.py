@@ -76,8 +76,8 @@ def user_graph(pairs: CSR, items: int, k: int) -> Weighted:
         user, other, count = companions(pairs, items, k)
         return {"user": user, "other": other, "count": count}
 
-    found = cached_arrays("companions", digest, make)
-    user, other, count = found["user"], found["other"], found["count"].astype(np.float64)
+    arrays = cached_arrays("companions", digest, make)
+    user, other, count = arrays["user"], arrays["other"], arrays["count"].astype(np.float64)
     order = np.argsort(user * len(pairs) + other)
     user, other, count = user[order], other[order], count[order]
     most = np.zeros(len(pairs))

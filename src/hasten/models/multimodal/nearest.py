@@ -28,19 +28,19 @@ def nearest(x: Tensor, k: int, rows: int = _ROWS) -> Tensor:
     k = min(k, count)
     unit = F.normalize(x.float(), dim=1)
     empty = ~unit.any(dim=1)
-    found = torch.empty(count, k, dtype=torch.int64, device=x.device)
+    indices = torch.empty(count, k, dtype=torch.int64, device=x.device)
     for start in range(0, count, rows):
         stop = min(start + rows, count)
-        own = torch.arange(start, stop, device=x.device)
+        block_rows = torch.arange(start, stop, device=x.device)
         similarity = unit[start:stop] @ unit.T
         similarity[:, empty] = -torch.inf
-        similarity[own - start, own] = torch.inf
+        similarity[block_rows - start, block_rows] = torch.inf
         values, neighbors = similarity.topk(k, dim=1)
         neighbors[torch.isneginf(values)] = -1
         lonely = torch.where(empty[start:stop])[0]
         neighbors[lonely, 1:] = -1
-        found[start:stop] = neighbors
-    return found
+        indices[start:stop] = neighbors
+    return indices
 
 
 def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
@@ -56,12 +56,12 @@ def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
     order = np.argsort(pairs.items, kind="stable")
     offsets = ragged_offsets(pairs.items, items)
     by_item = CSR(offsets, pairs.rows[order])
-    found: list[tuple[Int64, Int64, Int64]] = []
+    blocks: list[tuple[Int64, Int64, Int64]] = []
     step = max(1, _COUNTS // max(1, users))
     for start in range(0, users, step):
         block = pairs.take(np.arange(start, min(start + step, users)))
-        found.append(_companions(block, by_item, start, standing, k))
-    columns = (np.concatenate(column) for column in zip(*found, strict=True))
+        blocks.append(_companions(block, by_item, start, standing, k))
+    columns = (np.concatenate(column) for column in zip(*blocks, strict=True))
     user, other, count = columns
     return user, other, count
 

@@ -149,12 +149,12 @@ class SequentialModel(Model):
         """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
 
     def rows_of(self) -> Mapping[str, Rows]:
-        found = {"items.weight": Rows.of("items")}
+        rows = {"items.weight": Rows.of("items")}
         if isinstance(self.items, FeaturedItems):
-            found["items.values.weight"] = Rows.of("item_values")
+            rows["items.values.weight"] = Rows.of("item_values")
         if self.event_inputs is not None:
-            found["event_inputs.weight"] = Rows.of("event_values")
-        return found
+            rows["event_inputs.weight"] = Rows.of("event_values")
+        return rows
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences."""
@@ -253,9 +253,9 @@ class SequentialModel(Model):
         order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
         if len(order):
             lengths = lengths[order]
-            made, _ = sequence_batch(queries.history, order, lengths, self.device)
+            host_batch, _ = sequence_batch(queries.history, order, lengths, self.device)
             ends = torch.from_numpy(np.cumsum(lengths) - 1)
-            batch, last, rows = to_device((made, ends, torch.from_numpy(order)), self.device)
+            batch, last, rows = to_device((host_batch, ends, torch.from_numpy(order)), self.device)
             last = last if batch.real is None else batch.real[last]
             states = self.encode(self.items.rows(batch.tokens), batch)[last]
             vectors = vectors.to(accumulation_dtype(states))

@@ -71,10 +71,10 @@ def reduce(streams: Streams) -> Tensor:
 def laid_out(streams: Streams) -> Tensor:
     """[T, n, D] the streams as a tensor."""
     mix, parts = streams
-    found = parts[0][:, None].expand(-1, len(mix), -1)
+    mixed = parts[0][:, None].expand(-1, len(mix), -1)
     for number, part in enumerate(parts[1:]):
-        found = found + mix[:, number].T[:, :, None] * part[:, None]
-    return found
+        mixed = mixed + mix[:, number].T[:, :, None] * part[:, None]
+    return mixed
 
 
 def stream_products(streams: Streams, weight: Tensor) -> Tensor:
@@ -183,9 +183,11 @@ class _StreamProducts(torch.autograd.Function):
             for number, part in enumerate(parts[1:]):
                 grad_mix[:, number, chunk] = torch.linalg.vecdot(grad_streams, part[chunk])
                 factors = mix[:, number, chunk, None]
-                found = torch.mul(grad_streams[0], factors[0], out=grad_parts[number + 1][chunk])
+                grad_part = torch.mul(
+                    grad_streams[0], factors[0], out=grad_parts[number + 1][chunk]
+                )
                 for stream, factor in zip(grad_streams[1:], factors[1:], strict=True):
-                    found.addcmul_(stream, factor)
+                    grad_part.addcmul_(stream, factor)
         return grad_mix, grad_weight, *grad_parts
 
 

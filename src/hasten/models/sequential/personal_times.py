@@ -26,16 +26,18 @@ def personal_times(history: Histories, limit: int, unseen: int = 0) -> Histories
     index = np.arange(len(history.items), dtype=np.int64)
     if history.times is None:
         return replace(history, times=index - np.repeat(offsets[:-1], lengths) + 1)
-    times, some = history.times, lengths > 0
+    times, has_events = history.times, lengths > 0
     stops = offsets[1:] - unseen
     starts = np.minimum(np.maximum(offsets[:-1], stops - limit), offsets[1:] - 1)
     gaps = np.diff(times, prepend=times[:1])
     seen = (index > np.repeat(starts, lengths)) & (index < np.repeat(stops, lengths)) & (gaps > 0)
     units = np.ones(len(history), np.int64)
-    if some.any():
-        units[some] = np.minimum.reduceat(np.where(seen, gaps, _NEVER), offsets[:-1][some])
+    if has_events.any():
+        units[has_events] = np.minimum.reduceat(
+            np.where(seen, gaps, _NEVER), offsets[:-1][has_events]
+        )
     units[units == _NEVER] = 1
     firsts = np.zeros(len(history), np.int64)
-    firsts[some] = times[starts[some]]
+    firsts[has_events] = times[starts[has_events]]
     since = times - np.repeat(firsts, lengths)
     return replace(history, times=np.rint(since / np.repeat(units, lengths)).astype(np.int64) + 1)

@@ -61,5 +61,5 @@ class Degree(Model):
     def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
         """[Q, K] for int64 [Q, K] answers."""
         relations = self.sizes.relations
-        own = self.degrees[(relation + relations) % (2 * relations), entity]
-        return self.degrees[relation[:, None], answers] + own[:, None]
+        query_degree = self.degrees[(relation + relations) % (2 * relations), entity]
+        return self.degrees[relation[:, None], answers] + query_degree[:, None]

@@ -170,12 +170,12 @@ class HGT(Model):
             rows = self._all_rows
         if not self.given:
             return self.inputs.index_select(0, rows[0])
-        found = []
+        parts = []
         for t, (width, index) in enumerate(zip(self.given, rows, strict=True)):
             table = self.get_buffer(f"features_{t}") if width else self.inputs
             part = table.index_select(0, index)
-            found.append(self.feature_maps[str(t)](part) if width else part)
-        return torch.cat([part.to(self.inputs.dtype) for part in found])
+            parts.append(self.feature_maps[str(t)](part) if width else part)
+        return torch.cat([part.to(self.inputs.dtype) for part in parts])
 
     def _layers(self) -> Sequence[tuple[HGTLayer, Norms]]:
         """Every layer, and its layer norm."""
@@ -202,8 +202,8 @@ class HGT(Model):
         """One layer of attention, then layer norm, activation and dropout."""
 
         def compute(x: Tensor, own: Tensor | None) -> Tensor:
-            found = layer[0](edges, x, sizes, own, own_sizes, keep)
-            return self._after(layer[1], found, sizes if own_sizes is None else own_sizes)
+            mapped = layer[0](edges, x, sizes, own, own_sizes, keep)
+            return self._after(layer[1], mapped, sizes if own_sizes is None else own_sizes)
 
         result: Tensor = self.checkpointed(compute, x, own)
         return result
@@ -240,8 +240,8 @@ class HGT(Model):
 
     def _hop(self, layer: tuple[HGTLayer, Norms], hop: Hop, x: Tensor) -> Tensor:
         """A layer for the targets of a hop, from its sources."""
-        own = x.index_select(0, hop.own)
-        return self._layer(layer, hop.edges, x, hop.sizes, own, hop.own_sizes, None)
+        targets = x.index_select(0, hop.own)
+        return self._layer(layer, hop.edges, x, hop.sizes, targets, hop.own_sizes, None)
 
     def _finish(self, x: Tensor) -> Tensor:
         return upcast(self.result(padded_rows(x.to(autocast_dtype(x))))[: len(x), :])
@@ -263,16 +263,16 @@ class HGT(Model):
         sizes = graph.sizes(nodes)
         for layer, norms in self._layers():
             keys_values = layer.keys_values(x, sizes)
-            found = []
+            parts = []
             for start in range(0, graph.nodes, block):
                 targets = nodes[start : start + block]
-                made = graph.hop(targets, everything=True).arranged(self.device)
-                hop = to_device(made, self.device)
-                own = x[start : start + block]
-                queries = layer.query(own, hop.own_sizes)
-                part = layer.attend(hop.edges, own, hop.own_sizes, queries, keys_values)
-                found.append(self._after(norms, part, hop.own_sizes))
-            x = torch.cat(found)
+                host_hop = graph.hop(targets, everything=True).arranged(self.device)
+                hop = to_device(host_hop, self.device)
+                block_rows = x[start : start + block]
+                queries = layer.query(block_rows, hop.own_sizes)
+                part = layer.attend(hop.edges, block_rows, hop.own_sizes, queries, keys_values)
+                parts.append(self._after(norms, part, hop.own_sizes))
+            x = torch.cat(parts)
         return torch.cat([self._finish(x[s : s + block]) for s in range(0, graph.nodes, block)])
 
     @contextmanager

@@ -85,8 +85,8 @@ class HGTLayer(nn.Module):
         x = x.to(autocast_dtype(x))
         if own is None or own_sizes is None:
             own, own_sizes = x, sizes
-            found = joined((self.query, self.key, self.value), x, sizes)
-            queries, keys_values = torch.split(found, [self.out, 2 * self.out], dim=1)
+            projected = joined((self.query, self.key, self.value), x, sizes)
+            queries, keys_values = torch.split(projected, [self.out, 2 * self.out], dim=1)
         else:
             own = own.to(x.dtype)
             queries = self.query(own, own_sizes)
@@ -108,7 +108,7 @@ class HGTLayer(nn.Module):
     ) -> Tensor:
         """The same from the queries of the destinations and keys and values of the sources."""
         scale = self.prior / math.sqrt(self.out // self.heads)
-        found = edge_attention(
+        attended = edge_attention(
             edges,
             queries,
             keys_values,
@@ -116,7 +116,7 @@ class HGTLayer(nn.Module):
             self.message,
             keep,
         )
-        mapped: Tensor = self.result(F.gelu(found), sizes)
+        mapped: Tensor = self.result(F.gelu(attended), sizes)
         if self.skip is None:
             return mapped
         share = _of_rows(torch.sigmoid(self.skip), sizes)[:, None]

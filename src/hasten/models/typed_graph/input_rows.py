@@ -25,9 +25,9 @@ def input_rows(
     bounds = np.searchsorted(nodes, types.offsets)
     if not widths:
         return [torch.from_numpy(np.repeat(np.arange(len(types)), np.diff(bounds)))]
-    found, own = [], 0
+    rows, embedding_rows = [], 0
     for number, (width, offset) in enumerate(zip(widths, types.offsets, strict=False)):
         index = nodes[bounds[number] : bounds[number + 1]] - offset
-        found.append(torch.from_numpy(index if width else index + own))
-        own += 0 if width else int(types.sizes[number])
-    return found
+        rows.append(torch.from_numpy(index if width else index + embedding_rows))
+        embedding_rows += 0 if width else int(types.sizes[number])
+    return rows

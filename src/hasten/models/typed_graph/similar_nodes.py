@@ -32,23 +32,23 @@ def similar_nodes(
     types = graph.types
     number = _number(kind, types.names, graph)
     first, last = int(types.offsets[number]), int(types.offsets[number + 1])
-    own = (graph.target >= first) & (graph.target < last)
+    chosen_links = (graph.target >= first) & (graph.target < last)
     if relations is not None:
         every = np.arange(len(graph.bounds) - 1) % len(types.source)
         chosen = np.isin(every, _relations(dataset, relations))
-        own &= np.repeat(chosen, np.diff(graph.bounds))
-    target, source = (ends[own].astype(np.int64) for ends in (graph.target, graph.source))
+        chosen_links &= np.repeat(chosen, np.diff(graph.bounds))
+    target, source = (ends[chosen_links].astype(np.int64) for ends in (graph.target, graph.source))
     target -= first
     sets = _sets(target, source, last - first, graph.nodes)
-    found = jaccard_pairs(sets, graph.nodes, threshold)
-    if not len(found.items):
+    similar = jaccard_pairs(sets, graph.nodes, threshold)
+    if not len(similar.items):
         raise ConfigurationError(
             f"no two nodes of type {types.names[number]!r} share more than {threshold:g} of their "
             "neighbors: lower model.similarity_threshold, choose model.contrastive_type or "
             "model.contrastive_relations, or switch the contrast off "
             "(--set model.contrastive_weight=0)"
         )
-    return first, found
+    return first, similar
 
 
 def _number(kind: str | None, names: tuple[str, ...], graph: MessageGraph) -> int:

@@ -114,7 +114,7 @@ class _BucketedAttention(torch.autograd.Function):
         bits = keep_bytes(sum(map(math.prod, cells)), drop)
         if kind == query.dtype:  # the mask itself: faster than to expand its bits once more
             bits = mask_of(bits, torch.Size([sum(map(math.prod, cells))]), drop, kind)
-        kept = []
+        attention_weights = []
         with torch.autocast("cpu", enabled=False):
             for piece, mask in zip(pieces, masks_of(bits, cells, drop, kind), strict=True):
                 scores = torch.baddbmm(
@@ -125,18 +125,18 @@ class _BucketedAttention(torch.autograd.Function):
                 )
                 weights = torch.softmax(scores, dim=-1)
                 _put(piece, out, weights * mask, upcast(piece.of_keys(value)))
-                kept.append(weights.to(query.dtype))
+                attention_weights.append(weights.to(query.dtype))
         ctx.pieces, ctx.cells, ctx.scale, ctx.drop = pieces, cells, scale, drop
-        ctx.save_for_backward(query, key, value, bits, *kept)
+        ctx.save_for_backward(query, key, value, bits, *attention_weights)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, bits, *kept = ctx.saved_tensors
+        query, key, value, bits, *attention_weights = ctx.saved_tensors
         grads = grad_query, grad_key, grad_value = [torch.empty_like(query) for _ in range(3)]
         kind = accumulation_dtype(query)
         masks = masks_of(bits, ctx.cells, ctx.drop, kind)
-        for piece, low, mask in zip(ctx.pieces, kept, masks, strict=True):
+        for piece, low, mask in zip(ctx.pieces, attention_weights, masks, strict=True):
             weights = low.to(kind)
             upper = upcast(piece.of_queries(grad_out))
             grad_weights = torch.bmm(upper, upcast(piece.of_keys(value)).transpose(1, 2))

@@ -144,8 +144,8 @@ class _EdgeAttention(torch.autograd.Function):
                 da[r] = _outer(back, queries, heads)
         totals = [dm, da, dv, dk, dq]
         del dq, dk, dv, da, dm
-        found = (totals.pop().to(kind) for kind in ctx.kinds)  # one after the other
-        return None, None, None, *found
+        gradients = (totals.pop().to(kind) for kind in ctx.kinds)  # one after the other
+        return None, None, None, *gradients
 
 
 def _sides(each: Relation, q: Tensor, k: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,10 +46,10 @@ def pair_attention(
     kind, heads = autocast_dtype(query), attention.shape[1]
     maps = torch.cat([attention, message], 1).to(kind)
     segments = edges.segments if _takes_kernels(query, heads, kind) else None
-    found: Tensor = _PairAttention.apply(  # type: ignore[no-untyped-call]
+    output: Tensor = _PairAttention.apply(  # type: ignore[no-untyped-call]
         edges, keep, heads, segments, query.to(kind), key_value.to(kind), maps
     )
-    return found
+    return output
 
 
 class _PairAttention(torch.autograd.Function):
@@ -110,8 +110,8 @@ class _PairAttention(torch.autograd.Function):
         of_maps.transpose(0, 1).index_add_(1, edges.relation, blocks.to(full))
         lower = torch.bmm(upper, of_blocks.view(-1, *of_blocks.shape[2:]).mT).view_as(picked)
         _by_head(of_rows, 2 * heads).index_add_(1, edges.source, lower.to(full))
-        found = of_query, of_rows, of_maps
-        return None, None, None, None, *(each.to(query.dtype) for each in found)
+        grads = of_query, of_rows, of_maps
+        return None, None, None, None, *(each.to(query.dtype) for each in grads)
 
 
 def _add_gradients(

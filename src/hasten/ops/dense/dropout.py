@@ -45,15 +45,15 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        kept = keep_bytes(x.numel(), probability)
-        ctx.save_for_backward(kept)
+        mask_bytes = keep_bytes(x.numel(), probability)
+        ctx.save_for_backward(mask_bytes)
         ctx.probability = probability
-        return x * mask_of(kept, x.shape, probability, x.dtype)
+        return x * mask_of(mask_bytes, x.shape, probability, x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return grad * mask_of(kept, grad.shape, ctx.probability, grad.dtype), None
+        (mask_bytes,) = ctx.saved_tensors
+        return grad * mask_of(mask_bytes, grad.shape, ctx.probability, grad.dtype), None
 
 
 def kept_scale(probability: float) -> float:
@@ -85,15 +85,15 @@ def keep_bytes(count: int, probability: float, device: torch.device = _CPU) -> T
 
 
 def _draw(count: int, probability: float, generator: torch.Generator | None) -> Tensor:
-    kept = round(256 / kept_scale(probability))
-    if kept == 256:
+    kept_bytes = round(256 / kept_scale(probability))
+    if kept_bytes == 256:
         return torch.full(((count + 7) // 8,), 255, dtype=torch.uint8)
-    lowest = (kept & -kept).bit_length() - 1
+    lowest = (kept_bytes & -kept_bytes).bit_length() - 1
     words = torch.empty(8 - lowest, (count + 63) // 64, dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
     chosen = words[0]
     for digit, word in enumerate(words[1:], start=lowest + 1):
-        chosen = word | chosen if kept >> digit & 1 else word & chosen
+        chosen = word | chosen if kept_bytes >> digit & 1 else word & chosen
     return chosen.view(torch.uint8)[: (count + 7) // 8]
 
 

@@ -41,8 +41,8 @@ class _GroupedLinear(torch.autograd.Function):
         for group, rows, whole in _blocks(x, sizes):
             part = padded_rows(x[rows])
             if whole or len(part) > rows.stop - rows.start:
-                found = product_plus(part, weight[group], bias[group])
-                out[rows] = found[: rows.stop - rows.start]
+                result = product_plus(part, weight[group], bias[group])
+                out[rows] = result[: rows.stop - rows.start]
             else:
                 torch.addmm(bias[group], part, weight[group], out=out[rows])
         return out

@@ -43,7 +43,7 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, rstd = ctx.saved_tensors
-        found = torch.ops.aten.native_layer_norm_backward(
+        grads = torch.ops.aten.native_layer_norm_backward(
             grad, x.to(grad.dtype), x.shape[-1:], mean, rstd, weight, bias, [True, True, True]
         )
-        return *found, None, None
+        return *grads, None, None

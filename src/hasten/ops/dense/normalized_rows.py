@@ -32,10 +32,10 @@ def normalized_rows(*tables: Sequence[Tensor]) -> Tensor:
     heights, like = [len(part) for part in tables[0]], tables[0][0]
     lower = torch.is_autocast_enabled(like.device.type)
     kind = autocast_dtype(like) if lower else accumulation_dtype(like)
-    found: Tensor = _NormalizedRows.apply(  # type: ignore[no-untyped-call]
+    normalized: Tensor = _NormalizedRows.apply(  # type: ignore[no-untyped-call]
         heights, kind, *(part for parts in tables for part in parts)
     )
-    return found
+    return normalized
 
 
 class _NormalizedRows(torch.autograd.Function):
@@ -59,8 +59,8 @@ class _NormalizedRows(torch.autograd.Function):
         grad, out = grad.reshape(out.shape).to(lengths.dtype), out.to(lengths.dtype)
         along = torch.linalg.vecdot(grad, out)[..., None]
         along.masked_fill_(lengths <= LEAST, 0.0)
-        found = torch.addcmul(grad, out, along, value=-1).div_(lengths)
-        parts = zip(_places(found, ctx.heights), ctx.kinds, strict=True)
+        grad_rows = torch.addcmul(grad, out, along, value=-1).div_(lengths)
+        parts = zip(_places(grad_rows, ctx.heights), ctx.kinds, strict=True)
         return None, None, *(part.to(kind) for part, kind in parts)
 
 

@@ -87,10 +87,10 @@ def _detect_faster() -> bool:
     if not mkl or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     try:
-        found = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
-    return "AuthenticAMD" in found and "avx512f" in found
+    return "AuthenticAMD" in cpu_info and "avx512f" in cpu_info
 
 
 #: detected at import, because torch.compile cannot trace it

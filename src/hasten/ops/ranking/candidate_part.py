@@ -54,12 +54,18 @@ class CandidatePart:
         blocks = ColumnBlocks.choose(len(lists), self.stop - self.first, columns)
         at = Positions.build(targets.rows[inside], targets.items[inside] - self.first, blocks)
         whole = blocks.scores(part, 0) if len(blocks) == 1 else None
-        found = at.scores(part, whole)
-        own = found.new_zeros(len(targets.items))
-        own[inside] = found
-        self.sum_(own)
+        part_scores = at.scores(part, whole)
+        target_scores = part_scores.new_zeros(len(targets.items))
+        target_scores[inside] = part_scores
+        self.sum_(target_scores)
         ranks = count_ranks(
-            part, blocks, self._excluded(lists, inside), at, own, whole=whole, inside=inside
+            part,
+            blocks,
+            self._excluded(lists, inside),
+            at,
+            target_scores,
+            whole=whole,
+            inside=inside,
         )
         assert ranks is not None
         return ranks
@@ -85,8 +91,8 @@ class CandidatePart:
         if lists.excluded is None or lists.among is None:
             return lists
         held = lists.excluded.host
-        kept = held.keep((held.items >= self.first) & (held.items < self.stop))
-        if not len(kept.items):
+        in_part = held.keep((held.items >= self.first) & (held.items < self.stop))
+        if not len(in_part.items):
             return RankingLists(lists.targets)
-        excluded = ListedIds.of(type(kept)(kept.offsets, kept.items - self.first))
+        excluded = ListedIds.of(type(in_part)(in_part.offsets, in_part.items - self.first))
         return RankingLists(lists.targets, excluded, lists.among & inside)

@@ -91,15 +91,15 @@ def _listed(scorer: Scorer, targets: ListedIds, at: Positions) -> Tensor | None:
     products = -(-count // width)
     if not (count and isinstance(scorer, ListScorer)) or 2 * products > len(at.numbers):
         return None
-    found = []
+    columns = []
     for start in range(0, count, width):
         items = targets.items[start : start + width]
         # padded to the shape of a block: libraries choose their order of summation by it
         ids = items.repeat(-(-width // len(items)))[:width]
         scores = scorer.listed(ids).to(torch.float32)
         row = targets.rows[start : start + width]
-        found.append(scores[row, torch.arange(len(items), device=scores.device)])
-    return torch.cat(found)
+        columns.append(scores[row, torch.arange(len(items), device=scores.device)])
+    return torch.cat(columns)
 
 
 def count_ranks(
@@ -122,7 +122,7 @@ def count_ranks(
     one_each = bool((lists.targets.host.lengths == 1).all())
     row = None if one_each else lists.targets.rows
     at_most, below = torch.zeros((2, len(own)), dtype=torch.int64, device=device)
-    excluded, apart, found = lists.excluded, None, []
+    excluded, apart, taken = lists.excluded, None, []
     if excluded is not None:
         apart = Positions.build(excluded.rows, excluded.items, blocks)
     same = torch.ones((), dtype=torch.bool, device=device) if check else None
@@ -133,7 +133,7 @@ def count_ranks(
             if device.type == "cpu" and not same:
                 return None
         if apart is not None:
-            found.append(apart.take(scores, block))
+            taken.append(apart.take(scores, block))
         _count(scores, row, own, at_most, below)
     if same is not None and not same:  # on other devices than CPUs it is read once
         return None
@@ -144,7 +144,7 @@ def count_ranks(
     if apart is None or excluded is None or lists.among is None:
         return ranks
     among = lists.among & number
-    higher, tied = _apart(excluded, lists.among, among, apart.in_order(found), row, own)
+    higher, tied = _apart(excluded, lists.among, among, apart.in_order(taken), row, own)
     return replace(ranks, excluded_higher=higher, excluded_tied=tied)
 
 
@@ -172,8 +172,8 @@ def rank_among(
 
 def rank_scores(scores: Tensor) -> RankCounts:
     """Rank the first of each query's candidates among its others; scores: [Q, 1 + C]."""
-    own, others = scores[:, :1], scores[:, 1:]
-    at_most, below = (others <= own).sum(1), (others < own).sum(1)
+    target, others = scores[:, :1], scores[:, 1:]
+    at_most, below = (others <= target).sum(1), (others < target).sum(1)
     return RankCounts.of(others.shape[1] - at_most, at_most - below)
 
 

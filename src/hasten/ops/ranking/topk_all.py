@@ -73,8 +73,8 @@ def topk_all(
             # most blocks have no better candidate for most queries, and equal ones have higher ids
             rows = torch.nonzero(~(scores.amax(1) <= _scores(best[:, -1])))[:, 0]
             scores = scores.index_select(0, rows)
-        found, column = _best(scores, k)
-        keys = _key(found, ids[column])
+        best_scores, column = _best(scores, k)
+        keys = _key(best_scores, ids[column])
         if best is None:
             best = keys.topk(min(k, keys.shape[1]), dim=1).values
         elif rows is None:

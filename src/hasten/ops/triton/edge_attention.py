@@ -232,13 +232,13 @@ def backward(
     of_query, of_mapped = torch.empty_like(out), torch.empty_like(mapped)
     inputs = grad.to(query.dtype).contiguous(), out, lse, torch.empty_like(lse)
     width = query.shape[1]
-    for own, found, heads, head_stride, row_stride in (
+    for own, gradient, heads, head_stride, row_stride in (
         (by_target, of_query, launch.heads, launch.size, width),
         (by_slot, of_mapped, 2 * launch.heads, mapped.stride(0), launch.size),
     ):
         sums = lse.new_empty(len(own.part_row), heads * launch.size)
-        launch(_backward, own, *inputs, found, sums, OF_SLOT=own is by_slot)
-        launch.merge(own, sums, None, found, None, head_stride, row_stride, heads)
+        launch(_backward, own, *inputs, gradient, sums, OF_SLOT=own is by_slot)
+        launch.merge(own, sums, None, gradient, None, head_stride, row_stride, heads)
     return of_query, of_mapped
 
 

@@ -184,14 +184,14 @@ def is_target(query, item, tile, queries, target_item, target_query, starts):
     """
     if starts is None:
         target = tl.load(target_item + query, mask=query < queries, other=-1)
-        found = (item == target).to(tl.float32)
+        matches = (item == target).to(tl.float32)
     else:
-        found = ((query < 0) & (item < 0)).to(tl.float32)
+        matches = ((query < 0) & (item < 0)).to(tl.float32)
         # Triton does not prefetch in a loop around a loop; the lists of a tile are short
         for pair in range(tl.load(starts + tile), tl.load(starts + tile + 1)):
             same = (query == tl.load(target_query + pair)) & (item == tl.load(target_item + pair))
-            found += same.to(tl.float32)
-    return found
+            matches += same.to(tl.float32)
+    return matches
 
 
 @triton.jit

@@ -33,17 +33,17 @@ def open_trackers(
         return []
     file = folder.path / IDS
     known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
-    found = []
+    trackers = []
     for name in options.to:
         try:
             tracker = _open(name, options, folder.path.name, known.get(name))
         except Exception as error:
             raise HastenError(f"logging.to={name}: {error}") from error
         say(f"tracked by {name}: {options.project}/{tracker.id}")
-        found.append(tracker)
-    ids = {tracker.name: tracker.id for tracker in found}
+        trackers.append(tracker)
+    ids = {tracker.name: tracker.id for tracker in trackers}
     write_atomically(file, (json.dumps({**known, **ids}) + "\n").encode())
-    return found
+    return trackers
 
 
 def _open(name: str, options: LoggingOptions, run: str, known: str | None) -> Tracker:

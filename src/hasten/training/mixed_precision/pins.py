@@ -60,25 +60,25 @@ def first_fault(
     outputs, gradients: tolerances; left out, only results that are not finite count.
     """
     for a, b in zip(full.finished, low.finished, strict=False):
-        found = deviation(a.leaving, b.leaving)
-        if found > outputs >= deviation(a.entering, b.entering):
-            return Fault(a.name, "output", found)
-    if (found := deviation(full.losses, low.losses)) > outputs:
-        return Fault("", "loss", found)
+        difference = deviation(a.leaving, b.leaving)
+        if difference > outputs >= deviation(a.entering, b.entering):
+            return Fault(a.name, "output", difference)
+    if (difference := deviation(full.losses, low.losses)) > outputs:
+        return Fault("", "loss", difference)
     # the gradients of a module can be almost zero: they count by their part in the whole step
     whole = math.sqrt(
         sum(float(s.values.square().sum()) for s in full.gradients.values() if s.finite)
     )
     for a, b in zip(reversed(full.begun), reversed(low.begun), strict=False):
-        own = [name for name in full.gradients if name.rpartition(".")[0] == a.name]
-        expected: dict[Any, Sample] = {name: full.gradients[name] for name in own}
-        found = deviation(expected, low.gradients, whole)
+        names = [name for name in full.gradients if name.rpartition(".")[0] == a.name]
+        expected: dict[Any, Sample] = {name: full.gradients[name] for name in names}
+        difference = deviation(expected, low.gradients, whole)
         if math.isinf(deviation(a.entering_gradients, b.entering_gradients)):
-            found = math.inf
-        if found > gradients >= deviation(a.leaving_gradients, b.leaving_gradients):
-            return Fault(a.name, "gradient", found)
-    found = deviation(full.gradients, low.gradients)
-    return Fault("", "gradient", found) if found > gradients else None
+            difference = math.inf
+        if difference > gradients >= deviation(a.leaving_gradients, b.leaving_gradients):
+            return Fault(a.name, "gradient", difference)
+    difference = deviation(full.gradients, low.gradients)
+    return Fault("", "gradient", difference) if difference > gradients else None
 
 
 def compare(
@@ -170,13 +170,15 @@ def pin_unstable_modules(
         def find() -> list[Any]:
             return [*find_pins(pins.model, steppers, pins, seed), pins.found]
 
-        phases, notes, found = processes.run_on_rank0(find, what)
-        pins.pin(found)
+        phases, notes, unstable = processes.run_on_rank0(find, what)
+        pins.pin(unstable)
         for stepper in steppers:
             if stepper.phase.name in phases:
                 stepper.precision = Precision("fp32", stepper.device)
-    told = "; ".join(f"{name} ({each['reason']})" for name, each in pins.found.items())
-    return "; ".join([f"precision auto: {low}" + (f", in fp32: {told}" if told else ""), *notes])
+    pinned = "; ".join(f"{name} ({each['reason']})" for name, each in pins.found.items())
+    return "; ".join(
+        [f"precision auto: {low}" + (f", in fp32: {pinned}" if pinned else ""), *notes]
+    )
 
 
 def find_pins(

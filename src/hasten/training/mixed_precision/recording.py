@@ -48,12 +48,12 @@ def deviation(full: Samples, low: Samples, least: float = 0.0) -> float:
     """
     difference, norm = 0.0, least**2
     for name, expected in full.items():
-        found = low.get(name)
-        if not expected.finite or found is None or found.values.shape != expected.values.shape:
+        actual = low.get(name)
+        if not expected.finite or actual is None or actual.values.shape != expected.values.shape:
             continue
-        if not found.finite:
+        if not actual.finite:
             return math.inf
-        difference += float((found.values - expected.values).square().sum())
+        difference += float((actual.values - expected.values).square().sum())
         norm += float(expected.values.square().sum())
     return math.sqrt(difference / norm) if norm > 0 else 0.0
 

@@ -51,8 +51,8 @@ class PhaseAdam(torch.optim.Adam):
     @property
     def parameters(self) -> list[Tensor]:
         """The tensors that :meth:`step` updates, by the number of the parameter."""
-        found: list[Tensor] = self.param_groups[0]["params"]
-        return found
+        parameters: list[Tensor] = self.param_groups[0]["params"]
+        return parameters
 
     @property
     def summed(self) -> list[Tensor]:
@@ -101,12 +101,12 @@ class PhaseAdam(torch.optim.Adam):
 
         The second is the weights of parameters with deferred updates, with these applied.
         """
-        found = {
+        state = {
             f"{number}.{field}": value
             for number, parameter in enumerate(self.parameters)
             for field, value in self.state.get(parameter, {}).items()
         }
-        return found, {}
+        return state, {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what :meth:`tensors` returned; the weights are loaded already."""
@@ -125,8 +125,8 @@ PENDING = "pending_"
 
 def fields_by_number(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
     """The saved fields of each parameter."""
-    found: dict[int, dict[str, Tensor]] = {}
+    fields: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         number, field = name.split(".", 1)
-        found.setdefault(int(number), {})[field] = value
-    return found
+        fields.setdefault(int(number), {})[field] = value
+    return fields

@@ -41,13 +41,13 @@ class JoinedRowAdam(RowAdam):
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
         joined, weights = super().tensors()
-        found: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = {}
         for key, value in joined.items():
             field = key.partition(".")[2]
             parts = self._divided(value) if field in ROW_FIELDS else [value] * len(self.tables)
-            found.update({f"{number}.{field}": part for number, part in enumerate(parts)})
+            state.update({f"{number}.{field}": part for number, part in enumerate(parts)})
         (weight,) = weights.values()
-        return found, dict(zip(self.tables, self._divided(weight), strict=True))
+        return state, dict(zip(self.tables, self._divided(weight), strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         joined: dict[str, Tensor] = {}

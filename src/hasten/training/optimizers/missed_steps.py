@@ -100,10 +100,10 @@ class MissedSteps:
         """
         place = (after - self.first).numpy()
         terms = int(self._terms[place].max(initial=1))
-        found = torch.from_numpy(np.ascontiguousarray(self._sums[: 1 + terms].T[place]))
+        sums = torch.from_numpy(np.ascontiguousarray(self._sums[: 1 + terms].T[place]))
         behind = (self.last - after).double()
         falls = torch.stack([beta**behind for beta in self.betas], 1)
-        factors = torch.cat([found, falls], 1).to(self.dtype)
+        factors = torch.cat([sums, falls], 1).to(self.dtype)
         step = max(1, _ELEMENTS // max(1, weight.shape[1]))
         for start in range(0, len(after), step):
             part = slice(start, start + step)
@@ -131,6 +131,6 @@ class MissedSteps:
         count = len(sums)
         self.begin(last - count)
         self._reserve(count)
-        *found, terms = sums.numpy().T
-        self._sums[:, :count], self._terms[:count] = found, terms
+        *columns, terms = sums.numpy().T
+        self._sums[:, :count], self._terms[:count] = columns, terms
         self.last = last

@@ -130,7 +130,7 @@ class RowAdam(PhaseAdam):
     def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
         """State and weights of dense Adam, and the deferred updates, to resume bit for bit."""
         self._restore_table()
-        found, _ = super().tensors()
+        state, _ = super().tensors()
         tables = {"weight": self.weight.detach(), "exp_avg": self.first, "exp_avg_sq": self.second}
         held: dict[str, Tensor] = {}
         if self.pending:
@@ -140,14 +140,14 @@ class RowAdam(PhaseAdam):
             self._catch_up_all(*tables.values())
         weight = tables.pop("weight")
         fields = {**tables, "step": torch.tensor(float(self.missed.last)), **held}
-        found.update({f"{self._number}.{name}": value for name, value in fields.items()})
-        return found, {self.weight: weight}
+        state.update({f"{self._number}.{name}": value for name, value in fields.items()})
+        return state, {self.weight: weight}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         self._restore_table()
-        own = f"{self._number}."
-        super().load({n: value for n, value in tensors.items() if not n.startswith(own)})
+        own_prefix = f"{self._number}."
+        super().load({n: value for n, value in tensors.items() if not n.startswith(own_prefix)})
         state = fields_by_number(tensors).get(self._number)
         if state is None:
             return
