@@ -44,9 +44,10 @@ class RowShard:
         """The most rows that a process holds."""
         return -(-self.total // self.processes.world)
 
-    def own(self, ids: Tensor) -> slice:
-        """Which of the ids this process holds."""
-        return slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
+    def held(self, ids: Tensor) -> tuple[slice, Tensor]:
+        """Which of the ids this process holds, and the numbers of their rows among its rows."""
+        own = slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
+        return own, ids[own] - self.first
 
     def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
         """[S, D] the rows of the ids; own: those that this process holds, in their order.
@@ -54,7 +55,7 @@ class RowShard:
         A collective: each process sends its rows to all others.
         """
         found = own.new_empty(len(ids), *own.shape[1:])
-        found[self.own(ids)] = own
+        found[self.held(ids)[0]] = own
         starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
@@ -31,8 +33,8 @@ class Shard(Protocol):
         """The most rows that a process holds."""
         ...
 
-    def own(self, ids: Tensor) -> slice:
-        """Which of the ids this process holds."""
+    def held(self, ids: Tensor) -> tuple[slice | Tensor, Tensor]:
+        """Which of the ids this process holds, and the numbers of their rows among its rows."""
         ...
 
     def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
@@ -50,6 +52,39 @@ class Shard(Protocol):
     def together(self, *counts: int) -> Sequence[Concatenation]:
         """How tensors with these lengths follow each other over processes. A collective."""
         ...
+
+
+@dataclass(frozen=True)
+class JoinedRows:
+    """The rows of several tables that this process holds, numbered one table after the other."""
+
+    tables: Sequence[Shard]
+
+    def held(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`Shard.held`; the rows of the shards follow each other in one tensor."""
+        places, rows, place, row = [], [], 0, 0
+        for shard, part in zip(self.tables, self._divided(ids), strict=True):
+            which, local = shard.held(part)
+            places.append(torch.arange(place, place + len(part))[which])
+            rows.append(local + row)
+            place, row = place + len(part), row + shard.stop - shard.first
+        return torch.cat(places), torch.cat(rows)
+
+    def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
+        """As :meth:`Shard.exchange`, table by table."""
+        found = []
+        for shard, part in zip(self.tables, self._divided(ids), strict=True):
+            count = len(shard.held(part)[1])
+            found.append(shard.exchange(part, own[:count]))
+            own = own[count:]
+        return torch.cat(found)
+
+    def _divided(self, ids: Tensor) -> list[Tensor]:
+        """The ids of each table, numbered from its first row."""
+        starts = [0, *accumulate(shard.total for shard in self.tables)]
+        parts = torch.searchsorted(ids, torch.tensor(starts)).tolist()
+        spans = zip(starts, pairwise(parts), strict=False)
+        return [ids[begin:end] - start for start, (begin, end) in spans]
 
 
 class Concatenation(Protocol):
@@ -98,7 +133,7 @@ class ShardedTable(EmbeddingTable):
             return super().rows(ids)
         assert not torch.is_grad_enabled(), "a gradient needs the rows of reading()"
         distinct, places = torch.unique(ids, return_inverse=True)
-        held = distinct[self.shard.own(distinct)] - self.shard.first
+        _, held = self.shard.held(distinct)
         read = self.shard.exchange(distinct, self.weight.index_select(0, held))
         return FixedTable(read).rows(places)
 

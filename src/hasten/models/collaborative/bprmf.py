@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hasten.config import ModelOptions
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.models.collaborative.base import CollaborativeModel
 from hasten.models.interface import Sizes
 from hasten.models.rows import Rows
@@ -44,7 +44,7 @@ class BPRMF(CollaborativeModel):
     name = "bprmf"
     summary = "matrix factorization by pairwise ranking (Rendle et al. 2009)"
     Options = BPRMFOptions
-    supports = Supports(precision=False)
+    supports = Supports(precision=False, shard_tables=True)
 
     options: BPRMFOptions
 
@@ -56,9 +56,10 @@ class BPRMF(CollaborativeModel):
     def rows_of(self) -> Mapping[str, Rows]:
         return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}
 
-    def phase_class(self, batch_size: int) -> type[PairwisePhase]:
-        """Large tables on a CPU are trained by the rows that a step reads."""
-        few = reads_few_rows(3 * batch_size, self.sizes.users + self.sizes.items)
+    def phase_class(self, training: TrainingOptions) -> type[PairwisePhase]:
+        """Tables on a CPU are trained by the rows that a step reads if large, or to be sharded."""
+        few = reads_few_rows(3 * training.batch_size, self.sizes.users + self.sizes.items)
+        few = few or training.shard_tables == "always"
         return PairRowsPhase if few and self.device.type == "cpu" else PairwisePhase
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ from hasten.distributed.row_shard import RowShard
 from hasten.errors import ConfigurationError
 from hasten.memory import memory_bytes
 from hasten.objectives.base import Phase
-from hasten.ops.sharded_table import ShardedTable
+from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.tensor_file import ShardedTensor
@@ -70,8 +70,8 @@ class ShardedTables:
 
     @property
     def shard(self) -> RowShard | None:
-        """The shard of the candidates that are ranked; None: every process holds all."""
-        return next(iter(self.parameters.values()), None)
+        """The shard of the candidates that are ranked, the last; None: every process holds all."""
+        return next(reversed(self.parameters.values()), None)
 
     def whole(
         self, groups: Mapping[str, Mapping[str, Tensor]]
@@ -120,7 +120,7 @@ def shard_tables(
             raise error
         return ShardedTables()
     read = [phase.table or phase.divisible for phase in phases]
-    weights = list(dict.fromkeys(each.weight for each in read if each is not None))
+    weights = list(dict.fromkeys(w for each in read if each is not None for w in each.weights))
     size = sum(weight.numel() * weight.element_size() for weight in weights)
     needed = size * COPIES_WITH_ADAM * processes.local_world
     few = options.shard_tables == "auto" and needed <= _MOST * memory_bytes()
@@ -133,7 +133,8 @@ def shard_tables(
         ShardedTable.divide(tables[weight], shard)
     for phase, table in zip(phases, read, strict=True):
         assert table is not None
-        phase.table = replace(table, shard=found.parameters[table.weight])
+        shards = [found.parameters[weight] for weight in table.weights]
+        phase.table = replace(table, shard=JoinedRows(shards) if table.others else shards[0])
     named = model.state_dict(keep_vars=True)
     for name, tensor in named.items():
         if tensor in found.parameters:
@@ -160,13 +161,13 @@ def why_not(
         return reason
     for phase in phases:
         table = phase.table or phase.divisible
-        if table is None or table.weight not in tables:
+        if table is None or not all(weight in tables for weight in table.weights):
             return (
                 f"each step of the phase {phase.name} reads whole tables; losses that need only "
                 "the rows of each process have no regularizers or label smoothing of whole tables"
             )
-        if len(table.weight) < processes.world:
-            return f"a table has {len(table.weight)} rows for {processes.world} processes"
+        if (fewest := min(map(len, table.weights))) < processes.world:
+            return f"a table has {fewest} rows for {processes.world} processes"
         if not table.whole and not RowAdam.is_exact(options):
             return (
                 "row-wise Adam, which updates sharded tables of losses with sampled negatives, "
