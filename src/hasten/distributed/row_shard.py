@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hasten.distributed.processes import Processes
+from hasten.runs.tensor_file import StoredRows
 
 
 @dataclass(frozen=True)
@@ -93,19 +94,18 @@ class RowShard:
                 self.processes.broadcast_(piece, "the rows of a checkpoint", rank)
             yield piece
 
-    def scatter(self, whole: Tensor) -> Tensor:
-        """The rows of this process, of the tensor that rank 0 has; the others' is empty memory.
+    def scatter(self, stored: StoredRows | None, like: Tensor) -> Tensor:
+        """The rows of this process, of a tensor in a file that rank 0 reads a shard at a time.
 
-        A collective.
+        stored: None on the other ranks. like: of no rows, of their shape and type. A collective.
         """
-        own = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
-        for rank, (start, stop) in list(enumerate(pairwise(self.bounds)))[1:]:
-            piece = (
-                whole[start:stop].contiguous()
-                if self.processes.is_rank0
-                else (whole.new_empty(stop - start, *whole.shape[1:]))
-            )
-            self.processes.broadcast_(piece, "the rows of a checkpoint")
+        own = like
+        for rank, (start, stop) in enumerate(pairwise(self.bounds)):
+            piece = like.new_empty(stop - start, *like.shape[1:])
+            if stored is not None:
+                piece = stored[start:stop]
+            if rank > 0:
+                self.processes.broadcast_(piece, "the rows of a checkpoint")
             own = piece if rank == self.processes.rank else own
         return own
 

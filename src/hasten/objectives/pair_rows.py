@@ -31,7 +31,7 @@ class PairRowsPhase(PairwisePhase):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         users, items = self._parameters
-        self.user_count = len(users)
+        self.user_count = len(self.known_items)  # ``users`` may hold fewer
         self.varying = "each batch reads another number of rows"
         self._read: LastValueCache[Tensor] = LastValueCache()
         self.table = TableRows(users, self.read, 3 * self.batch_size, others=(items,))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hasten.ops.initial_rows import xavier_normal_rows
 from hasten.ops.table import EmbeddingTable, FixedTable
+
+#: the shard of a table with this many rows, while a model with sharded tables is built
+_shard_of: ContextVar[Callable[[int], Shard] | None] = ContextVar("shard_of", default=None)
 
 
 class Shard(Protocol):
@@ -117,6 +123,11 @@ class ShardedTable(EmbeddingTable):
 
     shard: Shard
 
+    def __init__(self, count: int, width: int, shard: Shard) -> None:
+        rows = xavier_normal_rows(count, width, shard.first, shard.stop)
+        super().__init__(count, width, rows)
+        self.shard = shard
+
     @classmethod
     def divide(cls, table: EmbeddingTable, shard: Shard) -> None:
         """Make a whole table one that holds the rows of a shard.
@@ -146,3 +157,27 @@ class ShardedTable(EmbeddingTable):
 
     def __len__(self) -> int:
         return self.shard.total
+
+
+@contextmanager
+def sharding(shard_of: Callable[[int], Shard]) -> Iterator[None]:
+    """While the context is open, :func:`divisible_table` makes only the rows of a shard."""
+    before = _shard_of.set(shard_of)
+    try:
+        yield
+    finally:
+        _shard_of.reset(before)
+
+
+def divisible_table(count: int, width: int) -> EmbeddingTable:
+    """A table of candidates or users, which a run can shard; its values do not depend on that."""
+    shard_of = _shard_of.get()
+    if shard_of is None:
+        return EmbeddingTable(count, width)
+    return ShardedTable(count, width, shard_of(count))
+
+
+def sharded_weights(model: nn.Module) -> dict[str, Shard]:
+    """The shard of each weight that is sharded, by its name."""
+    modules = model.named_modules()
+    return {f"{name}.weight": m.shard for name, m in modules if isinstance(m, ShardedTable)}

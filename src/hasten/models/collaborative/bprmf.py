@@ -22,7 +22,8 @@ from hasten.objectives.pair_rows import PairRowsPhase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.objectives.step_rows import reads_few_rows
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.table import EmbeddingTable, Table
+from hasten.ops.sharded_table import divisible_table
+from hasten.ops.table import Table
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
@@ -50,8 +51,8 @@ class BPRMF(CollaborativeModel):
 
     def __init__(self, options: BPRMFOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.users: Table = EmbeddingTable(sizes.users, options.width)
-        self.items: Table = EmbeddingTable(sizes.items, options.width)
+        self.users: Table = divisible_table(sizes.users, options.width)
+        self.items: Table = divisible_table(sizes.items, options.width)
 
     def rows_of(self) -> Mapping[str, Rows]:
         return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}

@@ -93,6 +93,7 @@ class ShardedTables:
             group: {
                 name: tensor[shard.first : shard.stop].clone()
                 if (shard := self.tensors.get((group, name))) is not None
+                and len(tensor) == shard.total  # else read so
                 else tensor
                 for name, tensor in tensors.items()
             }
@@ -126,27 +127,37 @@ def shard_tables(
     few = options.shard_tables == "auto" and needed <= _MOST * memory_bytes()
     if processes.world == 1 or few:
         return ShardedTables()
-    found = ShardedTables()
     for weight in weights:
-        shard = RowShard(processes, len(weight))
-        found.parameters[weight] = shard
-        ShardedTable.divide(tables[weight], shard)
+        if not isinstance(tables[weight], ShardedTable):  # else built so
+            ShardedTable.divide(tables[weight], RowShard(processes, len(weight)))
+    parameters = {weight: _shard_of(tables[weight]) for weight in weights}
     for phase, table in zip(phases, read, strict=True):
         assert table is not None
-        shards = [found.parameters[weight] for weight in table.weights]
+        shards = [parameters[weight] for weight in table.weights]
         phase.table = replace(table, shard=JoinedRows(shards) if table.others else shards[0])
-    named = model.state_dict(keep_vars=True)
-    for name, tensor in named.items():
-        if tensor in found.parameters:
-            shard = found.parameters[tensor]
-            found.tensors.update({("weights", name): shard, ("training", name): shard})
+    return ShardedTables(parameters, sharded_tensors(model, phases))
+
+
+def sharded_tensors(model: nn.Module, phases: Sequence[Phase]) -> dict[tuple[str, str], RowShard]:
+    """(group, name) of the tensors of a checkpoint that are sharded, with their shards."""
+    tables = [m for m in model.modules() if isinstance(m, ShardedTable)]
+    parameters = {table.weight: _shard_of(table) for table in tables}
+    found: dict[tuple[str, str], RowShard] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if tensor in parameters:
+            found |= dict.fromkeys([("weights", name), ("training", name)], parameters[tensor])
     for phase in phases:
         for number, parameter in enumerate(phase.parameters()):
-            if parameter in found.parameters:
-                for kept in ROW_FIELDS:
-                    key = "optimisers", f"{phase.name}.{number}.{kept}"
-                    found.tensors[key] = found.parameters[parameter]
+            if parameter in parameters:
+                keys = [("optimisers", f"{phase.name}.{number}.{kept}") for kept in ROW_FIELDS]
+                found |= dict.fromkeys(keys, parameters[parameter])
     return found
+
+
+def _shard_of(table: EmbeddingTable) -> RowShard:
+    assert isinstance(table, ShardedTable)
+    assert isinstance(table.shard, RowShard)
+    return table.shard
 
 
 def why_not(
@@ -166,7 +177,7 @@ def why_not(
                 f"each step of the phase {phase.name} reads whole tables; losses that need only "
                 "the rows of each process have no regularizers or label smoothing of whole tables"
             )
-        if (fewest := min(map(len, table.weights))) < processes.world:
+        if (fewest := min(len(tables[weight]) for weight in table.weights)) < processes.world:
             return f"a table has {fewest} rows for {processes.world} processes"
         if not table.whole and not RowAdam.is_exact(options):
             return (
