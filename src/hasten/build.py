@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.ops.random import Stream, key
 from hasten.ops.ranking.candidate_part import CandidatePart
+from hasten.ops.sharded_table import sharding
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.run_folder import RunFolder
@@ -176,20 +178,31 @@ def ranking_tasks(dataset: AnyDataset, config: RunConfig) -> tuple[AnyTask, AnyT
 
 
 def build_model(
-    config: RunConfig, dataset: AnyDataset, device: torch.device, *, for_training: bool = False
+    config: RunConfig,
+    dataset: AnyDataset,
+    device: torch.device,
+    *,
+    for_training: bool = False,
+    processes: Processes | None = None,
 ) -> Model:
     """Build the model; its initial weights depend only on the seed.
 
-    for_training: whether the memory must also hold what its training needs. Raises HastenError if
-    the memory cannot hold it.
+    for_training: whether the memory must also hold what its training needs. processes: with
+    ``training.shard_tables=always``, each makes only its rows of the tables that are sharded.
+    Raises HastenError if the memory cannot hold it.
     """
     kind = load_model(config.model.name)
     trains_on_cpu = for_training and device.type == "cpu" and Supports.of(kind).gradient_steps
-    if config.training.shard_tables == "always":  # each process then keeps a part of them
-        trains_on_cpu = False
+    parts: AbstractContextManager[None] = nullcontext()
+    if config.training.shard_tables == "always":
+        # weights of another run are read whole, before each process keeps its rows
+        if processes is not None and processes.world > 1 and config.init_from is None:
+            parts = sharding(partial(RowShard, processes))
+        else:
+            trains_on_cpu = False
     state = torch.get_rng_state()
     torch.manual_seed(key(config.seed, Stream.INITIALISATION) % 2**63)
-    with MemoryLimit(copies=COPIES_WITH_ADAM if trains_on_cpu else 1):
+    with MemoryLimit(copies=COPIES_WITH_ADAM if trains_on_cpu else 1), parts:
         model = kind(config.model, Sizes.of(dataset))
     torch.set_rng_state(state)
     model.attach(dataset)

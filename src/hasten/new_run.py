@@ -66,7 +66,7 @@ def new_run(
     def build() -> tuple[
         Model, Sequence[Phase], tuple[AnyTask, AnyTask | None], Sequence[str]
     ]:  # fmt: skip
-        model = build_model(config, dataset, device, for_training=True)
+        model = build_model(config, dataset, device, for_training=True, processes=processes)
         weight_notes = apply_initial_weights(model, weights, dataset)
         # all validation happens before the run folder is created
         return (

@@ -43,6 +43,7 @@ from hasten.runs.summary import Summary
 from hasten.training.cpu_fallback import fallback_message, falls_back_to_cpu
 from hasten.training.epoch_report import Callback
 from hasten.training.resolve_config import resolve_config
+from hasten.training.sharding.tables import sharded_tensors
 from hasten.training_run import RunSetup, open_run
 
 #: subfolder of the run that retrains on train + validation
@@ -250,7 +251,7 @@ def _resume_joined(
     warnings: list[str] = []
 
     def choose() -> Checkpoint | None:
-        chosen = checkpoint_to_resume(folder, checkpoint, warnings.append)
+        chosen = checkpoint_to_resume(folder, checkpoint, warnings.append, shards)
         if checkpoint is not None:
             processes.save_job_state("run", str(run))
         return chosen
@@ -269,13 +270,17 @@ def _resume_joined(
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(
-            "building the model", lambda: build_model(config, dataset, device, for_training=True)
+            "building the model",
+            lambda: build_model(config, dataset, device, for_training=True, processes=processes),
         )
-        start = shared_checkpoint(processes, choose)
-        weights = initial_checkpoint(processes, config) if start is None else None
-        apply_initial_weights(model, weights, dataset)
+        of_phases = without_left_out(dataset, folder.data)
+        phases = model.phases(of_phases, config.training)
+        shards = sharded_tensors(model, phases)
+        start = shared_checkpoint(processes, choose, shards)
+        if start is None:
+            apply_initial_weights(model, initial_checkpoint(processes, config), dataset)
+            phases = model.phases(of_phases, config.training)  # they may read the weights
         changed = processes.run_on_rank0(lambda: changed_options(run, start, saved, config))
-        phases = model.phases(without_left_out(dataset, folder.data), config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
             processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until,

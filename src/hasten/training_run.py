@@ -206,8 +206,8 @@ class TrainingRun:
 
     def load_best(self) -> Checkpoint:
         """Read the best checkpoint and load its weights into the model."""
-        setup, shards = self.setup, self.trainer.tables.tensors
-        read = partial(read_checkpoint, setup.folder.best, groups={"weights", "phases"})
+        setup, shards, groups = self.setup, self.trainer.tables.tensors, {"weights", "phases"}
+        read = partial(read_checkpoint, setup.folder.best, groups, shards)
         best = shared_checkpoint(setup.processes, read, shards)
         assert best is not None
         load_weights(setup.model, best)

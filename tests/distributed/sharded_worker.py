@@ -60,6 +60,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "conve-1-n": ("conve", {"model.loss": "1-n"}),
+    "bprmf": ("bprmf", {}),
     "distmult": ("distmult", {"model.loss": "sampled", "model.negatives": 8}),
     "conve": ("conve", {"model.loss": "sampled", "model.negatives": 8}),
     "sampled-candidates": (

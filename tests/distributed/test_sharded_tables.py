@@ -58,14 +58,16 @@ def test_metrics_and_ranks_are_those_of_one_process(name, several, alone):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_process_holds_its_rows_of_weights_and_moments(name, several, alone):
-    (table,) = several[0][name]["sharded"]
-    total, width = alone[name]["held"][table]
-    shapes = [each[name]["held"][table] for each in several]
-    assert sum(rows for rows, _ in shapes) == total
-    assert max(rows for rows, _ in shapes) - min(rows for rows, _ in shapes) <= 1
-    assert [each[name]["moments"] for each in several] == shapes
-    assert {columns for _, columns in shapes} == {width}
-    others = alone[name]["held"].keys() - {table}
+    tables, held = several[0][name]["sharded"], [0] * len(several)
+    for table in tables:
+        total, width = alone[name]["held"][table]
+        shapes = [each[name]["held"][table] for each in several]
+        assert sum(rows for rows, _ in shapes) == total
+        assert max(rows for rows, _ in shapes) - min(rows for rows, _ in shapes) <= 1
+        assert {columns for _, columns in shapes} == {width}
+        held = [count + rows for count, (rows, _) in zip(held, shapes, strict=True)]
+    assert [each[name]["moments"] for each in several] == [[rows, width] for rows in held]
+    others = alone[name]["held"].keys() - set(tables)
     assert all(each[name]["held"][key] == alone[name]["held"][key] for each in several
                for key in others)  # fmt: skip
 
@@ -74,7 +76,7 @@ def test_each_process_holds_its_rows_of_weights_and_moments(name, several, alone
 def test_a_step_sends_the_rows_that_it_reads(name, several):
     """Each once, by the process that holds it."""
     sent = sum(each[name]["sent"]["the rows of a step"] for each in several)
-    (table,) = several[0][name]["sharded"]
+    table = several[0][name]["sharded"][0]
     assert sent == several[0][name]["read"] * several[0][name]["held"][table][1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.row_shard import RowShard
 from hasten.errors import DataError, ProcessesError
 from hasten.ops.ranking.rank_all import RankCounts
+from hasten.ops.sharded_table import sharded_weights
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.exact_json import from_exact_json, to_exact_json
 
@@ -47,27 +48,30 @@ def require_same_weights(processes: Processes, model: nn.Module, when: str) -> N
     if processes.world == 1:
         return
     digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
+    for tensor in _replicated(model).values():
         digest.update(_bytes(tensor.detach().cpu()).numpy().tobytes())
     _compare(processes, [digest.hexdigest()], ["the weights"], when)
 
 
-def require_same_checksums(
-    processes: Processes, model: nn.Module, when: str, sharded: Collection[str] = ()
-) -> None:
+def require_same_checksums(processes: Processes, model: nn.Module, when: str) -> None:
     """Compare a checksum of every weight and buffer over the processes; cheaper than a hash.
 
-    sharded: names of those of which each process holds other rows. Raises ProcessesError that names
-    the first tensor that differs.
+    Raises ProcessesError that names the first tensor that differs.
     """
     if processes.world == 1:
         return
-    tensors = {name: t for name, t in model.state_dict().items() if name not in sharded}
+    tensors = _replicated(model)
     sums = [
         t.detach().contiguous().view(-1).view(_WHOLE[t.element_size()]).sum(dtype=torch.int64)
         for t in tensors.values()
     ]
     _compare(processes, torch.stack(sums).tolist() if sums else [], list(tensors), when)
+
+
+def _replicated(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and buffers that all processes hold: not those of which each has other rows."""
+    sharded = sharded_weights(model)
+    return {name: t for name, t in model.state_dict().items() if name not in sharded}
 
 
 def _compare(processes: Processes, own: list[Any], names: list[str], when: str) -> None:
@@ -90,7 +94,8 @@ def shared_checkpoint(
 ) -> Checkpoint | None:
     """The checkpoint that ``read`` returns on rank 0, on all ranks; only rank 0 needs the files.
 
-    shards: (group, name) -> shard of the tensors of which each process gets its rows only.
+    shards: (group, name) -> shard of the tensors of which each process gets its rows only, which
+    ``read`` leaves in the files (:func:`.read_checkpoint`).
     """
     if processes.world == 1:
         return read()
@@ -111,6 +116,10 @@ def shared_checkpoint(
                 }
                 for group, tensors in checkpoint.tensors.items()
             },
+            "by rows": [
+                [*place, str(t.dtype).removeprefix("torch."), list(t.shape)]
+                for place, t in checkpoint.by_rows.items()
+            ],
         }
 
     description = processes.run_on_rank0(describe, "the checkpoint")
@@ -119,15 +128,17 @@ def shared_checkpoint(
     tensors = checkpoints[0].tensors if checkpoints else _empty(description["tensors"])
     for group in description["tensors"]:
         for name in description["tensors"][group]:
-            if shards is not None and (group, name) in shards:
-                tensors[group][name] = shards[group, name].scatter(tensors[group][name])
-                continue
             content = _bytes(tensors[group][name])
             if len(content):
                 processes.broadcast_(content, f"the checkpoint's {name}")
                 if not checkpoints:
                     like = tensors[group][name]
                     tensors[group][name] = content.view(like.dtype).view(like.shape)
+    for group, name, dtype, shape in description["by rows"]:
+        assert shards is not None
+        like = torch.empty(0, *shape[1:], dtype=getattr(torch, dtype))
+        stored = checkpoints[0].by_rows[group, name] if checkpoints else None
+        tensors[group][name] = shards[group, name].scatter(stored, like)
     if checkpoints:
         return checkpoints[0]
     return Checkpoint(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hasten.distributed.processes import Processes
+from hasten.runs.tensor_file import StoredRows
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ class RowShard:
         """The most rows that a process holds."""
         return -(-self.total // self.processes.world)
 
-    def own(self, ids: Tensor) -> slice:
-        """Which of the ids this process holds."""
-        return slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
+    def held(self, ids: Tensor) -> tuple[slice, Tensor]:
+        """Which of the ids this process holds, and the numbers of their rows among its rows."""
+        own = slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
+        return own, ids[own] - self.first
 
     def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
         """[S, D] the rows of the ids; own: those that this process holds, in their order.
@@ -54,7 +56,7 @@ class RowShard:
         A collective: each process sends its rows to all others.
         """
         rows = own.new_empty(len(ids), *own.shape[1:])
-        rows[self.own(ids)] = own
+        rows[self.held(ids)[0]] = own
         starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:
@@ -92,19 +94,18 @@ class RowShard:
                 self.processes.broadcast_(piece, "the rows of a checkpoint", rank)
             yield piece
 
-    def scatter(self, whole: Tensor) -> Tensor:
-        """The rows of this process, of the tensor that rank 0 has; the others' is empty memory.
+    def scatter(self, stored: StoredRows | None, like: Tensor) -> Tensor:
+        """The rows of this process, of a tensor in a file that rank 0 reads a shard at a time.
 
-        A collective.
+        stored: None on the other ranks. like: of no rows, of their shape and type. A collective.
         """
-        shard = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
-        for rank, (start, stop) in list(enumerate(pairwise(self.bounds)))[1:]:
-            piece = (
-                whole[start:stop].contiguous()
-                if self.processes.is_rank0
-                else (whole.new_empty(stop - start, *whole.shape[1:]))
-            )
-            self.processes.broadcast_(piece, "the rows of a checkpoint")
+        shard = like
+        for rank, (start, stop) in enumerate(pairwise(self.bounds)):
+            piece = like.new_empty(stop - start, *like.shape[1:])
+            if stored is not None:
+                piece = stored[start:stop]
+            if rank > 0:
+                self.processes.broadcast_(piece, "the rows of a checkpoint")
             shard = piece if rank == self.processes.rank else shard
         return shard
 

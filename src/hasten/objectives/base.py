@@ -15,8 +15,7 @@ and minimizes  the sum over terms of  weight * numerator / denominator.
 Loss denominators: a model returns the sum of its loss over examples and never divides it. The phase
 divides by the number of examples of the global batch, ``batch.denominators["examples"]``. This
 number is known before the backward pass, so the gradients of micro-batches and processes add up.
-A phase whose terms have different numbers of examples has one denominator for each. A regularizer
-that does not depend on the batch has the denominator 1.
+A phase whose terms have different numbers of examples has one for each; a regularizer has 1.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.objectives.permutations import LastValueCache, cached_permutation
-from hasten.ops.sharded_table import Shard
+from hasten.ops.sharded_table import JoinedRows, Shard
 from hasten.ops.transfer import to_device
 
 
@@ -56,12 +55,10 @@ class Batch:
     """A global batch: the examples of all processes in one optimizer step.
 
     ids: int64 [B] examples, in an order that balances the work of strided slices.
-    denominators: of the loss terms, over the whole batch.
-    group: number of consecutive examples that share BatchNorm statistics; a micro-batch has whole
-    groups.
-    seed, epoch, index: the key of all random numbers of the batch.
-    inputs: the device's, of the next call of the phase (see :meth:`Phase.on_device`), or None.
-    packed: the buffer that all tensors of ``inputs`` are views of, or None.
+    denominators: of the loss terms, over the whole batch. group: number of consecutive examples
+    that share BatchNorm statistics; a micro-batch has whole groups. seed, epoch, index: the key of
+    all random numbers of the batch. inputs: the device's, of the next call of the phase (see
+    :meth:`Phase.on_device`), or None. packed: the buffer that they are views of, or None.
     """
 
     ids: Tensor
@@ -124,13 +121,18 @@ class TableRows:
     weight: nn.Parameter
     read: Callable[[Batch], Tensor]
     at_most: int
-    shard: Shard | None = None
+    shard: Shard | JoinedRows | None = None
     others: tuple[nn.Parameter, ...] = ()
     whole: bool = False
 
+    @property
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """Those of all tables."""
+        return self.weight, *self.others
+
     def __len__(self) -> int:
         """The rows of all tables."""
-        return sum(len(weight) for weight in (self.weight, *self.others))
+        return sum(map(len, self.weights))
 
 
 class Phase(ABC):

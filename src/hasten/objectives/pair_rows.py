@@ -31,13 +31,14 @@ class PairRowsPhase(PairwisePhase):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         users, items = self._parameters
+        self.user_count = len(self.known_items)  # ``users`` may hold fewer
         self.varying = "each batch reads another number of rows"
         self._read: LastValueCache[Tensor] = LastValueCache()
         self.table = TableRows(users, self.read, 3 * self.batch_size, others=(items,))
 
     def rows_of(self, pairs: Pairs) -> Tensor:
         """int64 [3B] the rows of users, positives and negatives in both tables together."""
-        first = len(self._parameters[0])
+        first = self.user_count
         return torch.cat([pairs.user, pairs.positive + first, pairs.negative + first])
 
     def read(self, batch: Batch) -> Tensor:
@@ -55,6 +56,6 @@ class PairRowsPhase(PairwisePhase):
 
     def encode(self, batch: Batch) -> Encoded:
         rows, (users, items) = self.read(batch), self._parameters
-        split = int(torch.searchsorted(rows, len(users)))
-        of_users, of_items = rows[:split], rows[split:] - len(users)
+        split = int(torch.searchsorted(rows, self.user_count))
+        of_users, of_items = rows[:split], rows[split:] - self.user_count
         return (torch.cat([users.index_select(0, of_users), items.index_select(0, of_items)]),)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hasten.ops.initial_rows import xavier_normal_rows
 from hasten.ops.table import EmbeddingTable, FixedTable
+
+#: the shard of a table with this many rows, while a model with sharded tables is built
+_shard_of: ContextVar[Callable[[int], Shard] | None] = ContextVar("shard_of", default=None)
 
 
 class Shard(Protocol):
@@ -31,8 +39,8 @@ class Shard(Protocol):
         """The most rows that a process holds."""
         ...
 
-    def own(self, ids: Tensor) -> slice:
-        """Which of the ids this process holds."""
+    def held(self, ids: Tensor) -> tuple[slice | Tensor, Tensor]:
+        """Which of the ids this process holds, and the numbers of their rows among its rows."""
         ...
 
     def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
@@ -50,6 +58,39 @@ class Shard(Protocol):
     def together(self, *counts: int) -> Sequence[Concatenation]:
         """How tensors with these lengths follow each other over processes. A collective."""
         ...
+
+
+@dataclass(frozen=True)
+class JoinedRows:
+    """The rows of several tables that this process holds, numbered one table after the other."""
+
+    tables: Sequence[Shard]
+
+    def held(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`Shard.held`; the rows of the shards follow each other in one tensor."""
+        places, rows, place, row = [], [], 0, 0
+        for shard, part in zip(self.tables, self._divided(ids), strict=True):
+            which, local = shard.held(part)
+            places.append(torch.arange(place, place + len(part))[which])
+            rows.append(local + row)
+            place, row = place + len(part), row + shard.stop - shard.first
+        return torch.cat(places), torch.cat(rows)
+
+    def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
+        """As :meth:`Shard.exchange`, table by table."""
+        found = []
+        for shard, part in zip(self.tables, self._divided(ids), strict=True):
+            count = len(shard.held(part)[1])
+            found.append(shard.exchange(part, own[:count]))
+            own = own[count:]
+        return torch.cat(found)
+
+    def _divided(self, ids: Tensor) -> list[Tensor]:
+        """The ids of each table, numbered from its first row."""
+        starts = [0, *accumulate(shard.total for shard in self.tables)]
+        parts = torch.searchsorted(ids, torch.tensor(starts)).tolist()
+        spans = zip(starts, pairwise(parts), strict=False)
+        return [ids[begin:end] - start for start, (begin, end) in spans]
 
 
 class Concatenation(Protocol):
@@ -82,6 +123,11 @@ class ShardedTable(EmbeddingTable):
 
     shard: Shard
 
+    def __init__(self, count: int, width: int, shard: Shard) -> None:
+        rows = xavier_normal_rows(count, width, shard.first, shard.stop)
+        super().__init__(count, width, rows)
+        self.shard = shard
+
     @classmethod
     def divide(cls, table: EmbeddingTable, shard: Shard) -> None:
         """Make a whole table one that holds the rows of a shard.
@@ -98,7 +144,7 @@ class ShardedTable(EmbeddingTable):
             return super().rows(ids)
         assert not torch.is_grad_enabled(), "a gradient needs the rows of reading()"
         distinct, places = torch.unique(ids, return_inverse=True)
-        held = distinct[self.shard.own(distinct)] - self.shard.first
+        _, held = self.shard.held(distinct)
         read = self.shard.exchange(distinct, self.weight.index_select(0, held))
         return FixedTable(read).rows(places)
 
@@ -111,3 +157,27 @@ class ShardedTable(EmbeddingTable):
 
     def __len__(self) -> int:
         return self.shard.total
+
+
+@contextmanager
+def sharding(shard_of: Callable[[int], Shard]) -> Iterator[None]:
+    """While the context is open, :func:`divisible_table` makes only the rows of a shard."""
+    before = _shard_of.set(shard_of)
+    try:
+        yield
+    finally:
+        _shard_of.reset(before)
+
+
+def divisible_table(count: int, width: int) -> EmbeddingTable:
+    """A table of candidates or users, which a run can shard; its values do not depend on that."""
+    shard_of = _shard_of.get()
+    if shard_of is None:
+        return EmbeddingTable(count, width)
+    return ShardedTable(count, width, shard_of(count))
+
+
+def sharded_weights(model: nn.Module) -> dict[str, Shard]:
+    """The shard of each weight that is sharded, by its name."""
+    modules = model.named_modules()
+    return {f"{name}.weight": m.shard for name, m in modules if isinstance(m, ShardedTable)}

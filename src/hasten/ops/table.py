@@ -47,12 +47,16 @@ class FixedTable:
 
 
 class EmbeddingTable(nn.Module):
-    """A table as one parameter ``weight`` [N, D], with Xavier-normal initialization."""
+    """A table as one parameter ``weight`` [N, D], with Xavier-normal initialization.
 
-    def __init__(self, count: int, width: int) -> None:
+    weight: its values; None: drawn.
+    """
+
+    def __init__(self, count: int, width: int, weight: Tensor | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(count, width))
-        nn.init.xavier_normal_(self.weight)
+        self.weight = nn.Parameter(torch.empty(count, width) if weight is None else weight)
+        if weight is None:
+            nn.init.xavier_normal_(self.weight)
         self._read: tuple[Tensor, Tensor] | None = None
         self._places = torch.empty(0, dtype=torch.int64)
 

@@ -14,11 +14,11 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -46,7 +46,7 @@ from hasten.runs.manifest import (
     verify_files,
 )
 from hasten.runs.own_files import EPOCH
-from hasten.runs.tensor_file import ShardedTensor, TensorFile
+from hasten.runs.tensor_file import ShardedTensor, StoredRows, TensorFile, tensor_names
 
 _READ_ATTEMPTS = 20
 
@@ -59,11 +59,16 @@ _known_valid: set[Fingerprint] = set()
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint. tensors: group -> name -> CPU tensor; state: JSON values."""
+    """The content of a checkpoint.
+
+    tensors: group -> name -> CPU tensor; state: JSON values. by_rows: tensors that stay in the
+    files, by group and name.
+    """
 
     path: Path
     tensors: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
+    by_rows: dict[tuple[str, str], StoredRows] = field(default_factory=dict)
 
 
 def checkpoint_name(epoch: int, step: int) -> str:
@@ -139,11 +144,17 @@ def _linked(source: Path | None, path: Path, size: int) -> str | None:
     return sha
 
 
-def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Checkpoint:
+def read_checkpoint(
+    folder: Path,
+    groups: Collection[str] | None = None,
+    by_rows: Collection[tuple[str, str]] = (),
+) -> Checkpoint:
     """Read a checkpoint after checking the sizes of all its files and the hashes of those it reads.
 
-    groups: the groups of tensors to read; None: all. If another process replaces the checkpoint
-    meanwhile, it is read again. Raises CheckpointError with the file and the problem.
+    groups: the groups of tensors to read; None: all. by_rows: (group, name) of tensors to leave in
+    the files, where there are such; their rows are read by who needs them. If another process
+    replaces the checkpoint meanwhile, it is read again. Raises CheckpointError with the file and
+    the problem.
     """
     for _ in range(_READ_ATTEMPTS):
         before = _locate(folder)
@@ -151,8 +162,12 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
         try:
             names = verify_files(path, groups)
             state = from_exact_json((path / STATE).read_bytes())
-            tensors = {
-                name.removesuffix(SUFFIX): load_file(path / name) for name in names if name != STATE
+            stored = {n.removesuffix(SUFFIX): path / n for n in names if n != STATE}
+            tensors = {group: _read(file, group, by_rows) for group, file in stored.items()}
+            left = {
+                (group, name): StoredRows.of(stored[group], name)
+                for group, name in by_rows
+                if group in stored and name in tensor_names(stored[group])
             }
         # load_file opens the files through torch, which raises RuntimeError
         except (CheckpointError, SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -162,8 +177,17 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
                 raise
             raise CheckpointError(f"{path}: damaged: {error}") from error
         if _locate(folder) == before:
-            return Checkpoint(folder, tensors, state)
+            return Checkpoint(folder, tensors, state, left)
     raise CheckpointError(f"{folder}: another process keeps replacing it; try again")
+
+
+def _read(file: Path, group: str, left: Collection[tuple[str, str]]) -> dict[str, Tensor]:
+    """The tensors of a group, except for those that are left in the file."""
+    if not left:
+        return load_file(file)
+    with safe_open(file, framework="pt") as tensors:
+        names = [name for name in list(tensors.keys()) if (group, name) not in left]
+        return {name: tensors.get_tensor(name).clone() for name in names}
 
 
 def verify_checkpoint(folder: Path) -> None:
@@ -171,14 +195,17 @@ def verify_checkpoint(folder: Path) -> None:
     verify_files(current_folder(folder), None)
 
 
-def newest_checkpoint(checkpoints: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+def newest_checkpoint(
+    checkpoints: Path, warn: Callable[[str], None], by_rows: Collection[tuple[str, str]] = ()
+) -> Checkpoint | None:
     """Read the newest valid ``epoch-...`` checkpoint of a folder; None if there is none.
 
-    Calls ``warn`` with a message for each damaged checkpoint it skips.
+    by_rows: as of :func:`read_checkpoint`. Calls ``warn`` with a message for each damaged
+    checkpoint it skips.
     """
     for folder in numbered_checkpoints(checkpoints):
         try:
-            return read_checkpoint(folder)
+            return read_checkpoint(folder, by_rows=by_rows)
         except CheckpointError as error:
             warn(f"checkpoint skipped: {error}")
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -91,21 +91,25 @@ def named_checkpoint(folder: RunFolder, name: str) -> Path:
 
 
 def checkpoint_to_resume(
-    folder: RunFolder, name: str | None, warn: Callable[[str], None]
+    folder: RunFolder,
+    name: str | None,
+    warn: Callable[[str], None],
+    by_rows: Collection[tuple[str, str]] = (),
 ) -> Checkpoint | None:
     """The named checkpoint, later ones deleted; or the newest valid one, None if there is none.
 
     ``best`` becomes the best checkpoint up to there. warn: told of every damaged checkpoint, and
-    if that best one is lost. Raises CheckpointError if all are damaged, ConfigurationError if the
-    configuration is not that of the checkpoint.
+    if that best one is lost. by_rows: as of :func:`.read_checkpoint`. Raises CheckpointError if all
+    are damaged, ConfigurationError if the configuration is not that of the checkpoint.
     """
     for written in (folder.best, folder.final):
         refuse_link(written)
     damaged: list[str] = []
     if name is not None:
-        checkpoint: Checkpoint | None = read_checkpoint(named_checkpoint(folder, name))
+        path = named_checkpoint(folder, name)
+        checkpoint: Checkpoint | None = read_checkpoint(path, by_rows=by_rows)
     else:
-        checkpoint = newest_checkpoint(folder.checkpoints, damaged.append)
+        checkpoint = newest_checkpoint(folder.checkpoints, damaged.append, by_rows)
     if checkpoint is None and damaged:
         raise CheckpointError(
             f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(damaged)}); "

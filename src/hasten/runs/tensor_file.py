@@ -10,11 +10,15 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from hasten.errors import CheckpointError
 
 _CHUNK = 1 << 22
 _DTYPES = {
@@ -29,6 +33,7 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 class ShardedTensor(Protocol):
@@ -95,3 +100,35 @@ class TensorFile:
             if not isinstance(tensor, Tensor):
                 for _ in tensor.pieces():
                     pass
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """A tensor in a file, of which rows are read when they are taken. Raises CheckpointError."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> StoredRows:
+        """The tensor of that name; raises as :func:`safetensors.safe_open`."""
+        with safe_open(path, framework="pt") as file:
+            tensor = file.get_slice(name)
+            shape, dtype = tuple(tensor.get_shape()), _NAMES[tensor.get_dtype()]
+        return cls(path, name, shape, dtype)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                found: Tensor = file.get_slice(self.name)[rows]
+                return found.clone()
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise CheckpointError(f"{self.path}: damaged: {error}") from error
+
+
+def tensor_names(path: Path) -> set[str]:
+    """The names of the tensors in a file."""
+    with safe_open(path, framework="pt") as file:
+        return set(file.keys())

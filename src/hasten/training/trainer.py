@@ -226,8 +226,7 @@ class Trainer:
         """Log the epoch; when due, evaluate, update best and save; True if time ran out."""
         state, position, totals = self.state, self.state.position, self.state.totals
         early_stopping, finished = state.early_stopping, position.epoch + 1
-        when, sharded = f"after epoch {finished}", self.tables.names
-        require_same_checksums(self.processes, self.model, when, sharded)
+        require_same_checksums(self.processes, self.model, f"after epoch {finished}")
         self.save_if_stopped()
         losses = state.mean_losses()
         is_last, is_best = finished >= self.epochs, False
@@ -297,4 +296,5 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
         self.state.load(self.tables.own_rows(checkpoint))
+        checkpoint.tensors.clear()  # the caller holds it while the run goes on
         self.recovery.restore()

@@ -65,7 +65,7 @@ class CollaborativeModel(InnerProductPairs, Model):
         self, parameters: Sequence[nn.Parameter], dataset: Dataset, training: TrainingOptions
     ) -> PairwisePhase:
         """The phase over the training pairs that updates these parameters."""
-        return self.phase_class(training.batch_size)(
+        return self.phase_class(training)(
             self,
             parameters,
             dataset.histories(TRAIN),
@@ -75,7 +75,7 @@ class CollaborativeModel(InnerProductPairs, Model):
             sampling=self.options.sampling,
         )
 
-    def phase_class(self, batch_size: int) -> type[PairwisePhase]:
+    def phase_class(self, training: TrainingOptions) -> type[PairwisePhase]:
         """The class of the phase."""
         return PairwisePhase
 

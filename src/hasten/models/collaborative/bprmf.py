@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hasten.config import ModelOptions
+from hasten.config import ModelOptions, TrainingOptions
 from hasten.models.collaborative.base import CollaborativeModel
 from hasten.models.interface import Sizes
 from hasten.models.rows import Rows
@@ -22,7 +22,8 @@ from hasten.objectives.pair_rows import PairRowsPhase
 from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
 from hasten.objectives.step_rows import reads_few_rows
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.table import EmbeddingTable, Table
+from hasten.ops.sharded_table import divisible_table
+from hasten.ops.table import Table
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
@@ -44,21 +45,22 @@ class BPRMF(CollaborativeModel):
     name = "bprmf"
     summary = "matrix factorization by pairwise ranking (Rendle et al. 2009)"
     Options = BPRMFOptions
-    supports = Supports(precision=False)
+    supports = Supports(precision=False, shard_tables=True)
 
     options: BPRMFOptions
 
     def __init__(self, options: BPRMFOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.users: Table = EmbeddingTable(sizes.users, options.width)
-        self.items: Table = EmbeddingTable(sizes.items, options.width)
+        self.users: Table = divisible_table(sizes.users, options.width)
+        self.items: Table = divisible_table(sizes.items, options.width)
 
     def rows_of(self) -> Mapping[str, Rows]:
         return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}
 
-    def phase_class(self, batch_size: int) -> type[PairwisePhase]:
-        """Large tables on a CPU are trained by the rows that a step reads."""
-        few = reads_few_rows(3 * batch_size, self.sizes.users + self.sizes.items)
+    def phase_class(self, training: TrainingOptions) -> type[PairwisePhase]:
+        """Tables on a CPU are trained by the rows that a step reads if large, or to be sharded."""
+        few = reads_few_rows(3 * training.batch_size, self.sizes.users + self.sizes.items)
+        few = few or training.shard_tables == "always"
         return PairRowsPhase if few and self.device.type == "cpu" else PairwisePhase
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:

@@ -49,6 +49,7 @@ from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
 from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.sharded_table import divisible_table
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, PairScorer, TripleQueries
@@ -116,7 +117,7 @@ class TripleModel(Model):
 
     def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.entities: Table = EmbeddingTable(sizes.entities, options.width)
+        self.entities: Table = divisible_table(sizes.entities, options.width)
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
 
     def rows_of(self) -> Mapping[str, Rows]:

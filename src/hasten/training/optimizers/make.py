@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hasten.config import TrainingOptions
 from hasten.objectives.base import Phase
+from hasten.ops.sharded_table import JoinedRows
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.optimizers.sharded_adam import ShardedAdam
-from hasten.training.optimizers.sharded_row_adam import ShardedRowAdam
+from hasten.training.optimizers.sharded_row_adam import ShardedJoinedRowAdam, ShardedRowAdam
 from hasten.training.optimizers.skipping_adam import SkippingAdam, respects_found_inf
 
 
@@ -20,8 +21,11 @@ def make_optimizer(phase: Phase, options: TrainingOptions, *, scaled: bool) -> P
     """
     parameters = list(phase.parameters())
     if phase.table is not None and phase.table.shard is not None:
+        given = parameters, options, phase.table
+        if isinstance(phase.table.shard, JoinedRows):
+            return ShardedJoinedRowAdam(*given, phase.table.shard)
         kind = ShardedAdam if phase.table.whole else ShardedRowAdam
-        return kind(parameters, options, phase.table, phase.table.shard)
+        return kind(*given, phase.table.shard)
     if phase.table is not None and not scaled and RowAdam.suits(phase.table, options):
         rows = JoinedRowAdam if phase.table.others else RowAdam
         return rows(parameters, options, phase.table)

@@ -33,13 +33,13 @@ class ShardedAdam(PhaseAdam):
         self.table, self.weight, self.shard = table, table.weight, shard
         self._rest = [p for p in self.parameters if p is not self.weight]
         #: the rows that a step reads as inputs, and those of them that this process holds
-        self._leaf, self._held, self._places = self.weight.detach(), torch.empty(0), slice(0)
+        self._leaf, self._held = self.weight.detach(), torch.empty(0)
+        self._places: slice | Tensor = slice(0)
 
     def gather_rows(self, batch: Batch) -> Tensor:
         """[S, D] the rows of a batch on all processes: a leaf for gradients."""
         ids = self.table.read(batch)
-        self._places = self.shard.own(ids)
-        self._held = ids[self._places] - self.shard.first
+        self._places, self._held = self.shard.held(ids)
         own = self.weight.detach().index_select(0, self._held)
         self._leaf = self.shard.exchange(ids, own).requires_grad_()
         return self._leaf

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch, TableRows
-from hasten.ops.sharded_table import Shard
+from hasten.ops.sharded_table import JoinedRows, Shard
+from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
 
 
@@ -28,20 +29,19 @@ class ShardedRowAdam(RowAdam):
         parameters: Sequence[Tensor],
         options: TrainingOptions,
         table: TableRows,
-        shard: Shard,
+        shard: Shard | JoinedRows,
     ) -> None:
         self.shard, self._whole = shard, table
         super().__init__(parameters, options, replace(table, read=self._own_ids))
         #: the rows of this process among those of a step, and which they are
         self._own: Tensor = self.weight
-        self._places = slice(0)
+        self._places: slice | Tensor = slice(0)
         self.register_step_pre_hook(ShardedRowAdam._update_own)
 
     def _own_ids(self, batch: Batch) -> Tensor:
-        """int64 [S_own] the rows of a batch that this process holds, from its first."""
-        ids = self._whole.read(batch)
-        self._places = self.shard.own(ids)
-        return ids[self._places] - self.shard.first
+        """int64 [S_own] the rows of a batch that this process holds, numbered from its first."""
+        self._places, held = self.shard.held(self._whole.read(batch))
+        return held
 
     def gather_rows(self, batch: Batch) -> Tensor:
         """[S, D] the rows of a batch on all processes, up to date: a leaf for gradients."""
@@ -65,3 +65,7 @@ class ShardedRowAdam(RowAdam):
         if leaf is not self._own:  # the step was not taken
             self.state.pop(self._own, None)
         return table
+
+
+class ShardedJoinedRowAdam(ShardedRowAdam, JoinedRowAdam):
+    """:class:`.JoinedRowAdam` of the shards of several tables."""

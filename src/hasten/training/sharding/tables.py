@@ -19,7 +19,7 @@ from hasten.distributed.row_shard import RowShard
 from hasten.errors import ConfigurationError
 from hasten.memory import memory_bytes
 from hasten.objectives.base import Phase
-from hasten.ops.sharded_table import ShardedTable
+from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.tensor_file import ShardedTensor
@@ -70,8 +70,8 @@ class ShardedTables:
 
     @property
     def shard(self) -> RowShard | None:
-        """The shard of the candidates that are ranked; None: every process holds all."""
-        return next(iter(self.parameters.values()), None)
+        """The shard of the candidates that are ranked, the last; None: every process holds all."""
+        return next(reversed(self.parameters.values()), None)
 
     def whole(
         self, groups: Mapping[str, Mapping[str, Tensor]]
@@ -93,6 +93,7 @@ class ShardedTables:
             group: {
                 name: tensor[shard.first : shard.stop].clone()
                 if (shard := self.tensors.get((group, name))) is not None
+                and len(tensor) == shard.total  # else read so
                 else tensor
                 for name, tensor in tensors.items()
             }
@@ -120,32 +121,43 @@ def shard_tables(
             raise error
         return ShardedTables()
     read = [phase.table or phase.divisible for phase in phases]
-    weights = list(dict.fromkeys(each.weight for each in read if each is not None))
+    weights = list(dict.fromkeys(w for each in read if each is not None for w in each.weights))
     size = sum(weight.numel() * weight.element_size() for weight in weights)
     needed = size * COPIES_WITH_ADAM * processes.local_world
     few = options.shard_tables == "auto" and needed <= _MOST * memory_bytes()
     if processes.world == 1 or few:
         return ShardedTables()
-    found = ShardedTables()
     for weight in weights:
-        shard = RowShard(processes, len(weight))
-        found.parameters[weight] = shard
-        ShardedTable.divide(tables[weight], shard)
+        if not isinstance(tables[weight], ShardedTable):  # else built so
+            ShardedTable.divide(tables[weight], RowShard(processes, len(weight)))
+    parameters = {weight: _shard_of(tables[weight]) for weight in weights}
     for phase, table in zip(phases, read, strict=True):
         assert table is not None
-        phase.table = replace(table, shard=found.parameters[table.weight])
-    named = model.state_dict(keep_vars=True)
-    for name, tensor in named.items():
-        if tensor in found.parameters:
-            shard = found.parameters[tensor]
-            found.tensors.update({("weights", name): shard, ("training", name): shard})
+        shards = [parameters[weight] for weight in table.weights]
+        phase.table = replace(table, shard=JoinedRows(shards) if table.others else shards[0])
+    return ShardedTables(parameters, sharded_tensors(model, phases))
+
+
+def sharded_tensors(model: nn.Module, phases: Sequence[Phase]) -> dict[tuple[str, str], RowShard]:
+    """(group, name) of the tensors of a checkpoint that are sharded, with their shards."""
+    tables = [m for m in model.modules() if isinstance(m, ShardedTable)]
+    parameters = {table.weight: _shard_of(table) for table in tables}
+    found: dict[tuple[str, str], RowShard] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if tensor in parameters:
+            found |= dict.fromkeys([("weights", name), ("training", name)], parameters[tensor])
     for phase in phases:
         for number, parameter in enumerate(phase.parameters()):
-            if parameter in found.parameters:
-                for kept in ROW_FIELDS:
-                    key = "optimisers", f"{phase.name}.{number}.{kept}"
-                    found.tensors[key] = found.parameters[parameter]
+            if parameter in parameters:
+                keys = [("optimisers", f"{phase.name}.{number}.{kept}") for kept in ROW_FIELDS]
+                found |= dict.fromkeys(keys, parameters[parameter])
     return found
+
+
+def _shard_of(table: EmbeddingTable) -> RowShard:
+    assert isinstance(table, ShardedTable)
+    assert isinstance(table.shard, RowShard)
+    return table.shard
 
 
 def why_not(
@@ -160,13 +172,13 @@ def why_not(
         return reason
     for phase in phases:
         table = phase.table or phase.divisible
-        if table is None or table.weight not in tables:
+        if table is None or not all(weight in tables for weight in table.weights):
             return (
                 f"each step of the phase {phase.name} reads whole tables; losses that need only "
                 "the rows of each process have no regularizers or label smoothing of whole tables"
             )
-        if len(table.weight) < processes.world:
-            return f"a table has {len(table.weight)} rows for {processes.world} processes"
+        if (fewest := min(len(tables[weight]) for weight in table.weights)) < processes.world:
+            return f"a table has {fewest} rows for {processes.world} processes"
         if not table.whole and not RowAdam.is_exact(options):
             return (
                 "row-wise Adam, which updates sharded tables of losses with sampled negatives, "
