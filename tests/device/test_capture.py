@@ -47,6 +47,8 @@ CAPTURED = {
     "tisasrec-ce": {},
     "bprmf": {},
     "lightgcn": {},
+    "kgat": {},
+    "kgat-gcn": {},
     "mmgcn": {},
     "mmgcn-frozen": {},
     "bm3": {},

@@ -46,7 +46,6 @@ def test_a_cpu_captures_nothing_and_says_why():
         ("sasrec-ce", {"training.compile": "default"}, "compile"),
         ("sasrec-ce", {"training.capture": "never"}, "never"),
         ("sasrec-sampled-softmax", {}, "distinct items"),
-        ("kgat", {}, "edges of the relations"),
         ("hgt", {}, "part of the graph"),
     ],
 )

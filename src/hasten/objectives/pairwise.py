@@ -96,7 +96,7 @@ class InnerProductPairs:
         repetitions are computed, but :meth:`take` reads the first of equal nodes, so their
         gradients are zeros.
         """
-        found = torch.unique(nodes)
+        found: Tensor = torch.unique(nodes)
         if not self.fixed:
             return found
         return torch.cat([found, found[-1:].expand(len(nodes) - len(found))])

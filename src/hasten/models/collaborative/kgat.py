@@ -221,7 +221,7 @@ class KGAT(NodeVectorModel):
         self, rows: Tensor, index: Tensor, batch: TranslationBatch
     ) -> tuple[Tensor, Tensor]:
         relation = self.relations.rows(batch.relation)
-        return translation_loss(rows, index, relation, self.projections, batch.sizes)
+        return translation_loss(rows, index, relation, self.projections, batch.tiles or batch.sizes)
 
     @property
     def first_user(self) -> int:

@@ -48,8 +48,8 @@ class Weighted:
             getattr(graph, name).copy_(getattr(self.graph, name))
         weights.values.copy_(self.weights.values)
         weights.transposed.copy_(self.weights.transposed)
-        host = {"bounds": self.graph.bounds, "host_columns": self.graph.host_columns}
-        return Weighted(replace(graph, **host), weights)
+        bounds, columns = self.graph.bounds, self.graph.host_columns
+        return Weighted(replace(graph, bounds=bounds, host_columns=columns), weights)
 
     @classmethod
     def of(
