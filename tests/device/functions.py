@@ -102,29 +102,42 @@ def empty(here: Callable[[object], bool], pin: Callable[[Tensor], Tensor]) -> Ca
     return make
 
 
+_plain_sparse_rows = torch.sparse_csr_tensor
+
+
+def _product(offsets: Tensor, columns: Tensor, values: Tensor, shape: list[int], x: Tensor):
+    with autocast("cpu", enabled=False):  # sparse products on the CPU are in float32 alone
+        return _on_host(_plain_sparse_rows, offsets, columns, values.float(), shape) @ x.float()
+
+
+#: one operation, so that a recorded step can do it again (tests/device/replay.py)
+_LIBRARY = torch.library.Library("simulated", "DEF")
+_LIBRARY.define(
+    "product(Tensor offsets, Tensor columns, Tensor values, int[] shape, Tensor x) -> Tensor"
+)
+_LIBRARY.impl("product", _product, "CPU")
+
+
 class _SparseRows:
     """A compressed sparse row matrix of the device, for products alone."""
 
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
+    def __init__(self, *parts: Tensor, shape: list[int]) -> None:
+        self.parts, self.shape = parts, shape
 
     def __matmul__(self, x: DeviceTensor) -> DeviceTensor:
         current().kernels["sparse_csr_product"] += 1
-        shapes = tuple(self.matrix.shape), self.matrix._nnz(), tuple(x.shape)
+        shapes = tuple(self.shape), len(self.parts[-1]), tuple(x.shape)
         current().calls.append(("sparse_csr_product", shapes, ()))
-        with autocast("cpu", enabled=False):  # sparse products on the CPU are in float32 alone
-            product = self.matrix @ x.cpu_tensor.float()
+        product = torch.ops.simulated.product(*self.parts, self.shape, x.cpu_tensor)
         return DeviceTensor(product.to(x.dtype))
 
 
 def sparse_rows() -> Callable[..., Any]:
-    plain = torch.sparse_csr_tensor
-
     def make(offsets: Any, columns: Any, values: Any, *arguments: Any, **named: Any) -> Any:
         if not isinstance(values, DeviceTensor):
-            return plain(offsets, columns, values, *arguments, **named)
-        parts = unwrap(offsets), unwrap(columns), unwrap(values).float()
-        return _SparseRows(_on_host(plain, *parts, *arguments, **named))
+            return _plain_sparse_rows(offsets, columns, values, *arguments, **named)
+        (shape,) = arguments
+        return _SparseRows(unwrap(offsets), unwrap(columns), unwrap(values), shape=list(shape))
 
     return make
 

@@ -10,6 +10,7 @@ import torch
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.models.supports import Supports
+from hasten.ops.graph import spmm_rows
 from hasten.registry import load_model
 from hasten.training import step
 from hasten.training.precision import Precision
@@ -86,11 +87,22 @@ def test_nothing_that_mps_refuses(case):
 
 
 @pytest.mark.parametrize(
-    "label", ["sasrec-ce", "bprmf", "kgat", "kgat-gcn", "mmgcn", "conve", "hgt", "hgt-edges"]
-)
-def test_gradients_are_those_of_the_cpu(label):
-    """Also of models whose steps are arranged differently on a GPU, of which launches are few."""
+    "label",
+    [
+        "sasrec-ce", "bprmf", "lightgcn", "kgat", "kgat-gcn", "mmgcn", "freedom", "dragon", "conve",
+        "hgt", "hgt-edges",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("visited", [spmm_rows.MOST_VISITED, 0])
+def test_gradients_are_those_of_the_cpu(label, visited, monkeypatch):
+    """Also of models whose steps are arranged differently on a GPU, of which launches are few.
+
+    visited: a graph of more entries is large: only those of the rows of a batch are read.
+    """
     case = next(case for case in CASES if case.label == label)
+    if not visited and label not in {"lightgcn", "kgat", "mmgcn", "freedom", "dragon"}:
+        pytest.skip("the model reads no rows of a graph")
+    monkeypatch.setattr(spmm_rows, "MOST_VISITED", visited)
     expected = gradients(case, torch.device("cpu"))
     with simulated("cuda") as device:
         found = gradients(case, device)
@@ -115,6 +127,20 @@ def gradients(case: ModelCase, device: torch.device) -> list[torch.Tensor]:
         found += [each.double() for each in grads]
         stepper.zero_grad()
     return found
+
+
+def test_more_relations_take_the_translations_of_kgat_no_more_kernels(tmp_path):
+    counts = []
+    for relations in (1, 12):
+        facts = tmp_path / f"{relations}.tsv"
+        lines = [f"{item}\tis {item % relations}\tkind {item % 3}\n" for item in range(30)]
+        facts.write_text("".join(lines))
+        case = FIRST["kgat"]
+        case = replace(case, settings={**case.settings, "data.kg": str(facts)})
+        with simulated("cuda") as device:
+            found = measure(case, device)
+        counts.append(found["translation.step"].kernels)
+    assert counts[0] == counts[1]
 
 
 def test_more_relations_take_hgt_no_more_kernels():

@@ -12,6 +12,7 @@ from hasten.objectives.fixed_shapes import FixedShapes
 from hasten.ops.losses import catalogue_loss, one_to_many_loss
 from tests.contract.cases import CASES
 from tests.device.measure import build
+from tests.device.simulation import simulated
 
 CPU = torch.device("cpu")
 
@@ -84,3 +85,27 @@ def test_few_capacities_that_fit_every_batch():
     assert wasted < 0.06
     assert FixedShapes.of(np.full(5000, 50), 4096) is None
     assert FixedShapes.of(np.full(10, 5), 256) == FixedShapes(10, 5, (64,))
+
+
+@pytest.mark.parametrize(
+    "label", ["lightgcn", "kgat", "kgat-gcn", "mmgcn", "mmgcn-frozen", "bm3", "freedom", "dragon"]
+)
+def test_repeated_nodes_change_neither_the_loss_nor_the_gradients(label):
+    """BM3 and FREEDOM also compute the features of items in the place of users."""
+    case = next(case for case in CASES if case.label == label)
+    found = []
+    for fixed in (False, True):
+        with simulated("cuda") as device:
+            settings = {**case.without_dropout, "training.batch_size": 16}
+            *_, steppers = build(case, device, **settings)
+            stepper = steppers[0]
+            if fixed:
+                stepper.phase.fix_shapes()
+                assert stepper.phase.varying is None
+            stepper.phase.start_epoch(0, 0)
+            batch = stepper.phase.plan(0, 0, 1)
+            losses = stepper.accumulate(batch)
+            grads = [p.grad.cpu() for p in stepper.parameters if p.grad is not None]
+            found.append([*(each.cpu() for each in losses.values()), *grads])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)

@@ -49,6 +49,11 @@ class Term:
     weight: float = 1.0
     factor: Tensor | None = None
 
+    @property
+    def multiplier(self) -> float | Tensor:
+        """What the numerator is multiplied by."""
+        return self.weight / self.denominator if self.factor is None else self.factor
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -145,6 +150,9 @@ class Phase(ABC):
     #: why no CUDA graph can replay a step; None: with inputs of one layout (hasten.ops.transfer),
     #: two steps are the same operations, with the same arguments
     varying: str | None = "the phase does not say that its steps are alike"
+    #: whether the step seeds dropout once, before ``encode``, as a CUDA graph does; otherwise
+    #: ``encode`` seeds what it draws, and the step seeds each micro-batch
+    one_seed = False
     #: a table whose gradient is zero except in the rows of a batch; None: there is none
     table: TableRows | None = None
     #: a table that is read by rows only if it is sharded over processes, when it becomes ``table``

@@ -51,8 +51,15 @@ class PairwiseModel(Protocol):
         """What :meth:`encode_pairs` needs of all pairs of a batch, made on the host."""
         ...
 
-    def encode_pairs(self, inputs: Any, seed: int) -> Encoded:
-        """What a step computes once for all pairs of its batch. seed: the seed of dropout."""
+    def encode_pairs(self, inputs: Any, seed: int | None) -> Encoded:
+        """What a step computes once for all pairs of its batch.
+
+        seed: the seed of dropout; None: the generator is seeded.
+        """
+        ...
+
+    def fix_shapes(self) -> str | None:
+        """Give :meth:`pair_inputs` of batches of one size the same shapes; why not, or None."""
         ...
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,10 +78,28 @@ class PairwiseModel(Protocol):
 class InnerProductPairs:
     """Defaults for a model without a graph whose score is ``user · item``."""
 
+    #: whether lists of distinct nodes are padded to a size that the batch's size determines
+    fixed = False
+
     @property
     def first_user(self) -> int:
         """The row of the first user in the model's tables."""
         return 0
+
+    def fix_shapes(self) -> str | None:
+        return "each batch reads another number of rows of the graph"
+
+    def distinct(self, nodes: Tensor) -> Tensor:
+        """The distinct nodes, ascending, on the host.
+
+        If shapes are fixed, the last one is repeated until there are as many as were given. The
+        repetitions are computed, but :meth:`take` reads the first of equal nodes, so their
+        gradients are zeros.
+        """
+        found: Tensor = torch.unique(nodes)
+        if not self.fixed:
+            return found
+        return torch.cat([found, found[-1:].expand(len(nodes) - len(found))])
 
     def pair_nodes(self, pairs: Pairs) -> Tensor:
         if pairs.nodes is not None:
@@ -84,7 +109,7 @@ class InnerProductPairs:
     def pair_inputs(self, pairs: Pairs) -> Any:
         return ()
 
-    def encode_pairs(self, inputs: Any, seed: int) -> Encoded:
+    def encode_pairs(self, inputs: Any, seed: int | None) -> Encoded:
         return ()
 
     def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -162,6 +187,10 @@ class PairwisePhase(ExampleBatches):
         local = ids - batch.ids[0]  # the ids of a batch are consecutive
         return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
 
+    def fix_shapes(self) -> None:
+        if self.varying is not None:
+            self.one_seed, self.varying = True, self.model.fix_shapes()
+
     def encode_inputs(self, batch: Batch) -> Any:
         return self.model.pair_inputs(self.pairs(batch, batch.ids))
 
@@ -170,8 +199,13 @@ class PairwisePhase(ExampleBatches):
         return replace(pairs, nodes=self.model.pair_nodes(pairs))
 
     def encode(self, batch: Batch) -> Encoded:
-        seed = key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
+        seed = None if self.one_seed else self.dropout_seed(batch)
         return self.model.encode_pairs(self.on_device(batch), seed)
+
+    @staticmethod
+    def dropout_seed(batch: Batch) -> int:
+        """The seed of what the model draws once per step."""
+        return key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         pairs: Pairs = self.on_device(batch, ids)

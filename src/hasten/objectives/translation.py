@@ -25,24 +25,57 @@ from hasten.ops.random import Stream, integers, key
 _STREAM = 1
 
 
+#: slots of a tile
+SLOTS = 32
+
+
+@dataclass(frozen=True)
+class RelationTiles:
+    """Edges in tiles of :data:`SLOTS` slots; a tile has edges of one relation.
+
+    The number of tiles follows from those of edges and relations: unused slots have the node 0, and
+    their results are not read. relation: int64 [n]; slot: int64 [B], where each edge is.
+    """
+
+    relation: Tensor
+    slot: Tensor
+
+
 @dataclass(frozen=True)
 class TranslationBatch:
     """Edges sorted by relation, each with a negative tail.
 
     relation: int64 [B]. nodes: int64 [3B], (head, tail, negative) of each edge. sizes: edges of
-    each relation. order: int64 [B], the example (from 0) of each edge.
+    each relation. order: int64 [B], the example (from 0) of each edge. With tiles, nodes are those
+    of their slots, and neither sizes nor order is needed.
     """
 
     relation: Tensor
     nodes: Tensor
     sizes: list[int]
     order: Tensor
+    tiles: RelationTiles | None = None
 
     def take(self, edges: Tensor) -> TranslationBatch:
         """These edges. edges: int64, ascending."""
         relation = self.relation[edges]
         sizes = torch.bincount(relation, minlength=len(self.sizes)).tolist()
         return TranslationBatch(relation, _take(self.nodes, edges), sizes, self.order[edges])
+
+    def tiled(self) -> TranslationBatch:
+        """The same edges in tiles: a GPU computes all with few launches, of shapes that repeat."""
+        sizes, count = torch.tensor(self.sizes), len(self.relation)
+        most = (count + len(sizes) * (SLOTS - 1)) // SLOTS
+        tiles = (sizes + SLOTS - 1) // SLOTS
+        first_slot = (tiles.cumsum(0) - tiles) * SLOTS
+        first_edge = sizes.cumsum(0) - sizes
+        slot = torch.arange(count) + (first_slot - first_edge)[self.relation]
+        kinds = torch.zeros(most, dtype=torch.int64)
+        kinds[: int(tiles.sum())] = torch.arange(len(sizes)).repeat_interleave(tiles)
+        nodes = torch.zeros(most * SLOTS, 3, dtype=torch.int64)
+        nodes[slot] = self.nodes.view(-1, 3)
+        found = RelationTiles(kinds, slot)
+        return TranslationBatch(self.relation, nodes.view(-1), [], self.order[:0], found)
 
 
 class TranslationModel(Protocol):
@@ -135,7 +168,12 @@ class TranslationPhase(ExampleBatches):
         self.sample = wrap(self.sample)  # type: ignore[method-assign]
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> TranslationBatch:
-        return self.sample(batch, ids)
+        found = self.sample(batch, ids)
+        return found if self.device.type == "cpu" else found.tiled()
+
+    def fix_shapes(self) -> None:
+        """Tiles have the same shapes in all batches."""
+        self.varying = None
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         table: Tensor = self._parameters[0]

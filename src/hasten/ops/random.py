@@ -65,7 +65,7 @@ def integers(high: Tensor | int, base: int | Tensor, *parts: Tensor) -> Tensor:
     return (_shift_right(bits(base, *parts), 32) * high) >> 32
 
 
-def uniform(base: int, *parts: Tensor) -> Tensor:
+def uniform(base: int | Tensor, *parts: Tensor) -> Tensor:
     """Uniform float32 in [0, 1) with 24 random bits, for every element of the broadcast parts."""
     return _shift_right(bits(base, *parts), 40).to(torch.float32) * 2.0**-24
 

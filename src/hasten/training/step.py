@@ -59,8 +59,7 @@ class OptimizerStep:
         self.tf32 = uses_tf32(options.matmul, device)
         self.prefetcher = None if device.type == "cpu" else Prefetcher(phase, device)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
-        #: the stop, time-out and save flags (ControlFlags) of the last step, summed over all
-        #: processes; None without a process group
+        #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
         self.micro_batches = options.accumulate
@@ -79,11 +78,9 @@ class OptimizerStep:
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         self.zero = torch.zeros((), device=device)
-        #: (found_inf, steps taken) of a step that is taken, and of one that is skipped
-        self.taken = torch.arange(2.0, device=device)
-        self.skipped = 1 - self.taken
-        #: steps in a row whose gradients were not finite, and the number of all such steps: float32
-        #: like ``found_inf``, exact below 2^24
+        #: found_inf and "steps" of a step that is skipped, and of one that is taken
+        self.skipped, self.taken = torch.eye(2, device=device).unbind()
+        #: non-finite steps in a row, and all of them: float32 like found_inf, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
         self.nonfinite_steps = torch.zeros((), device=device)
 
@@ -124,8 +121,8 @@ class OptimizerStep:
         self.nonfinite_steps += found_inf
         count = self.consecutive_nonfinite_steps
         torch.addcmul(found_inf, count, found_inf, out=count)  # (count + 1) * found_inf
-        found = {name: torch.where(finite, value, self.zero) for name, value in losses.items()}
-        return {**found, "steps": steps}
+        kept = {name: torch.where(finite, value, self.zero) for name, value in losses.items()}
+        return kept | {"steps": steps}
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -191,10 +188,13 @@ class OptimizerStep:
             inputs = to_device(inputs_of(self.phase, batch, micro_batches), self.device)
         # until encode() returns: more micro-batches do not help if memory runs out in it
         self.shares_encoding = True
+        if self.phase.one_seed:
+            self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)
         for (part, ids), micro_inputs in zip(micro_batches, inputs[1:], strict=True):
-            self.seed(batch, part)
+            if not self.phase.one_seed:
+                self.seed(batch, part)
             with self.precision.autocast():
                 terms = self.phase.terms(leaves, replace(batch, inputs=micro_inputs), ids)
             self.backward(terms, losses)
@@ -220,8 +220,7 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """What the phase encodes once per step, and the leaves that accumulate its gradients."""
-        # RowAdam first applies the deferred updates of the rows that this batch reads and returns
-        # these rows, which replace Phase.encode; other optimizers return None
+        # RowAdam returns the rows that this batch reads, up to date; other optimizers None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             self.phase.start_step()
@@ -237,13 +236,11 @@ class OptimizerStep:
 
     def backward(self, terms: Sequence[Term], losses: dict[str, Tensor]) -> None:
         """Add the gradients of these terms, and their values to ``losses``."""
-        factors = [
-            term.weight / term.denominator if term.factor is None else term.factor for term in terms
-        ]
-        for term, factor in zip(terms, factors, strict=True):
-            value = (term.numerator.detach() * factor).float()
+        for term in terms:
+            value = (term.numerator.detach() * term.multiplier).float()
             losses[term.name] = losses[term.name] + value if term.name in losses else value
-        self.precision.backward([term.numerator for term in terms], factors)
+        sums, factors = [t.numerator for t in terms], [t.multiplier for t in terms]
+        self.precision.backward(sums, factors)
 
     def backward_encoded(self, encoded: Encoded, leaves: Encoded) -> None:
         """One backward pass through the encoder, from the gradients accumulated at its outputs."""
@@ -292,10 +289,7 @@ class OptimizerStep:
         self.update(found_inf)
 
     def update(self, found_inf: Tensor) -> None:
-        """Step the optimizer unless the gradients are non-finite (``found_inf`` is 1).
-
-        Decided on the device, without a host synchronization.
-        """
+        """Step the optimizer unless ``found_inf`` is 1, decided without a host synchronization."""
         if self.precision.scaler is not None:
             self.precision.scaler.step(self.optimizer)
             self.precision.scaler.update()

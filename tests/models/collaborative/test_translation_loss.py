@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hasten.models.collaborative.translation_loss import translation_loss
+from hasten.objectives.translation import TranslationBatch
 from tests.ops.reference import translation_loss_reference
 
 
@@ -33,6 +34,19 @@ def test_equals_a_matrix_for_every_edge(sizes, factors):
     arguments = made(sizes)
     ours = both(translation_loss, arguments, factors)
     theirs = both(translation_loss_reference, arguments, factors)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("sizes", [[5, 0, 3, 1], [33, 0, 96], [1]])
+def test_tiles_are_the_same(sizes):
+    """Edges in tiles of 32, with slots that are not used: one batched product."""
+    rows, place, relation, weights, _ = made(sizes)
+    kinds = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    batch = TranslationBatch(kinds, place, sizes, torch.arange(len(kinds))).tiled()
+    assert len(batch.tiles.relation) == (sum(sizes) + 31 * len(sizes)) // 32
+    ours = both(translation_loss, [rows, batch.nodes, relation, weights, batch.tiles], (0.3, 2.0))
+    theirs = both(translation_loss, [rows, place, relation, weights, sizes], (0.3, 2.0))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-13)
 

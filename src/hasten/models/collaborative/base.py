@@ -17,6 +17,8 @@ from hasten.models.interface import Model
 from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase
+from hasten.ops.graph.spmm import SparseGraph
+from hasten.ops.graph.spmm_rows import MOST_VISITED, visits_all
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
 from hasten.ops.transfer import to_device
@@ -100,6 +102,19 @@ class NodeVectorModel(CollaborativeModel):
     def first_user(self) -> int:
         """The node of the first user; the items are the first nodes."""
         return self.sizes.items
+
+    def row_graphs(self) -> Sequence[SparseGraph] | None:
+        """The graphs of which :meth:`encode_pairs` reads rows; None: its shapes cannot be fixed."""
+        return None
+
+    def fix_shapes(self) -> str | None:
+        graphs = self.row_graphs()
+        if graphs is None:
+            return super().fix_shapes()
+        if not all(map(visits_all, graphs)):
+            return f"only the entries of its rows are read of a graph of over {MOST_VISITED:,}"
+        self.fixed = True
+        return None
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         return self.take(encoded[0], encoded[-1], pairs)

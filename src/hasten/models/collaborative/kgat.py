@@ -49,7 +49,7 @@ from hasten.ops.dtypes import upcast
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
-from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows, with_neighbors
+from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows, visits_all, with_neighbors
 from hasten.ops.random import seed_device
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
@@ -195,7 +195,8 @@ class KGAT(NodeVectorModel):
 
     def set_attention(self, values: Tensor) -> None:
         assert self.graph is not None
-        self.weights: EdgeWeights = self.graph.weigh(values.to(self.nodes.weight.device))
+        memory: EdgeWeights | None = getattr(self, "weights", None)
+        self.weights = self.graph.weigh(values.to(self.nodes.weight.device), memory)
 
     def path_graph(self) -> PathGraph:
         """The graph with its attention; paths follow edges from head to tail."""
@@ -221,18 +222,23 @@ class KGAT(NodeVectorModel):
         self, rows: Tensor, index: Tensor, batch: TranslationBatch
     ) -> tuple[Tensor, Tensor]:
         relation = self.relations.rows(batch.relation)
-        return translation_loss(rows, index, relation, self.projections, batch.sizes)
+        return translation_loss(rows, index, relation, self.projections, batch.tiles or batch.sizes)
 
     @property
     def first_user(self) -> int:
         return self.sizes.entities
 
     def pair_inputs(self, pairs: Pairs) -> Wanted:
-        return self._wanted(torch.unique(self.pair_nodes(pairs)))
+        return self._wanted(self.distinct(self.pair_nodes(pairs)))
 
-    def encode_pairs(self, inputs: Wanted, seed: int) -> Encoded:
+    def row_graphs(self) -> Sequence[SparseGraph]:
+        assert self.graph is not None
+        return [self.graph]
+
+    def encode_pairs(self, inputs: Wanted, seed: int | None) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
-        seed_device(self.device, seed)
+        if seed is not None:
+            seed_device(self.device, seed)
         return self._propagate(inputs), inputs.nodes.rows
 
     def propagate(self, wanted: Tensor) -> Tensor:
@@ -261,7 +267,8 @@ class KGAT(NodeVectorModel):
     def _needed(self, wanted: Tensor) -> Tensor | None:
         """The nodes that the last layer reads; None: all, or nearly all."""
         assert self.graph is not None
-        if len(self.layers) == 1 or len(wanted) > _MOST * len(self.nodes):
+        many = len(wanted) > _MOST * len(self.nodes)
+        if len(self.layers) == 1 or many or visits_all(self.graph):
             return None
         needed = with_neighbors(self.graph, wanted)
         return None if len(needed) > _MOST * len(self.nodes) else needed

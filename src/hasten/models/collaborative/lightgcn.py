@@ -27,6 +27,7 @@ from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
@@ -86,9 +87,13 @@ class LightGCN(NodeVectorModel):
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions:
         """The distinct nodes of a batch."""
-        return self._positions(torch.unique(self.pair_nodes(pairs)))
+        return self._positions(self.distinct(self.pair_nodes(pairs)))
 
-    def encode_pairs(self, inputs: RowPositions, seed: int) -> Encoded:
+    def row_graphs(self) -> Sequence[SparseGraph]:
+        assert self.graph is not None
+        return [self.graph.graph]
+
+    def encode_pairs(self, inputs: RowPositions, seed: int | None) -> Encoded:
         """For the distinct nodes of a batch: vectors and layer 0 [S, D], nodes [S], ascending."""
         layer_0, mean = self._propagate(inputs)
         return mean, layer_0, inputs.rows

@@ -5,7 +5,8 @@
 ``softplus(a·a - b·b)``, the norms are half the sum of all squares of y and r. Edges are grouped by
 relation, so each relation's matrix is used in one product and not copied per edge. Products are in
 float32 also under autocast: their shapes differ in every batch, and oneDNN compiles bf16 code for
-every shape, which takes longer than these small products.
+every shape, which takes longer than these small products. On a GPU, edges are in tiles
+(:class:`~hasten.objectives.translation.RelationTiles`), whose products are one batched product.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten.objectives.translation import RelationTiles
 from hasten.ops.dtypes import autocast_dtype, upcast
 
 
 def translation_loss(
-    rows: Tensor, index: Tensor, relation: Tensor, weights: Tensor, sizes: list[int]
+    rows: Tensor,
+    index: Tensor,
+    relation: Tensor,
+    weights: Tensor,
+    groups: list[int] | RelationTiles,
 ) -> tuple[Tensor, Tensor]:
     """The loss and the norms, scalars in float32 or wider.
 
-    rows: [S, D] of the nodes. index: int64 [3B], the rows of head, tail and negative of each edge.
-    relation: [B, K], the vector of each edge. weights: [R, D, K]. sizes: edges of each relation
-    [R]. Under autocast, forward keeps rows and products in lower precision.
+    rows: [S, D] of the nodes. index: int64 [3B], the rows of head, tail and negative of each edge,
+    or of each slot of the tiles. relation: [B, K], the vector of each edge. weights: [R, D, K].
+    groups: edges of each relation [R], or tiles. Under autocast, forward keeps rows and products in
+    lower precision.
     """
     losses: tuple[Tensor, Tensor] = _TranslationLoss.apply(  # type: ignore[no-untyped-call]
-        rows, index, relation, weights, sizes, autocast_dtype(rows)
+        rows, index, relation, weights, groups, autocast_dtype(rows)
     )
     return losses
 
@@ -42,23 +49,22 @@ class _TranslationLoss(torch.autograd.Function):
         index: Tensor,
         relation: Tensor,
         weights: Tensor,
-        sizes: list[int],
+        groups: list[int] | RelationTiles,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         x = rows.index_select(0, index)
-        y = x.new_empty(len(x), weights.shape[2])
-        kinds, parts = _kinds(sizes)
-        columns = zip(
-            torch.split(x, parts), _of(weights, kinds), torch.split(y, parts), strict=True
-        )
-        for part, matrix, out in columns:
-            torch.mm(part, matrix, out=out)
+        if isinstance(groups, RelationTiles):
+            y = torch.bmm(_tiles(x, groups), weights.index_select(0, groups.relation))
+            slots = y.view(-1, 3 * y.shape[2])
+            y = slots.index_select(0, groups.slot).view(-1, y.shape[2])
+        else:
+            y = _products(x, weights, groups)
         low = x.to(dtype), y.to(dtype)
         y, upcast_relation, near, far = _differences(y, relation)
         margin = near.square().sum(1) - far.square().sum(1)
         ctx.save_for_backward(index, relation, weights, *low, margin)
         norms = (y.square().sum() + upcast_relation.square().sum()) / 2
-        ctx.sizes, ctx.count = sizes, len(rows)
+        ctx.groups, ctx.count = groups, len(rows)
         return F.softplus(margin).sum(), norms
 
     @staticmethod
@@ -75,21 +81,59 @@ class _TranslationLoss(torch.autograd.Function):
         grad_y[:, 1].sub_(near)
         grad_y[:, 2].add_(far)
         grad = grad_y.view(-1, y.shape[1]).to(x.dtype)
-        grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(weights)
-        kinds, parts = _kinds(ctx.sizes)
-        columns = zip(
-            torch.split(grad, parts),
-            torch.split(x.T, parts, 1),
-            _of(weights.transpose(1, 2), kinds),
-            torch.split(grad_x, parts),
-            _of(grad_weights, kinds),
-            strict=True,
-        )
-        for part, inputs, matrix, to_x, to_weights in columns:
-            torch.mm(part, matrix, out=to_x)
-            torch.mm(inputs, part, out=to_weights)
+        tiled = isinstance(ctx.groups, RelationTiles)
+        gradients = _tile_gradients if tiled else _product_gradients
+        grad_x, grad_weights = gradients(grad, x, weights, ctx.groups)
         grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, index, grad_x)
         return grad_rows, None, grad_relation, grad_weights, None, None
+
+
+def _products(x: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:
+    """[3B, K] the rows of each relation times its matrix."""
+    y = x.new_empty(len(x), weights.shape[2])
+    kinds, parts = _kinds(sizes)
+    columns = zip(torch.split(x, parts), _of(weights, kinds), torch.split(y, parts), strict=True)
+    for part, matrix, out in columns:
+        torch.mm(part, matrix, out=out)
+    return y
+
+
+def _product_gradients(
+    grad: Tensor, x: Tensor, weights: Tensor, sizes: list[int]
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the weights, from that of the products."""
+    grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(weights)
+    kinds, parts = _kinds(sizes)
+    columns = zip(
+        torch.split(grad, parts),
+        torch.split(x.T, parts, 1),
+        _of(weights.transpose(1, 2), kinds),
+        torch.split(grad_x, parts),
+        _of(grad_weights, kinds),
+        strict=True,
+    )
+    for part, own, matrix, to_x, to_weights in columns:
+        torch.mm(part, matrix, out=to_x)
+        torch.mm(own, part, out=to_weights)
+    return grad_x, grad_weights
+
+
+def _tiles(x: Tensor, tiles: RelationTiles) -> Tensor:
+    """[n, 3 slots, D] of [n 3 slots, D]."""
+    return x.view(len(tiles.relation), -1, x.shape[1])
+
+
+def _tile_gradients(
+    grad: Tensor, x: Tensor, weights: Tensor, tiles: RelationTiles
+) -> tuple[Tensor, Tensor]:
+    """As :func:`_product_gradients`; the gradients of unused slots are zeros."""
+    slots = grad.new_zeros(len(x) // 3, 3 * grad.shape[1])
+    slots.index_copy_(0, tiles.slot, grad.view(len(tiles.slot), -1))
+    grad_tiles = _tiles(slots.view(-1, grad.shape[1]), tiles)
+    matrices = weights.index_select(0, tiles.relation)
+    grad_x = torch.bmm(grad_tiles, matrices.mT).view_as(x)
+    of_tiles = torch.bmm(_tiles(x, tiles).mT, grad_tiles)
+    return grad_x, torch.zeros_like(weights).index_add_(0, tiles.relation, of_tiles)
 
 
 def _differences(y: Tensor, relation: Tensor) -> tuple[Tensor, ...]:

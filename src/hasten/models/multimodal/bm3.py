@@ -17,9 +17,9 @@ and ``l2 (||H_users|| + ||H_items||) / N`` is added once per step. Scores are in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -37,7 +37,8 @@ from hasten.objectives.pairwise import Pairs
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
-from hasten.ops.random import key, uniform
+from hasten.ops.graph.spmm import SparseGraph
+from hasten.ops.random import key, signed, uniform
 
 
 class BM3Options(ModelOptions):
@@ -52,6 +53,18 @@ class BM3Options(ModelOptions):
         None, min_length=1, description="modalities to use, in this order; none: all"
     )
     l2: float = Field(0.1, ge=0, description="weight of the norms of all vectors")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The nodes of a batch, int64 [S] ascending, and the items among them, first.
+
+    keys: int64, of the random numbers of each target; None: made from the seed.
+    """
+
+    nodes: Tensor
+    items: Tensor
+    keys: Tensor | None = None
 
 
 class BM3(FeatureModel):
@@ -103,28 +116,36 @@ class BM3(FeatureModel):
             )
         ]
 
-    def pair_inputs(self, pairs: Pairs) -> tuple[Tensor, int]:
-        """The nodes of the batch, and how many of them are items."""
-        nodes = torch.unique(self.pair_nodes(pairs))
-        return nodes, int(np.searchsorted(nodes.numpy(), self.sizes.items))
+    def pair_inputs(self, pairs: Pairs) -> Inputs:
+        """The nodes of the batch, and the items among them."""
+        nodes, items = self.distinct(self.pair_nodes(pairs)), self.sizes.items
+        # with fixed shapes, an item in the place of every user: its features are not used there
+        return Inputs(nodes, nodes.clamp(max=items - 1) if self.fixed else nodes[nodes < items])
 
-    def encode_pairs(self, inputs: tuple[Tensor, int], seed: int) -> Encoded:
+    def row_graphs(self) -> Sequence[SparseGraph]:
+        return ()
+
+    def encode_pairs(self, inputs: Inputs, seed: int | None) -> Encoded:
         """Of the batch's nodes and of its items' features: values and targets; norms; the nodes."""
-        nodes, items_among = inputs
+        nodes, item_nodes = inputs.nodes, inputs.items
         whole = self._propagate()
         items, users = torch.split(whole, [self.sizes.items, self.sizes.users])
         norm = torch.linalg.vector_norm
         norms = (norm(users) + norm(items)) / self.sizes.items
         vectors = [whole.index_select(0, nodes)]
-        item_nodes = nodes[:items_among]
         if self.options.modal_weight:
             for name, projection in self.projections.items():
                 values = projection(self.features(name, self.items).index_select(0, item_nodes))
                 vectors.append(upcast(values))
-        targets = [self.target(x, nodes, key(seed, n)) for n, x in enumerate(vectors)]
+        if seed is None:
+            assert inputs.keys is not None
+            keys: Sequence[int | Tensor] = inputs.keys.unbind()
+        else:
+            keys = [key(seed, number) for number in range(len(vectors))]
+        targets = [self.target(x, nodes, base) for x, base in zip(vectors, keys, strict=False)]
         return *vectors, *targets, norms, nodes
 
-    def target(self, x: Tensor, nodes: Tensor, base: int) -> Tensor:
+    def target(self, x: Tensor, nodes: Tensor, base: int | Tensor) -> Tensor:
         """[S, D] ``x`` without gradient after dropout, which depends on the key and the node."""
         nodes = nodes[: len(x), None]
         random = uniform(base, nodes, torch.arange(x.shape[1], device=x.device))
@@ -170,6 +191,13 @@ class BM3(FeatureModel):
 
 class BM3Phase(FeaturePhase):
     """The losses of the pairs, without negatives."""
+
+    def encode_inputs(self, batch: Batch) -> Inputs:
+        inputs: Inputs = super().encode_inputs(batch)
+        if not self.one_seed:
+            return inputs
+        seed, count = self.dropout_seed(batch), 1 + len(cast(BM3, self.model).projections)
+        return replace(inputs, keys=torch.tensor([signed(key(seed, n)) for n in range(count)]))
 
     def sample(self, batch: Batch, ids: Tensor) -> Pairs:
         chosen = self._sampler.at(batch.seed, batch.epoch, ids)

@@ -35,6 +35,7 @@ from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 
 _SLOPE = 0.01
@@ -111,11 +112,15 @@ class DRAGON(MultimodalModel):
         """The distinct users and items of a batch."""
         self._graphs = self._graphs or self._build()
         _, alike, companions = self._graphs
-        users = torch.unique(pairs.user)
-        items = torch.unique(torch.cat([pairs.positive, pairs.negative]))
+        users = self.distinct(pairs.user)
+        items = self.distinct(torch.cat([pairs.positive, pairs.negative]))
         return _rows(companions, users), _rows(alike, items)
 
-    def encode_pairs(self, inputs: tuple[Rows, Rows], seed: int) -> Encoded:
+    def row_graphs(self) -> Sequence[SparseGraph]:
+        self._graphs = self._graphs or self._build()
+        return [each.graph for each in self._graphs[1:] if each is not None]
+
+    def encode_pairs(self, inputs: tuple[Rows, Rows], seed: int | None) -> Encoded:
         """Vectors of the users and of the items of a batch, and their ids, ascending."""
         return (*self.propagate(*inputs), *map(_ids, inputs))
 

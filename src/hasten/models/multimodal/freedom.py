@@ -45,6 +45,7 @@ from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 from hasten.ops.transfer import to_device
 
@@ -78,12 +79,14 @@ class FREEDOMOptions(ModelOptions):
 class Wanted:
     """Nodes whose vectors are wanted, and the items among them.
 
-    alike: the items in the graph of similar items; None: it is not used.
+    alike: the items in the graph of similar items; None: it is not used. users: bool [S, 1], the
+    nodes that are none, if ``items`` has an item in the place of every user; else None.
     """
 
     nodes: RowPositions
     items: Tensor
     alike: RowPositions | None
+    users: Tensor | None
 
 
 class FREEDOM(FeatureModel):
@@ -124,6 +127,7 @@ class FREEDOM(FeatureModel):
         self._alike: Weighted | None = None
         self._whole: Weighted | None = None
         self._pruned: LastValueCache[Weighted] = LastValueCache()
+        self._memory: Weighted | None = None
         self._epoch = (0, 0)
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
@@ -142,9 +146,13 @@ class FREEDOM(FeatureModel):
         self._epoch = (seed, epoch)
 
     def pair_inputs(self, pairs: Pairs) -> Wanted:
-        return self._wanted(self._training_graph(), torch.unique(self.pair_nodes(pairs)))
+        return self._wanted(self._training_graph(), self.distinct(self.pair_nodes(pairs)))
 
-    def encode_pairs(self, inputs: Wanted, seed: int) -> Encoded:
+    def row_graphs(self) -> Sequence[SparseGraph]:
+        alike = [self._item_graph()] if self.options.mm_layers else []
+        return [each.graph for each in (self._whole_graph(), *alike)]
+
+    def encode_pairs(self, inputs: Wanted, seed: int | None) -> Encoded:
         """Vectors of the batch's nodes [S, D], projected features of its items, and the nodes."""
         modal = []
         if self.options.modal_weight:
@@ -162,13 +170,16 @@ class FREEDOM(FeatureModel):
 
     def _wanted(self, graph: Weighted, nodes: Tensor) -> Wanted:
         """Of these nodes (int64 [S] on the host, ascending), the items first."""
-        item_nodes = nodes[nodes < self.sizes.items]
+        others, users = nodes >= self.sizes.items, None
+        item_nodes = nodes[~others]
+        if self.fixed:
+            item_nodes, users = nodes.clamp(max=self.sizes.items - 1), others[:, None]
         alike = (
             RowPositions.of(self._item_graph().graph, item_nodes)
             if self.options.mm_layers
             else None
         )
-        return Wanted(RowPositions.of(graph.graph, nodes), item_nodes, alike)
+        return Wanted(RowPositions.of(graph.graph, nodes), item_nodes, alike, users)
 
     def modal_losses(self, encoded: Encoded, pairs: Pairs) -> list[Tensor]:
         """[B] for each modality: BPR of the users and the projected features of the items."""
@@ -198,6 +209,8 @@ class FREEDOM(FeatureModel):
         for _ in range(self.options.mm_layers - 1):
             of_items = alike @ of_items
         _, similar = spmm_rows(alike.graph, alike.weights, of_items, wanted.alike)
+        if wanted.users is not None:
+            return mean + upcast(similar).masked_fill(wanted.users, 0.0)
         count = len(wanted.items)
         return torch.cat([mean[:count] + upcast(similar), mean[count:]])
 
@@ -231,9 +244,12 @@ class FREEDOM(FeatureModel):
         )
         order = -np.log1p(-random) * np.sqrt(degree * pairs.lengths[pairs.rows])
         chosen = np.sort(np.argpartition(order, count)[:count])
-        return self._graph_of(
+        graph = self._graph_of(
             CSR(ragged_offsets(pairs.rows[chosen], len(pairs)), pairs.items[chosen])
         )
+        if self.fixed:  # a CUDA graph reads the memory of its recording
+            self._memory = graph = graph if self._memory is None else graph.copied_to(self._memory)
+        return graph
 
 
 class FREEDOMPhase(FeaturePhase):

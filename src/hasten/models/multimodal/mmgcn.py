@@ -43,6 +43,7 @@ from hasten.ops.dense.linear import LinearMap, linear
 from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowEntries, RowPositions, row_sums
 
 Order = Literal["aggregate first", "multiply first"]
@@ -162,9 +163,12 @@ class MMGCN(MultimodalModel):
         return True
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions:
-        return RowPositions.of(self.graph.whole.graph, torch.unique(self.pair_nodes(pairs)))
+        return RowPositions.of(self.graph.whole.graph, self.distinct(self.pair_nodes(pairs)))
 
-    def encode_pairs(self, inputs: RowPositions, seed: int) -> Encoded:
+    def row_graphs(self) -> Sequence[SparseGraph]:
+        return [self.graph.whole.graph]
+
+    def encode_pairs(self, inputs: RowPositions, seed: int | None) -> Encoded:
         """Vectors of the nodes of a batch [S, D], and these nodes, ascending."""
         return self.propagate(inputs), inputs.rows
 

@@ -7,7 +7,7 @@ without loops. The weight of an edge is 1 divided by the degree of the node that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -40,6 +40,16 @@ class Weighted:
         values = self.weights.values.to(like)
         graph = self.graph.to(like.device)
         return Weighted(graph, graph.weigh(values))
+
+    def copied_to(self, other: Weighted) -> Weighted:
+        """The same graph in the memory of another with as many rows, columns and entries."""
+        graph, weights = other.graph, other.weights
+        for name in ("offsets", "columns", "offsets_t", "columns_t", "order_t"):
+            getattr(graph, name).copy_(getattr(self.graph, name))
+        weights.values.copy_(self.weights.values)
+        weights.transposed.copy_(self.weights.transposed)
+        bounds, columns = self.graph.bounds, self.graph.host_columns
+        return Weighted(replace(graph, bounds=bounds, host_columns=columns), weights)
 
     @classmethod
     def of(

@@ -96,9 +96,18 @@ class SparseGraph:
             self.host_columns,
         )
 
-    def weigh(self, values: Tensor) -> EdgeWeights:
-        """Values [E] of the entries in both orders, to use in several products."""
-        return EdgeWeights(values, values.index_select(0, self.order_t))
+    def weigh(self, values: Tensor, memory: EdgeWeights | None = None) -> EdgeWeights:
+        """Values [E] of the entries in both orders, to use in several products.
+
+        memory: earlier values that are overwritten on CUDA, if there were as many: a CUDA graph
+        reads the memory of its recording.
+        """
+        transposed = values.index_select(0, self.order_t)
+        if memory is None or values.device.type != "cuda" or len(memory.values) != len(values):
+            return EdgeWeights(values, transposed)
+        memory.values.copy_(values)
+        memory.transposed.copy_(transposed)
+        return memory
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,9 @@
 ``out = (A x)[rows]`` for the nodes of a batch: entries of other rows cost nothing. One function
 returns the rows of x and their sums, because their gradients are added in one table.
 
+On CUDA, all entries of a graph that is not very large are visited: that takes fewer launches, their
+shapes are those of every batch, and the host has nothing to select.
+
 Shapes: N columns of the graph, S requested rows, R rows of ``x``, E' their entries, D width.
 """
 
@@ -22,6 +25,11 @@ from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.row_products import rows_of
 from hasten.ops.graph.spmm import EdgeWeights, Path, SparseGraph, product
 from hasten.ops.transfer import to_device
+
+#: entries of a graph, above which CUDA too visits only those of the rows. An estimate, not measured
+#: on a GPU: 2^25 entries of width 64 are 8 GB that are gathered, some 5 ms, and as long as the host
+#: takes to select those of a few thousand rows
+MOST_VISITED = 1 << 25
 
 
 def spmm_rows(
@@ -76,6 +84,8 @@ class _SpmmRows(torch.autograd.Function):
         ctx.entries, ctx.kind = entries, x.dtype
         values = entries.values.to(dtype)
         sums = product(entries.offsets, entries.columns, values, x.to(dtype), path)
+        if entries.whole:
+            sums = sums.index_select(0, entries.own)
         return x.index_select(0, entries.own), sums
 
     @staticmethod
@@ -99,21 +109,29 @@ def places(rows: Tensor, count: int) -> Tensor:
     return place
 
 
+def visits_all(graph: SparseGraph) -> bool:
+    """Whether products for a few rows of this graph visit all of its entries."""
+    return graph.columns.device.type == "cuda" and len(graph) <= MOST_VISITED
+
+
 @dataclass(frozen=True, eq=False)
 class RowPositions:
     """Rows of a graph and where their entries are: all that comes from the host.
 
-    rows: int64 [S], distinct; position: int64 [E'], indices into the graph's columns; offsets:
-    int32 [S + 1].
+    rows: int64 [S], distinct, or with repetitions of which all but the first are not used;
+    position: int64 [E'], indices into the graph's columns; offsets: int32 [S + 1]. position and
+    offsets are None where products visit all entries (:func:`visits_all`).
     """
 
     rows: Tensor
-    position: Tensor
-    offsets: Tensor
+    position: Tensor | None
+    offsets: Tensor | None
 
     @classmethod
     def of(cls, graph: SparseGraph, rows: Tensor) -> RowPositions:
         """Of these rows (on the host)."""
+        if visits_all(graph):
+            return cls(rows, None, None)
         positions, offsets = ragged_positions(graph.bounds, rows.numpy())
         return cls(rows, torch.from_numpy(positions), torch.from_numpy(offsets.astype(np.int32)))
 
@@ -122,9 +140,9 @@ class RowPositions:
 class RowEntries:
     """The entries of some rows of a graph, for the product and for its transpose (backward).
 
-    rows: int64 [S], distinct; own: the same; offsets: int32 [S + 1], columns: [E'] and values:
-    [E'], their entries as in :class:`SparseGraph`. With ``among``, int64 [R] ascending, own and
-    columns are indices into it.
+    rows: int64 [S], as of :class:`RowPositions`; own: the same; offsets: int32 [S + 1], columns:
+    [E'] and values: [E'], their entries as in :class:`SparseGraph`. With ``among``, int64 [R]
+    ascending, own and columns are indices into it. whole: the entries are those of all rows.
     """
 
     graph: SparseGraph
@@ -135,6 +153,7 @@ class RowEntries:
     offsets: Tensor
     columns: Tensor
     values: Tensor
+    whole: bool = False
 
     @classmethod
     def of(
@@ -146,6 +165,10 @@ class RowEntries:
     ) -> RowEntries:
         """The entries of these rows; with ``among`` None, ``x`` has all N rows."""
         position, own = chosen.position, chosen.rows
+        if position is None or chosen.offsets is None:
+            assert among is None, "all entries are visited, so x needs all rows"
+            everything = graph.offsets, graph.columns, weights.values
+            return cls(graph, weights, None, own, own, *everything, whole=True)
         columns = pick(graph.columns, position)
         if among is not None:
             place = places(among, graph.shape[1])
@@ -165,6 +188,11 @@ class RowEntries:
         Selecting from the stored transpose visits all E entries, sorting the E' requested ones; a
         visit costs about a quarter of a sorted entry.
         """
+        if self.whole:
+            table = grad.new_zeros(self.graph.shape[0], grad.shape[1])
+            table.index_add_(0, self.own, grad)
+            values = self.weights.transposed.to(grad.dtype)
+            return product(self.graph.offsets_t, self.graph.columns_t, values, table)
         if self.columns.device.type != "cpu":
             return self.spread_added(grad)
         if 4 * len(self.columns) > len(self.graph):
