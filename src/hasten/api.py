@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.config_loading.build import build_config
 from hasten.config_loading.units import parse_size
 from hasten.distributed.launch import processes_to_start
@@ -155,4 +155,4 @@ def plan(
     path = None if data is None else str(data)
     given = {**(settings or {}), **flags}
     run_config = build_config(model, path, None if config is None else Path(config), (), given)
-    return plan_run(with_sample(run_config), None if runs is None else Path(runs))
+    return plan_run(with_builtin_sample(run_config), None if runs is None else Path(runs))

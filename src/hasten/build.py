@@ -158,7 +158,7 @@ def refuse_other_data(
     return []
 
 
-def with_sample(config: RunConfig) -> RunConfig:
+def with_builtin_sample(config: RunConfig) -> RunConfig:
     """The configuration, with the built-in sample of the model if it names no data."""
     if config.data.path is not None or config.data.train is not None:
         return config

@@ -1,4 +1,4 @@
-"""Models by name, imported only when they are used; other packages add theirs by entry point.
+"""The models by name, imported on first use; other packages add theirs by entry point.
 
 A package registers a model as ``[project.entry-points."hasten.models"]  name = "module:Class"``;
 the class is a subclass of :class:`hasten.models.interface.Model`.

@@ -1,4 +1,4 @@
-"""What the Python API returns: a training run with its metrics, and a loaded run."""
+"""Return values of the Python API: a training run with its metrics, and a loaded run."""
 
 from __future__ import annotations
 

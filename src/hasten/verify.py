@@ -1,4 +1,4 @@
-"""Verify a run: repeat it, or its first epochs, from its own folder, and compare the two."""
+"""Verify a run: train it again, or its first epochs, and compare the results."""
 
 from __future__ import annotations
 

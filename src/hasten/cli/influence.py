@@ -93,7 +93,7 @@ def influence(
     options.check_export(out, format)
     count = options.whole_number("devices", devices)
     port = options.whole_number("master-port", master_port) or 0
-    options.start_if_several(context, count or 1, count is not None, port)
+    options.maybe_start_processes(context, count or 1, count is not None, port)
     from hasten.inference.inputs import TRIPLE  # noqa: PLC0415 - imports torch
     from hasten.influence.queries import Selection, split_cells  # noqa: PLC0415
     from hasten.influence.run import Options, compute_influence  # noqa: PLC0415
@@ -117,7 +117,7 @@ def influence(
     )
     selection = Selection(labels or None, test, part, limit)
     influences = compute_influence(run, selection, chosen, device=device, quiet=quiet)
-    if output.speaks():
+    if output.is_rank0():
         _report(influences, out, format, json, best)
 
 

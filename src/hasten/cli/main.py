@@ -1,4 +1,4 @@
-"""The command ``hasten``: its subcommands, and how errors become messages and exit codes.
+"""The command ``hasten``: its subcommands, and errors as messages and exit codes.
 
 Exit codes: 0 done; 1 failed; 2 bad usage, configuration or data; 129/130/143 interrupted.
 """

@@ -134,7 +134,7 @@ def prepare_process(*, several: bool = False) -> None:
     tune_process()
 
 
-def start_if_several(
+def maybe_start_processes(
     context: typer.Context, devices: int, given: bool = False, port: int = 0
 ) -> None:
     """Start the processes of --devices with this command's arguments, and exit with their code.
@@ -169,7 +169,7 @@ def one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
         raise UsageError(f"--{name} {value}: must be one of {', '.join(known)}")
 
 
-def given(**arguments: Any) -> dict[str, Any]:
+def configuration_flags(**arguments: Any) -> dict[str, Any]:
     """The configuration flags among these arguments, without those that are None.
 
     Keys that are not given keep the value of the file or the default.

@@ -1,4 +1,4 @@
-"""``hasten plan``: the memory, time and disk of a run, before it starts."""
+"""``hasten plan``: predict the memory, time and disk of a run."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def plan(**given: Any) -> None:
 
     hasten plan sasrec events.csv --batch-size 512
     """
-    flags = options.given(**given)
+    flags = options.configuration_flags(**given)
     options.prepare_process()
-    from hasten.build import with_sample  # noqa: PLC0415 - brings torch
+    from hasten.build import with_builtin_sample  # noqa: PLC0415 - brings torch
     from hasten.config_loading.build import build_config  # noqa: PLC0415
     from hasten.config_loading.units import parse_size  # noqa: PLC0415
     from hasten.planning.budget import plan_budget  # noqa: PLC0415
@@ -48,7 +48,7 @@ def plan(**given: Any) -> None:
     config = build_config(
         given["model"], given["data"], given["config"], given["sets"] or [], flags
     )
-    config = with_sample(config)
+    config = with_builtin_sample(config)
     if budget is None:
         runs = given["runs"] or "runs"
         planned = plan_run(config, None if runs == "off" else Path(runs))

@@ -1,4 +1,4 @@
-"""``hasten predict``: complete triples with the model of a run folder."""
+"""``hasten predict``: complete triples with a trained model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hasten recommend``: the best items for users or new histories, from a run folder."""
+"""``hasten recommend``: recommend items to known users or for new histories."""
 
 from __future__ import annotations
 

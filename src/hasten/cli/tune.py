@@ -1,4 +1,4 @@
-"""``hasten tune``: search for settings of a model within a budget of time."""
+"""``hasten tune``: search for hyperparameters within a time budget."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tune(
 
     hasten tune bprmf --trials 9 --search training.lr=1e-3..1e-1 --search model.width=16,32
     """
-    flags = options.given(**locals())
+    flags = options.configuration_flags(**locals())
     for name in ("config", "out"):
         flags.pop(name, None)
     options.prepare_process()

@@ -1,4 +1,4 @@
-"""One HTML page of a comparison that needs nothing else: no scripts, no requests."""
+"""One self-contained HTML page about a comparison."""
 
 from __future__ import annotations
 

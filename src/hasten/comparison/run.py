@@ -1,4 +1,4 @@
-"""A whole comparison: train its settings or read finished runs, compare, write the page."""
+"""Run a comparison: train the settings or read finished runs, compare, write the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verdict on each alternative by the margin set beforehand; if open, what would decide it."""
+"""Verdicts on alternatives, by the margin; if undecided, what would decide it."""
 
 from __future__ import annotations
 

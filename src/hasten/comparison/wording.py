@@ -1,4 +1,4 @@
-"""Results of a comparison in words, for the terminal and the page."""
+"""The text of a comparison, for the terminal and the page."""
 
 from __future__ import annotations
 

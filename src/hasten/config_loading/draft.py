@@ -1,4 +1,4 @@
-"""A configuration being built: values of several sources, merged first, then validated together."""
+"""A configuration under construction: merge values of all sources, then validate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pydantic's validation errors as our messages: the key, the value, its source, what is allowed."""
+"""Rephrase pydantic's validation errors: key, value, source, allowed values."""
 
 from __future__ import annotations
 

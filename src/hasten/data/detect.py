@@ -1,4 +1,4 @@
-"""Detect whether data hold interactions, triples or a typed graph, for commands without a model."""
+"""Detect the kind of data for commands without a model: interactions, triples or a typed graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits of interactions, triples and links into train, valid and test; overlaps; refit."""
+"""Splits of interactions, triples and links into train, valid and test; overlap checks; refit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check that all processes hold the same data and weights; broadcast checkpoints."""
+"""Check that all processes have the same data and weights; broadcast checkpoints."""
 
 from __future__ import annotations
 

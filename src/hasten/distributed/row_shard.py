@@ -1,4 +1,4 @@
-"""The rows of a table that one process holds, and the exchange of rows between processes."""
+"""The shard of a table that a process holds, and the exchange of rows between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of recommended lists beyond accuracy: what is recommended, not whether it is right.
+"""Beyond-accuracy metrics of recommended lists: coverage, novelty, diversity.
 
 L_u is the list of user u, at most k items; c(i) the number of distinct users with a training event
 of item i; U the number of users with a training event.

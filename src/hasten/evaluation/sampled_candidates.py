@@ -1,4 +1,4 @@
-"""Sampled candidates: each target among 100 items that its user never met.
+"""Evaluation against 100 sampled candidates that the user has not interacted with.
 
 ``uni100``: uniform, with replacement. ``pop100``: without replacement, by the number of
 interactions in all parts, as in the published code of BERT4Rec (Sun et al. 2019). Sampling with

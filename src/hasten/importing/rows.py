@@ -1,4 +1,4 @@
-"""Which row of a foreign table belongs to which user, item, entity or relation of the data.
+"""Match the rows of imported tables with the users, items, entities and relations of the data.
 
 Three ways to say it: ``ids`` (the labels in the data are row numbers), ``order:FILE`` (one label a
 line, the first line is row 0) and ``FILE`` (a label and its row a line). It is never guessed.

@@ -1,4 +1,4 @@
-"""Check embeddings for collapse, against random vectors and by held-out links."""
+"""Check embeddings for collapse: compare them with random vectors and with held-out links."""
 
 from __future__ import annotations
 

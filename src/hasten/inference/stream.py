@@ -1,4 +1,4 @@
-"""Recommendations for all users, some at a time: for a file of any size."""
+"""Recommendations for all users in batches, written to a file of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training and test examples as batches of the objective they are trained with.
+"""Training and test examples as batches of their training objective.
 
 An example's negatives are a function of (seed, epoch 0, example): a training example has those of
 the run's first epoch; those of a test example follow from its triple, or from its number.
@@ -121,7 +121,9 @@ class EventLosses(EventTerms):
         lengths = self.test_phase.target_counts[start:stop]
         order = np.argsort(-lengths, kind="stable")
         rows = start + order
-        batch = self.test_phase.lay_out(Batch(torch.from_numpy(rows), self.seed, 0, 0), rows)
+        batch = self.test_phase.build_micro_batch(
+            Batch(torch.from_numpy(rows), self.seed, 0, 0), rows
+        )
         last = np.empty(len(rows), np.int64)
         last[order] = np.cumsum(lengths[order]) - 1
         return batch, torch.from_numpy(last).to(self.device)

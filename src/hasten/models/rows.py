@@ -1,4 +1,4 @@
-"""Rows of weights by what they stand for, to carry weights over to data with other vocabularies.
+"""What the rows of weights stand for, to transfer weights to data with other ids.
 
 A model declares in :meth:`Model.rows_of` which dimension of a weight is numbered by users, items,
 entities, relations or node types. With it the weights of a run fit data with more of them: rows of

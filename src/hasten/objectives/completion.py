@@ -1,4 +1,4 @@
-"""Training phase of knowledge graphs: complete triples, by KvsAll queries or by single triples.
+"""Training phase of knowledge graphs: triple completion, by KvsAll queries or by single triples.
 
 Every relation has a reciprocal, so a query for heads is a query for tails (Lacroix et al. 2018;
 Dettmers et al. 2018 for ConvE): a training triple (h, r, t) is the answer t of the query (h, r) and

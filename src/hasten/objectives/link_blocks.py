@@ -1,4 +1,4 @@
-"""The link loss of all relations at once, as a GPU needs few launches.
+"""The link loss of all relations at once, with few kernel launches.
 
 The links of a relation are scored against candidate tails, and again against candidate heads. The
 queries of both are arranged in blocks of :data:`BLOCK` slots of one relation and side, and the

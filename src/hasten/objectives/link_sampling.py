@@ -1,4 +1,4 @@
-"""Choose the links that a step of a typed graph scores, and their negative nodes."""
+"""Sample the links and negative nodes of a training step on a typed graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training phase of typed graphs: classify links, with a contrastive loss of similar nodes.
+"""Training phase of typed graphs: link classification, with an optional contrastive loss.
 
 A step scores some links of every relation and passes messages along all other links: a scored link
 and its reverse pass no messages. With the score p(h, r, t) of a link, the losses are

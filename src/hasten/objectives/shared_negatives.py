@@ -1,4 +1,4 @@
-"""Negatives that all targets of a step share, for a softmax over sampled items.
+"""Negatives for sampled softmax, shared by all targets of a step.
 
 The sample is a function of (seed, epoch, step): every process and every micro-batch draws the same.
 

@@ -1,4 +1,4 @@
-"""Phases with sampled negatives that read the rows of a step from a large table once.
+"""Phases with sampled negatives that gather the rows of large tables once per step.
 
 The rows of all inputs, answers and negatives of the global batch are gathered once; tokens and
 candidates are then places among them. The gradient is that of these rows, and

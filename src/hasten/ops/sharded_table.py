@@ -1,4 +1,4 @@
-"""An embedding table of which each process holds some rows."""
+"""An embedding table whose rows are divided over processes."""
 
 from __future__ import annotations
 

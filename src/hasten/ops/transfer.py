@@ -1,4 +1,4 @@
-"""Move everything that a batch needs to a device by one copy.
+"""Copy all tensors of a batch to a device at once.
 
 The tensors of a tree (dataclasses, dictionaries, tuples and lists) are packed into one buffer. For
 CUDA it is page-locked, so that the copy does not make the host wait; PyTorch's allocator of such

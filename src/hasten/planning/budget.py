@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.config import RunConfig
 from hasten.distributed.device import resolve_device
 from hasten.errors import ConfigurationError, HastenError
@@ -175,7 +175,7 @@ def fit_run(
     if resume and config.out is not None and RunFolder.holds_run(config.out):
         before = RunFolder(config.out, None).read_plan()
         return (config if before is None else with_changes(config, before["chosen"])), None
-    config = with_sample(config)
+    config = with_builtin_sample(config)
     plan = plan_budget(config, budget)
     chosen = plan.chosen
     if chosen is None or chosen.plan is None:

@@ -1,4 +1,4 @@
-"""Measurements of finished runs on this machine whose options match those of a planned run."""
+"""Measurements of finished runs with the options of a planned run, on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that shorten the part of training that takes most of the time."""
+"""Options that shorten the slowest part of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report measures with the model of a run: groups, lists, examples, a map, its weights."""
+"""Measurements of a trained model for a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections on what the model does: groups, figures beyond accuracy, examples, the map."""
+"""Report sections on the model: groups, beyond-accuracy metrics, examples, the map."""
 
 from __future__ import annotations
 

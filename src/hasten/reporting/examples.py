@@ -1,4 +1,4 @@
-"""Example recommendations and predictions, with names; drawn at random, not chosen."""
+"""Randomly chosen recommendations and predictions, with names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections on what was run and how good it is: the first figures, settings, metrics."""
+"""Report sections on settings and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections on the training: curves, time and memory."""
+"""Report sections on training: curves, time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of several runs of one plan: a comparison, or a tuning, that continues in it."""
+"""The folder of several planned runs, of a comparison or of tuning."""
 
 from __future__ import annotations
 

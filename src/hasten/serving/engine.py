@@ -1,4 +1,4 @@
-"""Answers of a loaded model to batches of questions, without files, tables or fixed batch sizes.
+"""Score batches of requests with a loaded model.
 
 Questions are resolved from labels to indices when they arrive, so that an error concerns one
 request; :meth:`Engine.answer` then scores all questions of a kind at once.

@@ -59,10 +59,10 @@ class OutOfMemoryRecovery:
         self.refused = False
         for stepper in steppers:
             stepper.skips_when_out_of_memory = True
-        self.hold(None)
+        self.set_budget(None)
 
-    def hold(self, budget: int | None) -> None:
-        """Keep to a memory budget (bytes) from now on."""
+    def set_budget(self, budget: int | None) -> None:
+        """Set the memory budget, in bytes; None: no limit."""
         self.budget = MemoryBudget(budget, self.processes.device)
         self.chunks.check_memory = self.check_tile
         for stepper in self.steppers:
@@ -89,18 +89,18 @@ class OutOfMemoryRecovery:
         release_memory(self.processes.device)
         self.budget.begin()
 
-    def recover(self, stepper: OptimizerStep, batch: Batch, agree: bool) -> bool:
+    def recover(self, stepper: OptimizerStep, batch: Batch, check: bool) -> bool:
         """If memory ran out: set the position back and reduce the settings. Returns whether it did.
 
-        agree: read what the other processes say, which synchronizes with the device. All have
-        skipped the step that failed and those since then, which are repeated too. Raises
+        check: also check the other processes, which synchronizes with the device. All processes
+        have skipped the failed step and the steps since then; these are repeated too. Raises
         OutOfMemoryError if no settings need less memory.
         """
-        if stepper.alone:
+        if stepper.is_single_process:
             failed = stepper.out_of_memory is not None
         else:
             assert stepper.summed_failures is not None
-            failed = agree and float(stepper.summed_failures) > 0
+            failed = check and float(stepper.summed_failures) > 0
         if not failed:
             return False
         by_rank = self.processes.gather(stepper.out_of_memory, "memory that ran out")
@@ -111,7 +111,7 @@ class OutOfMemoryRecovery:
         while position.index > index:
             batch = stepper.phase.plan(batch.seed, batch.epoch, position.index - 1)
             self.state.advance(stepper.phase, batch, -1)
-        stepper.forget_skipped(before - position.step)
+        stepper.undo_skipped_steps(before - position.step)
         self.release()
         where = f" on rank {rank}" if self.processes.world > 1 else ""
         self.reduce(stepper, batch, f"memory ran out{where} ({reason})")
@@ -125,7 +125,7 @@ class OutOfMemoryRecovery:
             model.recompute, self.budget.failed = True, math.inf
             self.record(f"{at}: {problem}; repeated with activation checkpointing")
             return
-        most = -(-batch.most_parts // self.processes.world)
+        most = -(-batch.max_micro_batches // self.processes.world)
         useless = self.budget.stuck or (self.budget.exceeded and count >= most)
         if any(self.processes.gather(useless, "the memory budget")):
             self.budget.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.atomic_write import write_atomically
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.config import RunConfig
 from hasten.config_loading.build import EVERYDAY, build_config, load_config
 from hasten.config_loading.units import parse_seconds
@@ -103,7 +103,7 @@ def _prepared(config: RunConfig) -> RunConfig:
         raise UsageError("--max-time limits one run; a tuning is limited by --budget")
     if config.data.refit:
         raise UsageError("data.refit trains on the validation part, which a tuning selects by")
-    config = with_sample(config)
+    config = with_builtin_sample(config)
     split_seed = config.data.seed_for_split(config.seed)
     data = config.data.model_copy(update={"split_seed": split_seed})
     evaluation = config.evaluation.model_copy(update={"test": False})

@@ -1,4 +1,4 @@
-"""``hasten data prepare``: files of events to a store that is mapped into memory for training."""
+"""``hasten data prepare``: convert files of events to a memory-mapped store for training."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def doctor(
     if step:
         _measure_steps(context, json)
         return
-    flags = options.given(device=device, devices=devices, backend=backend, master_port=master_port)
+    flags = options.configuration_flags(
+        device=device, devices=devices, backend=backend, master_port=master_port
+    )
     if flags and not distributed:
         raise UsageError(f"--{next(iter(flags)).replace('_', '-')} needs --distributed")
     options.prepare_process(several=distributed)
@@ -92,10 +94,14 @@ def _measure_steps(context: typer.Context, json: bool) -> None:
     from hasten.config_loading.build import build_config  # noqa: PLC0415 - only when needed
 
     config = build_config(
-        given["model"], given["data"], given["config"], given["sets"] or [], options.given(**given)
+        given["model"],
+        given["data"],
+        given["config"],
+        given["sets"] or [],
+        options.configuration_flags(**given),
     )
     port = config.distributed.master_port
-    options.start_if_several(context, config.devices, given["devices"] is not None, port)
+    options.maybe_start_processes(context, config.devices, given["devices"] is not None, port)
     from hasten.profiling.profile import profile_step  # noqa: PLC0415 - brings torch
 
     profile = profile_step(config)
@@ -137,7 +143,9 @@ def _examine_processes(context: typer.Context, flags: dict[str, Any]) -> dict[st
     settings = parse_changes([], flags)
     distributed = {name.partition(".")[2]: value for name, value in settings.items() if "." in name}
     count = settings.get("devices", 2)
-    options.start_if_several(context, count, "devices" in flags, distributed.get("master_port", 0))
+    options.maybe_start_processes(
+        context, count, "devices" in flags, distributed.get("master_port", 0)
+    )
     from hasten.cli.diagnostics.collectives import examine_processes  # noqa: PLC0415 - brings torch
     from hasten.config import DistributedOptions  # noqa: PLC0415 - only when needed
 

@@ -1,4 +1,4 @@
-"""The second pass: divide the rows into ranges of users that fit into memory, then sort each."""
+"""Second pass of ``data prepare``: divide rows into ranges of users, and sort each in memory."""
 
 from __future__ import annotations
 

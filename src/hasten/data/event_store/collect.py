@@ -1,4 +1,4 @@
-"""The first pass of ``data prepare``: read the files in blocks, number the labels, append rows.
+"""First pass of ``data prepare``: read files in blocks, encode the labels, append the rows.
 
 What was read is appended to scratch files, one a column, in the order of the files: the numbers of
 users and items (int32) and times as they were read (int64 or float64).

@@ -1,4 +1,4 @@
-"""A dataset whose events stay in the mapped files of a store."""
+"""A dataset whose events are in memory-mapped files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open a store as a dataset, divided as the options say."""
+"""Open an event store as a dataset, with the split of the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hasten data prepare``: files of events to a store of each user's sequence, in bounded memory.
+"""Convert files of events to an event store, in bounded memory.
 
 Two passes: read in blocks and number the labels (:mod:`.collect`); divide the rows into ranges of
 users and sort each (:mod:`.buckets`). The result is what :func:`~.interactions.assemble` makes in

@@ -1,4 +1,4 @@
-"""Relations that imply each other: inverse and near-duplicate relations, and what they leak.
+"""Inverse and near-duplicate relations, and the test triples that they leak.
 
 A relation r' is an inverse of r if for most triples (h, r, t) the triple (t, r', h) is known too,
 and a near-duplicate if (h, r', t) is. A held-out triple of r whose counterpart is in training then

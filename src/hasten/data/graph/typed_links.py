@@ -1,4 +1,4 @@
-"""Stored form of typed edges: each in one direction, each relation between one pair of types.
+"""Normalize typed edges: one direction, and one pair of node types per relation.
 
 A file may hold every edge in both directions (PrimeKG does). An edge and its reverse must never
 be in different parts. So edges between two types are kept in the direction of the first edge of

@@ -1,4 +1,4 @@
-"""Ranks among the candidates that one process holds; over all processes they add up to the ranks.
+"""Ranks among the candidates of one process, which add up over processes.
 
 The score of a target comes from the process that holds it. A process then counts those of its own
 candidates that score higher, and those that tie.

@@ -1,4 +1,4 @@
-"""Exact ranks of targets among the whole catalogue, by counting, in little memory.
+"""Exact ranks of targets in the whole catalogue, block by block.
 
 A target's rank follows from two counts: how many admissible candidates score higher, and how many
 score the same. Both come from comparisons of float32 scores. The target's own score is that of its

@@ -1,4 +1,4 @@
-"""The exact top k of the whole catalogue for every query, in little memory.
+"""The exact top k of the whole catalogue, block by block.
 
 Candidates are ordered by score, then by lower id. ``torch.topk`` may return any of several equal
 elements; so it is asked for k + 1, and rows whose k-th place is tied are searched again by int64
