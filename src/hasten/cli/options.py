@@ -87,8 +87,8 @@ class Command(TyperCommand):
         """Repeat ``--set`` before every further ``key.path=value``."""
         words: list[str] = []
         for word in args:
-            again = words[-2:-1] == ["--set"] and _PAIR.match(word)
-            words += ["--set", word] if again else [word]
+            continues_set = words[-2:-1] == ["--set"] and _PAIR.match(word)
+            words += ["--set", word] if continues_set else [word]
         return super().parse_args(ctx, words)
 
 

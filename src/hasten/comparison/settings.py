@@ -61,7 +61,7 @@ def plan_settings(
         if name in changes:
             raise UsageError(f"--with {name}: given twice; leave one out")
         changes[name] = {**baseline, **each}
-    configs = {name: _prepared(build(given), part) for name, given in changes.items()}
+    configs = {name: _prepared(build(setting), part) for name, setting in changes.items()}
     for name, config in configs.items():
         _refuse_incomparable(name, config, configs["baseline"])
     return configs

@@ -70,8 +70,8 @@ def require_same_checksums(
     _compare(processes, torch.stack(sums).tolist() if sums else [], list(tensors), when)
 
 
-def _compare(processes: Processes, own: list[Any], names: list[str], when: str) -> None:
-    checksums = processes.gather(own, "comparing the weights")
+def _compare(processes: Processes, own_checksums: list[Any], names: list[str], when: str) -> None:
+    checksums = processes.gather(own_checksums, "comparing the weights")
     for rank, values in enumerate(checksums):
         for name, value, expected in zip(names, values, checksums[0], strict=True):
             if value != expected:

@@ -212,9 +212,9 @@ def _metrics(entries: Mapping[str, Entry]) -> Translation:
     """``metrics`` at ``topk``, the one that selects first."""
     names = _texts(entries.get("metrics")) or ["recall", "ndcg"]
     cuts = _texts(entries.get("topk")) or ["10"]
-    wanted = [*_texts(entries.get("valid_metric")), *(f"{n}@{k}" for n in names for k in cuts)]
+    requested = [*_texts(entries.get("valid_metric")), *(f"{n}@{k}" for n in names for k in cuts)]
     metrics, unknown = [], []
-    for text in wanted:
+    for text in requested:
         name, at, cut = text.partition("@")
         metric = _METRICS.get(name.lower())
         if metric is None:

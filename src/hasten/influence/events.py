@@ -42,11 +42,11 @@ class EventTerms:
     kept: int64 the terms that are examples, None for all.
     """
 
-    def __init__(self, phase: NextItemPhase, kept: Int64 | None = None) -> None:
+    def __init__(self, phase: NextItemPhase, chosen: Int64 | None = None) -> None:
         self.phase = phase
         self.users = np.argsort(-phase.target_counts, kind="stable")
         self.offsets = np.concatenate([[0], np.cumsum(phase.target_counts[self.users])])
-        self.kept = np.arange(int(self.offsets[-1])) if kept is None else kept
+        self.kept = np.arange(int(self.offsets[-1])) if chosen is None else chosen
         self.terms = len(self.kept)
         weight = next(phase.module.parameters())
         self.device, self.dtype = weight.device, weight.dtype
@@ -97,10 +97,10 @@ class FactoredEvents(EventTerms):
         targets: Int64,
         loss: Loss,
         arithmetic: Arithmetic,
-        kept: Int64 | None = None,
+        chosen: Int64 | None = None,
     ) -> None:
         phase.known, phase.negative_count = None, 0  # neither of the two losses has negatives
-        super().__init__(phase, kept)
+        super().__init__(phase, chosen)
         self.model = model
         self.queries, self.targets, self.tests = tests, targets, len(tests)
         self.whole, self.arithmetic = loss == "training", arithmetic

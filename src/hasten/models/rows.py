@@ -206,9 +206,9 @@ def _means_by_group(
     row, group: int64 [n], the row i is in the group j.
     """
     count = int(group.max()) + 1
-    wanted = torch.zeros(count, dtype=torch.bool)
-    wanted[group[~known[row]]] = True  # the groups of new rows
-    inside = wanted[group]
+    has_new_rows = torch.zeros(count, dtype=torch.bool)
+    has_new_rows[group[~known[row]]] = True  # the groups of new rows
+    inside = has_new_rows[group]
     row, group = row[inside], group[inside]
     of_known = known[row]
     of_groups, filled = _mean_at(values[row[of_known]], group[of_known], count)

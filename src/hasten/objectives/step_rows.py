@@ -72,11 +72,11 @@ class StepRows(ExampleBatches):
         """The micro-batch of these examples."""
 
     @abstractmethod
-    def ids_of(self, made: Any) -> Sequence[Tensor]:
+    def ids_of(self, micro_batch: Any) -> Sequence[Tensor]:
         """The rows that a micro-batch reads."""
 
     @abstractmethod
-    def terms_of(self, batch: Batch, made: Any) -> Sequence[Term]:
+    def terms_of(self, batch: Batch, micro_batch: Any) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
 
     def whole(self, batch: Batch) -> Any:
@@ -119,12 +119,12 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
     def laid_out(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
         return self.micro_batch(batch, self.sequences(ids.numpy()))
 
-    def ids_of(self, made: NextItemMicroBatch) -> Sequence[Tensor]:
-        assert made.negatives is not None
-        return made.tokens, made.targets, made.negatives
+    def ids_of(self, micro_batch: NextItemMicroBatch) -> Sequence[Tensor]:
+        assert micro_batch.negatives is not None
+        return micro_batch.tokens, micro_batch.targets, micro_batch.negatives
 
-    def terms_of(self, batch: Batch, made: NextItemMicroBatch) -> Sequence[Term]:
-        return NextItemPhase.terms_of(self, batch, made)
+    def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
+        return NextItemPhase.terms_of(self, batch, micro_batch)
 
 
 class StepRowsCompletionPhase(StepRows, CompletionPhase):
@@ -145,10 +145,10 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))
 
-    def ids_of(self, made: CompletionMicroBatch) -> Sequence[Tensor]:
-        assert made.target is not None
-        assert made.negatives is not None
-        return made.entity, made.target, made.negatives
+    def ids_of(self, micro_batch: CompletionMicroBatch) -> Sequence[Tensor]:
+        assert micro_batch.target is not None
+        assert micro_batch.negatives is not None
+        return micro_batch.entity, micro_batch.target, micro_batch.negatives
 
-    def terms_of(self, batch: Batch, made: CompletionMicroBatch) -> Sequence[Term]:
-        return CompletionPhase.terms_of(self, batch, made)
+    def terms_of(self, batch: Batch, micro_batch: CompletionMicroBatch) -> Sequence[Term]:
+        return CompletionPhase.terms_of(self, batch, micro_batch)

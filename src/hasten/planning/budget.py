@@ -211,8 +211,8 @@ def _micro_batches_that_fit(
     Skips probes of settings that will not fit. 0: unknown. If none fit, the number above which more
     hardly help.
     """
-    given = config.training.accumulate
-    shares = [1 / int(each.changes.get("accumulate", given)) for each in (before, now)]
+    micro_batches = config.training.accumulate
+    shares = [1 / int(each.changes.get("accumulate", micro_batches)) for each in (before, now)]
     if shares[0] == shares[1] or before.plan is None or now.plan is None:
         return 0.0
     divided = (before.peak - now.peak) / (shares[0] - shares[1])
@@ -227,8 +227,8 @@ def _families(config: RunConfig) -> Iterator[list[dict[str, Any]]]:
         return
     yield list(_micro_batches(config, {}))
     if supports.recompute and not config.training.recompute:
-        again = {"recompute": True}
-        yield [again, *_micro_batches(config, again)]
+        recompute = {"recompute": True}
+        yield [recompute, *_micro_batches(config, recompute)]
     fast = slow_precision("bf16", resolve_device(config.device)) is None
     if supports.precision and config.training.precision == "fp32" and fast:
         yield [{"precision": "bf16"}]

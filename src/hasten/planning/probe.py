@@ -106,8 +106,8 @@ def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
     counted["activations"] = max(
         (_activations(trainer, number, parts) for number in range(len(measured))), default=0
     )
-    rest = stages["training"] - sum(counted.values())
-    counted["temporaries and allocator"] = max(0, rest)
+    unattributed = stages["training"] - sum(counted.values())
+    counted["temporaries and allocator"] = max(0, unattributed)
     epochs = trainer.epochs
     saves, evaluations = (
         -(-epochs // each.every) for each in (config.checkpoint, config.evaluation)

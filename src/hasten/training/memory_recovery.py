@@ -120,23 +120,23 @@ class OutOfMemoryRecovery:
     def reduce(self, stepper: OptimizerStep, batch: Batch, problem: str) -> None:
         """Choose settings that need less memory for this batch."""
         count, model = stepper.micro_batches, self.model
-        at = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
+        where = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
         if self.can_recompute(model):
             model.recompute, self.budget.failed = True, math.inf
-            self.record(f"{at}: {problem}; repeated with activation checkpointing")
+            self.record(f"{where}: {problem}; repeated with activation checkpointing")
             return
         most = -(-batch.max_micro_batches // self.processes.world)
         useless = self.budget.stuck or (self.budget.exceeded and count >= most)
         if any(self.processes.gather(useless, "the memory budget")):
             self.budget.stop()
             self.record(
-                f"{at}: {problem}, with {count} micro-batches; more do not help: the run continues "
-                "above its budget"
+                f"{where}: {problem}, with {count} micro-batches; more do not help: the run "
+                "continues above its budget"
             )
             return
         if count >= most:
             error = OutOfMemoryError(
-                f"{at}: {problem}, with {count} micro-batches. {_indivisible(stepper, batch)}. "
+                f"{where}: {problem}, with {count} micro-batches. {_indivisible(stepper, batch)}. "
                 "Free memory and continue from the last checkpoint with hasten resume, or train "
                 "with a smaller --batch-size or model.width; hasten plan shows what needs memory"
             )
@@ -145,7 +145,7 @@ class OutOfMemoryRecovery:
         count = min(2 * count, most)
         for each in self.steppers:
             each.micro_batches = count
-        self.record(f"{at}: {problem}; repeated with {count} micro-batches per process")
+        self.record(f"{where}: {problem}; repeated with {count} micro-batches per process")
 
     def can_recompute(self, model: nn.Module) -> TypeGuard[Model]:
         """Whether activation checkpointing can be turned on, on all processes.

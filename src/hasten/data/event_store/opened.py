@@ -27,14 +27,14 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
         UsageError: options that are applied when a store is made.
     """
     stored = manifest.read_manifest(folder)
-    given = options.model_dump(exclude_defaults=True)
-    if others := [f"data.{key}" for key in given if key not in CHOSEN]:
+    values = options.model_dump(exclude_defaults=True)
+    if others := [f"data.{key}" for key in values if key not in CHOSEN]:
         raise UsageError(
             f"{', '.join(others)} has no effect: {folder} is a store; give these options to "
             "hasten data prepare"
         )
     options = InteractionOptions.model_validate(
-        {key: value for key, value in given.items() if key != "refit"}
+        {key: value for key, value in values.items() if key != "refit"}
     )
     offsets = map_column(folder / manifest.OFFSETS, np.int64)
     time = map_column(folder / manifest.TIME_COLUMN, np.int64) if stored.timed else None

@@ -42,8 +42,8 @@ class PairIndex:
             keys, relation = np.divmod(distinct(keys * relations + triples.relation), relations)
             head, tail = np.divmod(keys, entities)
             return cls(Triples(head, relation, tail), keys, entities, relations)
-        again = repeats(keys, triples.relation)
-        keys, triples = keys[~again], triples.take(~again)
+        is_repeated = repeats(keys, triples.relation)
+        keys, triples = keys[~is_repeated], triples.take(~is_repeated)
         order = order_by(keys, triples.relation)
         return cls(triples.take(order), keys[order], entities, relations)
 
