@@ -114,13 +114,13 @@ def resolve(command: str, given: dict[str, Any]) -> None:
     if command in ("train", "tune", "import"):
         file = given["config"] if given["config"] and given["config"].is_file() else None
         if given["model"] in {entry.name for entry in BUILT_IN} or file:
-            flags = options.given(**{**given, "config": None, "out": None})
+            flags = options.configuration_flags(**{**given, "config": None, "out": None})
             if str(flags.get("recipe", "")).endswith(".yaml"):
                 del flags["recipe"]
             build_config(given["model"], given["data"], file, sets, flags)
     elif command in ("resume", "evaluate"):
         flags = {name: given.get(name) for name in (*EVERYDAY, "metrics", "topk", "devices")}
-        parse_changes(sets, options.given(**flags))
+        parse_changes(sets, options.configuration_flags(**flags))
     elif sets:
         data_options(given["path"], given["format"], sets)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.config_loading.build import build_config
 from hasten.config_loading.units import parse_size
 from hasten.distributed.launch import processes_to_start
@@ -60,8 +60,8 @@ def train(
     table = None if data is None or path is not None else data
     if isinstance(table, pa.RecordBatchReader):  # a stream; refit and resume read the data again
         table = table.read_all()
-    given = {**(settings or {}), **flags}
-    run_config = build_config(model, path, None if config is None else Path(config), (), given)
+    values = {**(settings or {}), **flags}
+    run_config = build_config(model, path, None if config is None else Path(config), (), values)
     planned: dict[str, Any] | None = None
     if memory_budget is not None:
         if table is not None:
@@ -76,7 +76,7 @@ def train(
         raise UsageError("overwrite needs out: the folder whose run is replaced")
     auto = resume == "auto"
     count = processes_to_start(
-        run_config.devices, "devices" in given, run_config.distributed.master_port
+        run_config.devices, "devices" in values, run_config.distributed.master_port
     )
     if count:
         if table is not None:
@@ -153,6 +153,6 @@ def plan(
             "files; save the table (to Parquet, say) and give its path"
         )
     path = None if data is None else str(data)
-    given = {**(settings or {}), **flags}
-    run_config = build_config(model, path, None if config is None else Path(config), (), given)
-    return plan_run(with_sample(run_config), None if runs is None else Path(runs))
+    values = {**(settings or {}), **flags}
+    run_config = build_config(model, path, None if config is None else Path(config), (), values)
+    return plan_run(with_builtin_sample(run_config), None if runs is None else Path(runs))

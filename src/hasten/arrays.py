@@ -27,23 +27,23 @@ def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
     return positions, new
 
 
-def matches(wanted: Int64, keys: Int64) -> tuple[Int64, Int64]:
+def matches(queries: Int64, keys: Int64) -> tuple[Int64, Int64]:
     """All pairs (index into wanted, index into keys) with the same key; keys are ascending."""
     # neighboring searches read the same memory: 10 times as fast for millions of keys
-    order = np.argsort(wanted, kind="stable")
-    ascending, begin, end = wanted[order], np.empty_like(order), np.empty_like(order)
+    order = np.argsort(queries, kind="stable")
+    ascending, begin, end = queries[order], np.empty_like(order), np.empty_like(order)
     begin[order] = np.searchsorted(keys, ascending, "left")
     end[order] = np.searchsorted(keys, ascending, "right")
     lengths = end - begin
-    row = np.repeat(np.arange(len(wanted), dtype=np.int64), lengths)
+    row = np.repeat(np.arange(len(queries), dtype=np.int64), lengths)
     first = np.repeat(begin - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
     return row, np.arange(len(row), dtype=np.int64) + first
 
 
-def among(wanted: Int64, keys: Int64) -> NDArray[np.bool_]:
+def among(queries: Int64, keys: Int64) -> NDArray[np.bool_]:
     """[n] which of the wanted are keys; keys are ascending."""
-    order = np.argsort(wanted, kind="stable")  # as in matches
-    ascending, is_among = wanted[order], np.zeros(len(wanted), bool)
+    order = np.argsort(queries, kind="stable")  # as in matches
+    ascending, is_among = queries[order], np.zeros(len(queries), bool)
     if len(keys):
         place = np.minimum(np.searchsorted(keys, ascending), len(keys) - 1)
         is_among[order] = keys[place] == ascending
@@ -103,18 +103,18 @@ def order_by(*columns: NDArray[Any]) -> Int64:
     return np.lexsort(columns[::-1]) if keys is None else np.argsort(keys, kind="stable")
 
 
-def maybe_among(values: Int64, wanted: Int64) -> NDArray[np.bool_]:
+def maybe_among(values: Int64, queries: Int64) -> NDArray[np.bool_]:
     """[n] whether each value may be one of ``wanted``: no false negatives, few false positives.
 
     Without sorting or searching ``values``: both are hashed into a table of flags.
     """
-    bits = min(26, max(10, 4 + len(wanted).bit_length()))
+    bits = min(26, max(10, 4 + len(queries).bit_length()))
 
     def places(numbers: Int64) -> NDArray[np.uint64]:
         return (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
 
     flags = np.zeros(2**bits, bool)
-    flags[places(wanted)] = True
+    flags[places(queries)] = True
     return flags[places(values)]
 
 
@@ -128,7 +128,7 @@ def first_places(values: Int64, count: int) -> Int64:
 def repeats(*columns: NDArray[Any]) -> NDArray[np.bool_]:
     """[n] which rows are equal to an earlier row in all columns."""
     order = order_by(*columns)
-    again = np.zeros(len(order), bool)
+    is_repeated = np.zeros(len(order), bool)
     same = [column[order][1:] == column[order][:-1] for column in columns]
-    again[order[1:][np.logical_and.reduce(same)]] = True
-    return again
+    is_repeated[order[1:][np.logical_and.reduce(same)]] = True
+    return is_repeated

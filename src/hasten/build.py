@@ -93,10 +93,10 @@ def _stored(run: Path, config: RunConfig) -> AnyDataset:
     """The events of a store, or the data that a run stores, divided as in that run."""
     if holds_store(run):
         return _fitting(open_store(run, config.data), config, run)
-    given, default = config.data, type(config.data)()
+    requested_options, default = config.data, type(config.data)()
     stored_options = load_config(run / "config.yaml").data
-    for name in type(given).model_fields.keys() - {"path", "refit"}:
-        value = getattr(given, name)
+    for name in type(requested_options).model_fields.keys() - {"path", "refit"}:
+        value = getattr(requested_options, name)
         if value != getattr(default, name) and value != getattr(stored_options, name, None):
             raise UsageError(
                 f"data.{name} has no effect: {run} is a run, whose data are cleaned and divided"
@@ -106,13 +106,13 @@ def _stored(run: Path, config: RunConfig) -> AnyDataset:
 
 def _fitting(dataset: AnyDataset, config: RunConfig, where: Path) -> AnyDataset:
     """The dataset. Raises UsageError if it lacks what the model reads."""
-    wanted, lacks = READS[load_model(config.model.name).reads], ""
-    if issubclass(wanted, TripleOptions) != isinstance(dataset, KnowledgeGraph):
-        lacks = "triples" if issubclass(wanted, TripleOptions) else "interactions"
+    options_class, lacks = READS[load_model(config.model.name).reads], ""
+    if issubclass(options_class, TripleOptions) != isinstance(dataset, KnowledgeGraph):
+        lacks = "triples" if issubclass(options_class, TripleOptions) else "interactions"
     elif isinstance(dataset, Dataset):
-        if wanted is KnowledgeOptions and dataset.facts is None:
+        if options_class is KnowledgeOptions and dataset.facts is None:
             lacks = "knowledge graph about the items"
-        elif wanted is FeatureOptions and not dataset.modalities:
+        elif options_class is FeatureOptions and not dataset.modalities:
             lacks = "item features"
     if lacks:
         raise UsageError(f"{where}: its data hold no {lacks}, which {config.model.name} reads")
@@ -124,13 +124,13 @@ def _read_graph(
 ) -> AnyDataset:
     """Load a graph, with node features if the model takes them as input."""
     files = options.features if isinstance(options, TypedGraphOptions) else {}
-    wanted = getattr(config.model, "inputs", None) == "features"
-    if files and not wanted:
+    reads_features = getattr(config.model, "inputs", None) == "features"
+    if files and not reads_features:
         raise ConfigurationError(
             f"data.features has no effect on {config.model.name} unless model.inputs is features: "
             "add --set model.inputs=features"
         )
-    if wanted and not files:
+    if reads_features and not files:
         raise ConfigurationError(
             "model.inputs=features, but no features of nodes are named: "
             "--set data.features.TYPE=FILE (.npy or Parquet), for at least one type"
@@ -160,7 +160,7 @@ def refuse_other_data(
     return []
 
 
-def with_sample(config: RunConfig) -> RunConfig:
+def with_builtin_sample(config: RunConfig) -> RunConfig:
     """The configuration, with the built-in sample of the model if it names no data."""
     if config.data.path is not None or config.data.train is not None:
         return config
@@ -259,14 +259,14 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def _misfit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+def _misfit(model_weights: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """The first of the reasons why weights do not fit, and how many more there are."""
-    wrong = [f"it has no {name}" for name in own.keys() - weights.keys()]
-    wrong += [f"the model has no {name}" for name in weights.keys() - own.keys()]
+    wrong = [f"it has no {name}" for name in model_weights.keys() - weights.keys()]
+    wrong += [f"the model has no {name}" for name in weights.keys() - model_weights.keys()]
     wrong += [
-        f"{name} is {list(weights[name].shape)} in it and {list(own[name].shape)} here"
-        for name in own.keys() & weights.keys()
-        if own[name].shape != weights[name].shape
+        f"{name} is {list(weights[name].shape)} in it and {list(model_weights[name].shape)} here"
+        for name in model_weights.keys() & weights.keys()
+        if model_weights[name].shape != weights[name].shape
     ]
     return min(wrong, default="unknown") + (f" (and {len(wrong) - 1} more)" * (len(wrong) > 1))
 

@@ -1,4 +1,4 @@
-"""Standard output and standard error; a closed terminal or pipe does not stop the run.
+"""Standard output and standard error that tolerate a closed terminal or pipe.
 
 A terminal can close and a pipe can end while a run trains. The run has its log files, so what
 people would have read on the screen is dropped instead.

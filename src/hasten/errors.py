@@ -1,4 +1,4 @@
-"""Every error that hasten raises on purpose: a message, a machine-readable code, an exit code.
+"""The exceptions of hasten: each has a message, a machine-readable code and an exit code.
 
 The message says what is wrong, where, and what to do about it; the command line prints it alone.
 Anything that is not a ``HastenError`` is a defect in hasten and keeps its traceback.

@@ -1,4 +1,4 @@
-"""Start a new run from the weights of another (``init_from``): by label, if the data differ."""
+"""Initialize a run from the weights of another (``init_from``), matched by the ids of the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start of a new run: load the data, build the model, create the run folder."""
+"""Prepare a new run: load the data, build the model, create the run folder."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def new_run(
     config: RunConfig,
     table: object | None,
     quiet: bool,
-    begin: float,
+    start_time: float,
     refit: bool = False,
     plan: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Iterator[RunSetup]:
-    """What a new run needs before its first step; its folder is locked within this context.
+    """Prepare a new run up to its first step; its folder is locked within this context.
 
-    refit: a refit follows, so require a validation part. plan: what was predicted for the run.
+    refit: a refit follows, so require a validation part. plan: predicted memory and time.
     overwrite: delete the run that ``config.out`` holds, after everything else has been checked.
     """
     device = processes.device
@@ -79,37 +79,39 @@ def new_run(
     model, phases, tasks, weight_notes = processes.run_on_all_ranks("building the model", build)
     resolved = replace(resolved, notes=(*resolved.notes, *weight_notes))
     require_same_weights(processes, model, "at the start")
-    created: list[RunFolder] = []  # on rank 0, which holds the lock
+    created: list[RunFolder] = []  # on rank 0 only
 
-    def make() -> str:
+    def create_folder() -> str:
         if overwrite and config.out is not None:
             remove_run(config.out)
 
-        def fill(folder: RunFolder) -> RunConfig:
+        def write_plan(folder: RunFolder) -> RunConfig:
             if plan is not None:
                 folder.write_json(PLAN, plan)
             return config
 
-        folder = create_run(config, dataset, [PLAN] * (plan is not None), fill)
+        folder = create_run(config, dataset, [PLAN] * (plan is not None), write_plan)
         created.append(folder)
         processes.save_job_state("run", str(folder.path))
         return str(folder.path)
 
-    path = Path(processes.run_on_rank0(make, "making the run folder"))
+    path = Path(processes.run_on_rank0(create_folder, "making the run folder"))
     with created[0] if created else RunFolder(path, None) as folder:
-        yield RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)
+        yield RunSetup(
+            processes, resolved, dataset, model, phases, tasks, folder, quiet, start_time
+        )
 
 
 def create_run(
     config: RunConfig,
     dataset: AnyDataset,
     files: Sequence[str],
-    fill: Callable[[RunFolder], RunConfig],
+    write_files: Callable[[RunFolder], RunConfig],
 ) -> RunFolder:
     """Create and lock the folder of a new run, with its data and its configuration.
 
-    fill: writes the given further files and returns the configuration, which is written last. If
-    anything fails, the folder is removed.
+    files: the names of the further files. write_files: writes them and returns the configuration,
+    which is written last. If anything fails, the folder is removed.
     """
     stored = [f"data/{name}" for name in stored_files(dataset)]
     folder = RunFolder.create(config.out, config.model.name, dataset.name, [*stored, *files])
@@ -117,7 +119,7 @@ def create_run(
         folder.write_json("environment.json", describe_environment())
         save_dataset(dataset, folder.data)
         folder.write_json("data.json", describe_data(dataset))
-        folder.write_config(fill(folder))
+        folder.write_config(write_files(folder))
     except BaseException:
         folder.discard()
         raise

@@ -1,4 +1,4 @@
-"""Models by name, imported only when they are used; other packages add theirs by entry point.
+"""The models by name, imported on first use; other packages add theirs by entry point.
 
 A package registers a model as ``[project.entry-points."hasten.models"]  name = "module:Class"``;
 the class is a subclass of :class:`hasten.models.interface.Model`.
@@ -46,14 +46,14 @@ class ModelEntry:
             self._check(model)
         return cast("type[Model]", model)
 
-    def _check(self, found: Any) -> None:
+    def _check(self, model: Any) -> None:
         from hasten.models.interface import Model  # noqa: PLC0415 - imports torch
 
         source = f"model {self.name!r} of package {self.package}"
-        if not (isinstance(found, type) and issubclass(found, Model)):
+        if not (isinstance(model, type) and issubclass(model, Model)):
             raise ConfigurationError(f"{source} is not a subclass of hasten.models.interface.Model")
-        missing = [name for name in _REQUIRED if not hasattr(found, name)]
-        missing += sorted(found.__abstractmethods__)
+        missing = [name for name in _REQUIRED if not hasattr(model, name)]
+        missing += sorted(model.__abstractmethods__)
         if missing:
             raise ConfigurationError(
                 f"{source} lacks {', '.join(missing)}; see hasten.models.interface.Model"

@@ -1,4 +1,4 @@
-"""What the Python API returns: a training run with its metrics, and a loaded run."""
+"""Return values of the Python API: a training run with its metrics, and a loaded run."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ class Run(LoadedRun):
     def __repr__(self) -> str:
         sizes = [f"{n:,} {kind}" for kind, n in vars(Sizes.of(self.dataset)).items()
                  if isinstance(n, int) and n]  # fmt: skip
-        named = f"{self.config.model.name} on {self.dataset.name}"
-        return f"<hasten run {self.path}: {named}, {', '.join(sizes)}; on {self.device}>"
+        trained = f"{self.config.model.name} on {self.dataset.name}"
+        return f"<hasten run {self.path}: {trained}, {', '.join(sizes)}; on {self.device}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self)[1:-1])}</p>"

@@ -1,4 +1,4 @@
-"""Start, resume or refit a run, and call its trainer."""
+"""Start, resume or refit a training run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hasten.build import (
     build_model,
     ranking_tasks,
     refuse_other_data,
-    with_sample,
+    with_builtin_sample,
 )
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
-from hasten.data.left_out import without_left_out
+from hasten.data.left_out import training_dataset
 from hasten.data.store import load_stored
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
@@ -63,14 +63,14 @@ def train(
 ) -> Summary:
     """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
 
-    plan: what was predicted for the run, to keep in its folder beside what is measured. overwrite:
-    delete the run that ``config.out`` holds. callbacks: called after each epoch.
-    refit: afterwards train a second run from scratch on train + validation, for the number of
-    epochs that validation selected, in the subfolder ``refit``, and return its summary. Skipped if
+    plan: predicted memory and time, stored in the run folder. overwrite: delete the run that
+    ``config.out`` holds. callbacks: called after each epoch.
+    refit: then train a second run from scratch on train + validation, in the subfolder ``refit``,
+    for the number of epochs that validation selected, and return its summary. Skipped if
     ``max_time`` ended the first run.
     """
     if table is None:
-        config = with_sample(config)
+        config = with_builtin_sample(config)
     if resume_auto and config.out is None:
         raise ConfigurationError("--resume auto needs --out: the folder that may hold the run")
     if refit and config.data.refit:
@@ -79,46 +79,47 @@ def train(
             "use only one of them"
         )
     tune_process()
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     with Processes.join(config.device, config.distributed) as processes:
         existing = _existing_run(processes, config.out, resume_auto)
-        with _advice_to_repeat() if refit else nullcontext():
+        with _advise_refit() if refit else nullcontext():
             if existing is None:
-                first = _train_new(
-                    processes, config, table, quiet, begin, refit, plan, overwrite, callbacks
+                first_summary = _train_new(
+                    processes, config, table, quiet, start_time, refit, plan, overwrite, callbacks
                 )
             elif refit and existing.name == _REFIT:  # restarted within the second run
-                done = RunFolder(existing.parent, None)
-                first = Summary.from_json(
-                    processes.run_on_rank0(lambda: done.read_json("metrics.json"))
+                first_folder = RunFolder(existing.parent, None)
+                first_summary = Summary.from_json(
+                    processes.run_on_rank0(lambda: first_folder.read_json("metrics.json"))
                 )
             else:
-                wanted = resolve_config(config, processes).config
-                changes = requested_changes(config, wanted, existing)
-                given = (wanted, table) if resume_auto and not processes.restarts else None
-                first = _resume_joined(
-                    processes, existing, None, changes, quiet, begin, given, callbacks=callbacks
-                )
+                resolved = resolve_config(config, processes).config
+                changes = requested_changes(config, resolved, existing)
+                requested = (resolved, table) if resume_auto and not processes.restarts else None
+                first_summary = _resume(
+                    processes, existing, None, changes, quiet, start_time, requested,
+                    callbacks=callbacks,
+                )  # fmt: skip
         if not refit:
-            return first
-        if first.stopped_by == "max_time":
+            return first_summary
+        if first_summary.stopped_by == "max_time":
             if processes.is_rank0:
                 write_stderr(
                     "the time limit ended the run before the refit: to go on and refit, repeat "
-                    f"the command with  --resume auto --out {first.run}"
+                    f"the command with  --resume auto --out {first_summary.run}"
                 )
-            return first
-        return _refit(processes, table, quiet, first, plan)
+            return first_summary
+        return _refit(processes, table, quiet, first_summary, plan)
 
 
 @contextmanager
-def _advice_to_repeat() -> Iterator[None]:
-    """With --refit, an interrupted first run is continued by the same command: resume ends it."""
+def _advise_refit() -> Iterator[None]:
+    """Correct the advice of an interrupted first run: ``hasten resume`` would not refit."""
     try:
         yield
     except Interrupted as error:
-        again = "repeat the command with  --resume auto --out"
-        message = str(error).replace("go on with  hasten resume", again)
+        advice = "repeat the command with  --resume auto --out"
+        message = str(error).replace("go on with  hasten resume", advice)
         raise Interrupted(message, error.signal_number) from error
 
 
@@ -126,17 +127,17 @@ def _refit(
     processes: Processes,
     table: object | None,
     quiet: bool,
-    first: Summary,
+    first_summary: Summary,
     plan: Mapping[str, Any] | None,
 ) -> Summary:
-    """Retrain on train + validation for the selected number of epochs, or resume doing so."""
-    begin, folder = time.perf_counter(), first.run / _REFIT
+    """Retrain on train + validation for the selected number of epochs, or resume such a run."""
+    start_time, folder = time.perf_counter(), first_summary.run / _REFIT
     if processes.run_on_rank0(lambda: RunFolder.holds_run(folder)):
-        summary = _resume_joined(processes, folder, None, {}, quiet, begin)
+        summary = _resume(processes, folder, None, {}, quiet, start_time)
     else:
-        config = load_config(first.run / "config.yaml")
-        fitted = not Supports.of(load_model(config.model.name)).gradient_steps
-        overrides = {} if fitted else {"epochs": first.best_epoch, "patience": None}
+        config = load_config(first_summary.run / "config.yaml")
+        without_epochs = not Supports.of(load_model(config.model.name)).gradient_steps
+        overrides = {} if without_epochs else {"epochs": first_summary.best_epoch, "patience": None}
         config = config.model_copy(
             update={
                 "out": folder,
@@ -144,10 +145,10 @@ def _refit(
                 "training": config.training.model_copy(update=overrides),
             }
         )
-        summary = _train_new(processes, config, table, quiet, begin, plan=plan)
+        summary = _train_new(processes, config, table, quiet, start_time, plan=plan)
     fields = ("epochs", "best_epoch", "valid", "test", "stopped_by")
-    selection = {name: getattr(first, name) for name in fields}
-    return replace(summary, selected={"run": str(first.run), **selection})
+    selection = {name: getattr(first_summary, name) for name in fields}
+    return replace(summary, selected={"run": str(first_summary.run), **selection})
 
 
 def _existing_run(processes: Processes, out: Path | None, resume_auto: bool) -> Path | None:
@@ -171,15 +172,15 @@ def _train_new(
     config: RunConfig,
     table: object | None,
     quiet: bool,
-    begin: float,
+    start_time: float,
     refit: bool = False,
     plan: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Start a new run. refit: a refit follows, so require a validation part."""
+    """Train a new run. refit: a refit follows, so require a validation part."""
     device = processes.device.type
-    with new_run(processes, config, table, quiet, begin, refit, plan, overwrite) as setup:
+    with new_run(processes, config, table, quiet, start_time, refit, plan, overwrite) as setup:
         path = setup.folder.path
         try:
             return _run(replace(setup, callbacks=callbacks), None)
@@ -202,12 +203,12 @@ def resume(
 ) -> Summary:
     """Resume a run from its newest valid checkpoint or a named one.
 
-    out: resume a copy of the run in this new folder; None: resume in place. until: end after this
-    epoch, on the learning rates of the whole run. callbacks: called after each epoch.
+    out: resume a copy of the run in this new folder; None: resume in place. until: stop after this
+    epoch, with the learning rates of the complete schedule. callbacks: called after each epoch.
     """
-    more: dict[str, Any] = {"until": until, "callbacks": callbacks}
+    options: dict[str, Any] = {"until": until, "callbacks": callbacks}
     tune_process()
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     RunFolder.open(run, lock=False)  # raises if it is not a run folder
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
@@ -221,80 +222,81 @@ def resume(
                 )
                 processes.save_job_state("run", copied)
             run = out
-        requested = None if restarted else checkpoint
+        name = None if restarted else checkpoint
         try:
-            return _resume_joined(processes, run, requested, changes or {}, quiet, begin, **more)
+            return _resume(processes, run, name, changes or {}, quiet, start_time, **options)
         except RuntimeError as error:
             device = processes.device.type
             if not falls_back_to_cpu(error, device, config.device, processes.world):
                 raise
             write_stderr(fallback_message(error, device, str(run)))
-    return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet, **more)
+    return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet, **options)
 
 
-def _resume_joined(
+def _resume(
     processes: Processes,
     run: Path,
-    checkpoint: str | None,
+    checkpoint_name: str | None,
     changes: Mapping[str, Any],
     quiet: bool,
-    begin: float,
-    given: tuple[RunConfig, object | None] | None = None,
+    start_time: float,
+    requested: tuple[RunConfig, object | None] | None = None,
     until: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Resume a run in processes that have joined.
+    """Resume a run, in a process group that has been joined.
 
-    given: a configuration and a table, whose data must be those of the run.
+    requested: the configuration and table of ``--resume auto``, whose data must be those of the
+    run.
     """
-    held: list[RunFolder] = []  # on rank 0, which holds the lock
+    locked: list[RunFolder] = []  # on rank 0 only
     warnings: list[str] = []
 
     def choose() -> Checkpoint | None:
-        chosen = checkpoint_to_resume(folder, checkpoint, warnings.append, shards)
-        if checkpoint is not None:
+        chosen = checkpoint_to_resume(folder, checkpoint_name, warnings.append, shards)
+        if checkpoint_name is not None:
             processes.save_job_state("run", str(run))
         return chosen
 
     processes.run_on_rank0(
-        lambda: held.append(RunFolder.open(run, lock=True)), "locking the run folder"
+        lambda: locked.append(RunFolder.open(run, lock=True)), "locking the run folder"
     )
-    with held[0] if held else RunFolder(run, None) as folder:
+    with locked[0] if locked else RunFolder(run, None) as folder:
         saved = load_config(run / "config.yaml")
         resolved = resolve_config(with_changes(saved, changes), processes)
         config, device = resolved.config, processes.device
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
         processes.run_on_rank0(lambda: refuse_changed_data(folder, dataset))
-        if given is not None:
-            warnings += processes.run_on_rank0(lambda: refuse_other_data(run, *given, dataset))
+        if requested is not None:
+            warnings += processes.run_on_rank0(lambda: refuse_other_data(run, *requested, dataset))
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(
             "building the model",
             lambda: build_model(config, dataset, device, for_training=True, processes=processes),
         )
-        of_phases = without_left_out(dataset, folder.data)
+        of_phases = training_dataset(dataset, folder.data)
         phases = model.phases(of_phases, config.training)
         shards = sharded_tensors(model, phases)
-        start = shared_checkpoint(processes, choose, shards)
-        if start is None:
+        checkpoint = shared_checkpoint(processes, choose, shards)
+        if checkpoint is None:
             apply_initial_weights(model, initial_checkpoint(processes, config), dataset)
             phases = model.phases(of_phases, config.training)  # they may read the weights
-        changed = processes.run_on_rank0(lambda: changed_options(run, start, saved, config))
+        changed = processes.run_on_rank0(lambda: changed_options(run, checkpoint, saved, config))
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
-            processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until,
+            processes, resolved, dataset, model, phases, tasks, folder, quiet, start_time, until,
             callbacks, changed,
         )  # fmt: skip
-        return _run(setup, start, warnings)
+        return _run(setup, checkpoint, warnings)
 
 
 def _run(
     setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
 ) -> Summary:
-    """Train from the checkpoint, or from the beginning, and summarize."""
+    """Train from the checkpoint, or from the beginning; write and return the summary."""
     with open_run(setup, checkpoint, warnings) as training:
-        if warnings is not None:  # resumed: once metrics.jsonl has what changed
+        if warnings is not None:  # resumed: after metrics.jsonl has recorded the changes
             write = setup.folder.write_config
             setup.processes.run_on_rank0(lambda: write(setup.resolved.config))
         return training.summarize(training.trainer.run(setup.until))

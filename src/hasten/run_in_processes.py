@@ -1,4 +1,4 @@
-"""Train in subprocesses that run ``hasten train``, and read their result."""
+"""Train in subprocesses (``hasten train``), and read the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries, the catalogue (all candidates), and the scorer of models whose score factorizes.
+"""Queries, the catalogue of candidates, and scorers.
 
 A model scores queries against the catalogue, all items or entities, block by block, so no [Q, N]
 matrix is ever held. If the score is ``q · table[j] + bias[j]`` the scorer is a
@@ -30,9 +30,9 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class FactorScorer:
-    """``vectors @ table.T + bias``: the scorer of every model that factorizes.
+    """Scores ``vectors @ table.T + bias``, for models whose score factorizes.
 
-    query_bias: [Q] a number that is added to all scores of a query.
+    vectors: [Q, D]. query_bias: [Q], added to all scores of a query.
     """
 
     vectors: Tensor
@@ -40,6 +40,7 @@ class FactorScorer:
     query_bias: Tensor | None = None
 
     def block(self, start: int, stop: int) -> Tensor:
+        """[Q, stop - start] scores of the candidates start to stop."""
         bias = self.catalogue.bias
         rows = self.catalogue.table.block(start, stop)
         return self._scores(rows, None if bias is None else bias[start:stop])
@@ -49,10 +50,12 @@ class FactorScorer:
         return self.vectors.device
 
     def listed(self, ids: Tensor) -> Tensor:
+        """[Q, n] scores of the candidates ids [n], the same for all queries."""
         bias = self.catalogue.bias
         return self._scores(self.catalogue.table.rows(ids), None if bias is None else bias[ids])
 
     def pairs(self, ids: Tensor) -> Tensor:
+        """[Q, K] scores of the candidates ids [Q, K], different ones for each query."""
         rows, bias = self.catalogue.table.rows(ids), self.catalogue.bias
         scores = (rows * self.vectors[:, None]).sum(2)
         if bias is not None:
@@ -67,9 +70,10 @@ class FactorScorer:
 
 
 class PairScorer:
-    """The scorer of a model with any score function.
+    """Scores of any score function.
 
-    score: int64 queries, [Q] each, and int64 [Q, K] candidates to [Q, K] scores.
+    queries: int64 [Q] each, such as users, or entities and relations. score: takes the queries and
+    int64 [Q, K] candidates, and returns [Q, K] scores.
     """
 
     def __init__(self, score: Callable[..., Tensor], *queries: Tensor) -> None:
@@ -83,7 +87,7 @@ class PairScorer:
 
 @dataclass(frozen=True)
 class RecommenderQueries:
-    """Users with their known histories. user: int64 [Q], -1 for a new user."""
+    """Users and their histories. user: int64 [Q], -1 for a new user."""
 
     user: Int64
     history: Histories
@@ -93,7 +97,7 @@ class RecommenderQueries:
 
     @property
     def lengths(self) -> Int64:
-        """How much there is to encode for each query."""
+        """The lengths of the histories, by which queries are batched."""
         return self.history.lengths
 
     def take(self, rows: Int64) -> RecommenderQueries:
@@ -102,10 +106,10 @@ class RecommenderQueries:
 
 @dataclass(frozen=True)
 class TripleQueries:
-    """Incomplete triples: which entities are the tail of (entity, relation, ?)?
+    """Incomplete triples (entity, relation, ?), whose tail is searched.
 
-    entity, relation: int64 [Q]. Of R relations, r + R is the reciprocal of r: (t, r + R, ?) asks
-    for the heads of (?, r, t).
+    entity, relation: int64 [Q]. With R relations, r + R is the reciprocal of r: the query for the
+    heads of (?, r, t) is (t, r + R, ?).
     """
 
     entity: Int64
@@ -116,7 +120,7 @@ class TripleQueries:
 
     @property
     def lengths(self) -> Int64:
-        """How much there is to encode for each query: the same."""
+        """Zero: triples have no histories, by whose length queries could be batched."""
         return np.zeros(len(self), np.int64)
 
     def take(self, rows: Int64) -> TripleQueries:

@@ -1,4 +1,4 @@
-"""A run while it trains, from start or resume to stop: make the trainer, write the summary."""
+"""A run during training: build the trainer, evaluate the best checkpoint, write the summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hasten.distributed.replicas import shared_checkpoint
 from hasten.errors import HastenError, Interrupted
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.ranker import Evaluation
-from hasten.evaluation.validation_sample import while_training
+from hasten.evaluation.validation_sample import validation_task
 from hasten.models.interface import Model
 from hasten.objectives.base import Phase
 from hasten.runs.checkpoint import Checkpoint, read_checkpoint
@@ -53,11 +53,11 @@ class RunSetup:
     tasks: tuple[AnyTask, AnyTask | None]
     folder: RunFolder
     quiet: bool
-    begin: float
-    #: end after this epoch, as if ``max_time`` were over
+    start_time: float
+    #: stop after this epoch, as at the end of ``max_time``
     until: int | None = None
     callbacks: Sequence[Callback] = ()  #: called after each epoch
-    changed: Mapping[str, Any] = field(default_factory=dict)  #: options, by resuming
+    changed: Mapping[str, Any] = field(default_factory=dict)  #: options that resuming changed
 
 
 @contextmanager
@@ -66,25 +66,25 @@ def open_run(
 ) -> Iterator[TrainingRun]:
     """Open the journal, handle signals and build the trainer, in a locked run folder.
 
-    checkpoint: where a run continues; None: from the beginning. warnings: None for a new run.
+    checkpoint: to continue from; None: train from the beginning. warnings: None for a new run.
     """
     processes, folder, config = setup.processes, setup.folder, setup.resolved.config
-    # a run that died before its first checkpoint starts again: none of its records are kept
+    # a run without a checkpoint starts again and keeps none of its records (step -1)
     resume_step = None if warnings is None else -1
     if checkpoint is not None:
         resume_step = last_kept_step(checkpoint)
-    first = processes.is_rank0
+    is_rank0 = processes.is_rank0
     with (
         Journal(folder, setup.quiet, resume_step=resume_step, logging=config.logging)
-        if first
+        if is_rank0
         else RankLog(folder.path, processes.rank) as journal,
         Progress(
-            config.training.epochs, setup.quiet or not first, limit=config.training.max_time
+            config.training.epochs, setup.quiet or not is_rank0, limit=config.training.max_time
         ) as progress,
         StopSignals() as signals,
         EnergyMeter() as energy,
     ):
-        if first:
+        if is_rank0:
             remove_record(folder)
         training = TrainingRun(
             setup, checkpoint, warnings or [], journal, progress, signals, energy
@@ -92,17 +92,15 @@ def open_run(
         try:
             yield training
         except BaseException as error:
-            with suppress(
-                HastenError, RuntimeError, OSError
-            ):  # the first error is the one to report
-                training.record_end(training.summary(_reason(error)), complete=False)
+            with suppress(HastenError, RuntimeError, OSError):  # report the first error only
+                training.finish_record(training.summary(_stop_reason(error)), complete=False)
             raise
         finally:
             training.trainer.recovery.budget.stop()
 
 
-def _reason(error: BaseException) -> str:
-    """How a run ended, by the error that ended it."""
+def _stop_reason(error: BaseException) -> str:
+    """Why a run stopped, from the error that stopped it."""
     if isinstance(error, Interrupted):
         return f"interrupted by {signal_name(error.signal_number)}"
     if isinstance(error, KeyboardInterrupt):
@@ -111,7 +109,7 @@ def _reason(error: BaseException) -> str:
 
 
 class TrainingRun:
-    """A run that is ready for ``trainer.run()`` and then for :meth:`summarize`."""
+    """A run with its trainer: call ``trainer.run()``, then :meth:`summarize`."""
 
     def __init__(
         self,
@@ -151,42 +149,43 @@ class TrainingRun:
             callbacks=setup.callbacks,
         )
         if plan is not None:
-            self.trainer.recovery.hold(plan["budget_bytes"])
+            self.trainer.recovery.set_budget(plan["budget_bytes"])
         if checkpoint is not None:
             self.trainer.restore(checkpoint)
-            at = self.trainer.state.position
-            event = {"event": "resume", "step_of_epoch": at.step_of_epoch, "changed": setup.changed}
-            journal.record("event", at.epoch, at.step, event)
+            position = self.trainer.state.position
+            event = {"event": "resume", "step_of_epoch": position.step_of_epoch,
+                     "changed": setup.changed}  # fmt: skip
+            journal.record("event", position.epoch, position.step, event)
         else:
             names = resolved.config.evaluation.metrics
             tags = [f"{part}/{name}" for part in ("valid", "test") for name in names]
-            about = {"protocol": self.protocol, "device": describe_device(processes.device),
+            run_info = {"protocol": self.protocol, "device": describe_device(processes.device),
                      "data": setup.dataset.name, "torch": torch.__version__}  # fmt: skip
-            journal.record_settings(all_options(resolved.config), tags, about)
+            journal.record_settings(all_options(resolved.config), tags, run_info)
         if not setup.phases and checkpoint is None:
             self.fit()
 
     def fit(self) -> None:
         """Train a model without gradient steps. A signal stops it at once."""
-        begin, trainer = time.perf_counter(), self.trainer
+        start_time, trainer = time.perf_counter(), self.trainer
         try:
             with self.signals.immediate():
                 self.setup.model.fit(self.setup.dataset)
         except StopNow:
             trainer.control.raise_for_own_signal(0, trainer.folder.path)
-        trainer.state.totals.train_seconds = time.perf_counter() - begin
+        trainer.state.totals.train_seconds = time.perf_counter() - start_time
 
     def validate(self) -> Evaluation:
-        """Evaluate while training: on a sample if asked for, within the time limit."""
+        """Evaluate during training: on a sample, if so configured, and within the time limit."""
         config = self.setup.resolved.config
-        task = while_training(self.setup.tasks[0], config.evaluation, config.seed)
+        task = validation_task(self.setup.tasks[0], config.evaluation, config.seed)
         return self.evaluate(task, lambda: self.trainer.control.overdue)
 
-    def validated(self) -> Evaluation | None:
+    def validate_best(self) -> Evaluation | None:
         """The evaluation of the best epoch on the whole validation set; None if it is empty."""
-        task, selected = self.setup.tasks[0], self.trainer.selected
-        if selected is not None and selected.protocol == task.protocol.text():
-            return selected
+        task, evaluation = self.setup.tasks[0], self.trainer.best_evaluation
+        if evaluation is not None and evaluation.protocol == task.protocol.text():
+            return evaluation
         return self.evaluate(task) if len(task.queries) else None
 
     def evaluate(self, task: AnyTask, stop: Callable[[], bool] = lambda: False) -> Evaluation:
@@ -221,7 +220,7 @@ class TrainingRun:
         trainer.finish()
         best = self.load_best()
         processes.activity = "the evaluation at the end"
-        validated, test = self.validated(), setup.tasks[1]
+        validated, test = self.validate_best(), setup.tasks[1]
         tested = self.evaluate(test) if test is not None and len(test.queries) else None
         trainer.control.synchronize_stop()
         trainer.raise_if_stopped()
@@ -239,7 +238,7 @@ class TrainingRun:
             )
         if processes.is_rank0:
             folder.write_json("metrics.json", summary.to_json())
-        self.record_end(summary, complete=True)
+        self.finish_record(summary, complete=True)
         return summary
 
     def peak_memory(self) -> int:
@@ -256,8 +255,8 @@ class TrainingRun:
     ) -> Summary:
         """The result so far.
 
-        validated: None: ``valid`` has the metric that selected the best checkpoint. best_epoch:
-        None: of the last evaluation. peak_memory: None: of this process.
+        Without ``validated``, ``valid`` has only the metric that selects the best checkpoint.
+        Without ``peak_memory``, the memory is that of this process.
         """
         setup, trainer = self.setup, self.trainer
         config, state = setup.resolved.config, trainer.state
@@ -274,7 +273,7 @@ class TrainingRun:
             seconds={
                 "train": totals.train_seconds,
                 "evaluate": totals.evaluate_seconds,
-                "total": totals.earlier_seconds + time.perf_counter() - setup.begin,
+                "total": totals.earlier_seconds + time.perf_counter() - setup.start_time,
             },
             examples_per_second=totals.examples / max(totals.train_seconds, 1e-9),
             peak_memory_bytes=self.peak_memory() if peak_memory is None else peak_memory,
@@ -287,14 +286,14 @@ class TrainingRun:
     def protocol(self) -> str:
         """The protocol of the test metrics, or of validation if nothing is tested."""
         valid, test = self.setup.tasks
-        ranked = next((t for t in (test, valid) if t is not None and len(t.queries)), None)
-        return self.setup.dataset.split if ranked is None else ranked.protocol.text()
+        task = next((t for t in (test, valid) if t is not None and len(t.queries)), None)
+        return self.setup.dataset.split if task is None else task.protocol.text()
 
-    def record_end(self, summary: Summary, *, complete: bool) -> None:
+    def finish_record(self, summary: Summary, *, complete: bool) -> None:
         """Write ``record.json``, on rank 0."""
         if self.setup.processes.is_rank0:
             energy, config = self.energy.report(), self.setup.resolved.config
             write_record(self.setup.folder, summary, config, energy, complete=complete)
             interrupted = summary.stopped_by.startswith("interrupted")
-            ended = "finished" if complete else "interrupted" if interrupted else "failed"
-            self.journal.finish(cast(Status, ended))
+            status = "finished" if complete else "interrupted" if interrupted else "failed"
+            self.journal.finish(cast(Status, status))

@@ -1,4 +1,4 @@
-"""Verify a run: repeat it, or its first epochs, from its own folder, and compare the two."""
+"""Verify a run: train it again, or its first epochs, and compare the results."""
 
 from __future__ import annotations
 
@@ -68,24 +68,24 @@ def verify(run: Path, *, epochs: int | None = None, quiet: bool = True) -> dict[
         raise UsageError(f"--epochs {epochs}: the run has 1 to {record['epochs']} complete epochs")
     until = epochs or record["epochs"]
     # checkpoints of epochs are not kept for ever
-    at = folder.checkpoints / checkpoint_name(until, 0)
+    checkpoint = folder.checkpoints / checkpoint_name(until, 0)
     try:
-        recorded = recorded_hash(at, WEIGHTS, verify=True) if at.exists() else None
+        recorded = recorded_hash(checkpoint, WEIGHTS, verify=True) if checkpoint.exists() else None
     except CheckpointError as error:
         return report | {"changed": [str(error)]}
     plan = stages_of(folder.path, load_config(folder.path / CONFIG), record["effective"], until)
     record = record | {"effective": plan.stages[-1].effective}
     with tempfile.TemporaryDirectory(prefix="hasten-verify-") as scratch:
-        again = Path(scratch) / "run"
-        _prepare(folder, again)
+        copy = Path(scratch) / "run"
+        _prepare(folder, copy)
         try:
             for stage in plan.stages:
                 config = _repeatable(stage.config, stage.effective)
-                RunFolder(again, None).write_config(config)
-                resume(again, quiet=quiet, until=stage.until)
+                RunFolder(copy, None).write_config(config)
+                resume(copy, quiet=quiet, until=stage.until)
         except Interrupted as error:
             raise Interrupted("interrupted: nothing was compared", error.signal_number) from error
-        repeated = RunFolder.open(again, lock=False)
+        repeated = RunFolder.open(copy, lock=False)
         compared = _compare(folder, record, repeated, until, recorded, exact=plan.exact)
         return report | {"resumed": plan.notes} | compared
 
@@ -122,7 +122,7 @@ def _compare(
     record: Mapping[str, Any],
     again: RunFolder,
     until: int,
-    kept: str | None,
+    recorded_weights: str | None,
     *,
     exact: bool,
 ) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _compare(
         for part in ("valid", "test"):
             metrics += _pairs(f"{part} of the best", record["metrics"][part], best, repeated)
     weights = {}
-    if before := record["weights"]["final"] if whole else kept:
+    if before := record["weights"]["final"] if whole else recorded_weights:
         weights[f"epoch {until}"] = before == repeated["weights"]["final"]
     if selected or whole:
         weights["best"] = record["weights"].get("best") == repeated["weights"]["best"]
@@ -211,10 +211,10 @@ def _agreement(pairs: Sequence[_Pair]) -> dict[str, Any]:
     if different:
         digits = [common_digits(recorded, repeated) for _, _, recorded, repeated in different]
         worst = different[digits.index(min(digits))]
-        named = zip(("first", "worst"), (different[0], worst), strict=True)
+        named_pairs = zip(("first", "worst"), (different[0], worst), strict=True)
         keys = ("name", "epoch", "recorded", "repeated")
         agreement |= {"digits": min(digits), "different": len(different)}
-        agreement |= {name: dict(zip(keys, pair, strict=True)) for name, pair in named}
+        agreement |= {name: dict(zip(keys, pair, strict=True)) for name, pair in named_pairs}
     return agreement
 
 

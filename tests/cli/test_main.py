@@ -392,7 +392,7 @@ def test_a_closed_pipe_ends_quietly():
 )
 def test_the_next_command_is_one_that_the_model_supports(model, command, tmp_path, capsys):
     summary = Summary(tmp_path, model, "data", 1, {"mrr": 0.1}, {}, "", {}, 9.0, 0, {}, "epochs", 1)
-    output.announce(summary)
+    output.print_summary(summary)
     *_, following, ended, advice = capsys.readouterr().err.splitlines()
     assert following.startswith(f"next        hasten {command} {tmp_path}")
     assert ended == "ended       finished after 1 epoch, best epoch 1"

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from hasten.objectives.base import ExampleBatches, Term
-from hasten.objectives.prefetch import Prefetcher, Wanted
+from hasten.objectives.prefetch import BatchRequest, Prefetcher
 from tests.device.recorder import recording
 from tests.device.simulation import simulated
 
-FIRST = Wanted(0, 0, 0, range(2), 2)
+FIRST = BatchRequest(0, 0, 0, range(2), 2)
 
 
 class Numbers(ExampleBatches):

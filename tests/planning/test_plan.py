@@ -17,7 +17,7 @@ import pytest
 
 from bench import half_memory
 from hasten import api
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.cli.main import main
 from hasten.cli.plan import _show
 from hasten.config_loading.build import build_config
@@ -35,7 +35,7 @@ MODELS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)
 
 
 def configured(model: str, **settings: Any):
-    return with_sample(build_config(model, None, None, (), {"device": "cpu", **settings}))
+    return with_builtin_sample(build_config(model, None, None, (), {"device": "cpu", **settings}))
 
 
 @pytest.mark.parametrize("model", MODELS)

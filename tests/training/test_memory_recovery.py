@@ -255,7 +255,7 @@ def test_an_evaluation_ends_with_one_message():
 def test_the_most_micro_batches(count, group):
     batch = Batch(torch.arange(count), 0, 0, 0, group=group)
     parts = [len(batch.micro_batch(part, 99)) for part in range(99)]
-    assert batch.most_parts == sum(size > 0 for size in parts)
+    assert batch.max_micro_batches == sum(size > 0 for size in parts)
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hasten.build import build_model, load_data, with_sample
+from hasten.build import build_model, load_data, with_builtin_sample
 from hasten.config_loading.build import build_config
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
 from hasten.training.precision import Precision
@@ -29,7 +29,7 @@ CASES = [
 def kept_bytes(model: str, settings: dict, precision: str, recompute: bool = False) -> list[int]:
     """The bytes that a step of each phase keeps, on the sample of the model."""
     given = {"training.batch_size": 64, "training.recompute": recompute, **settings}
-    config = with_sample(build_config(model, None, None, (), given))
+    config = with_builtin_sample(build_config(model, None, None, (), given))
     dataset = load_data(config, None)
     built = build_model(config, dataset, CPU).train()
     found = []
@@ -75,7 +75,7 @@ class _Products(TorchDispatchMode):
     ("model", "most"), [("sasrec", 48), ("tisasrec", 48), ("kgat", 48), ("hgt", 64)]
 )
 def test_products_in_bf16_have_few_shapes_in_all_batches(model, most):
-    config = with_sample(build_config(model, None, None, (), {"training.batch_size": 64}))
+    config = with_builtin_sample(build_config(model, None, None, (), {"training.batch_size": 64}))
     dataset = load_data(config, None)
     built = build_model(config, dataset, CPU).train()
     with _Products() as products:

@@ -64,7 +64,7 @@ def compare(
     options.prepare_process()
     import hasten  # noqa: PLC0415 - brings torch
 
-    given: dict[str, Any] = {
+    training_options: dict[str, Any] = {
         "alternatives": [_settings("--with", text) for text in alternative or ()] or None,
         "baseline": None if baseline is None else _settings("--baseline", baseline),
         "all_switches": all_switches or None,
@@ -75,7 +75,7 @@ def compare(
         "settings": dict(_pair("--set", text) for text in sets) if sets else None,
         "threads": threads,
     }
-    trains = {name: value for name, value in given.items() if value is not None}
+    trains = {name: value for name, value in training_options.items() if value is not None}
     comparison = hasten.compare(
         *what,
         margin=margin,
@@ -107,17 +107,17 @@ def _pair(flag: str, text: str) -> tuple[str, Any]:
     return key.strip(), value
 
 
-def show(found: Comparison) -> None:
+def show(comparison: Comparison) -> None:
     """Print the table on stdout; the verdicts and what they rest on, on stderr."""
     from hasten.comparison.run import PAGE  # noqa: PLC0415 - brings torch
     from hasten.comparison.wording import about, explain, folders, table  # noqa: PLC0415
 
-    rows = table(found)
+    rows = table(comparison)
     output.show_rows(rows, list(rows[0]))
     output.say()
-    for each in found.alternatives:
-        output.say(f"{each.setting.name}: {explain(each, found)}")
-    for line in (*found.notes, *about(found), *folders(found)):
+    for each in comparison.alternatives:
+        output.say(f"{each.setting.name}: {explain(each, comparison)}")
+    for line in (*comparison.notes, *about(comparison), *folders(comparison)):
         output.say(line)
-    if found.path is not None:
-        output.say(f"page        {found.path / PAGE}")
+    if comparison.path is not None:
+        output.say(f"page        {comparison.path / PAGE}")

@@ -122,13 +122,13 @@ def _target_of(run: Path, out: Path | None, format: str | None, name: str) -> tu
     return form, target
 
 
-def _save(found: Embeddings, target: Path, form: str) -> dict[str, Any]:
+def _save(embeddings: Embeddings, target: Path, form: str) -> dict[str, Any]:
     """Write them, say so, and return what JSON says of them."""
     from hasten.inference.embed import write_embeddings  # noqa: PLC0415 - brings torch
 
-    files, width = write_embeddings(found, target, form), found.vectors.shape[1]
-    output.say(f"{len(found):,} embeddings of width {width} in {', '.join(map(str, files))}")
-    return {"format": form, "files": files, "nodes": len(found), "width": width}
+    files, width = write_embeddings(embeddings, target, form), embeddings.vectors.shape[1]
+    output.say(f"{len(embeddings):,} embeddings of width {width} in {', '.join(map(str, files))}")
+    return {"format": form, "files": files, "nodes": len(embeddings), "width": width}
 
 
 def check(
@@ -192,22 +192,22 @@ def _limits(text: str) -> tuple[str, tuple[float, float]]:
     raise UsageError(f"--within {text}: expected TYPE=A..B with -1 <= A <= B <= 1")
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(report: dict[str, Any]) -> None:
     """Print the diagnostics beside those of random vectors."""
-    if found["health"] is not None:
+    if report["health"] is not None:
         output.say(f"{'':<16} {'these':>10} {'random':>10}")
-        for name, value in found["health"].items():
+        for name, value in report["health"].items():
             if name in ("within_type", "nodes", "width"):
                 continue
-            other = found["random"][name]
+            other = report["random"][name]
             output.say(f"{name:<16} {_number(value):>10} {_number(other):>10}")
-        for name, value in found["health"]["within_type"].items():
+        for name, value in report["health"]["within_type"].items():
             output.say(f"  within {name}: {value:.3f}")
     else:
         output.say("embeddings: this model has none; only its links are evaluated")
-    if found["links"] is not None:
-        links = found["links"]
-        output.say(f"held-out links of {found['part']}: AUROC {links['auroc']:.4f}, "
+    if report["links"] is not None:
+        links = report["links"]
+        output.say(f"held-out links of {report['part']}: AUROC {links['auroc']:.4f}, "
                    f"AP {links['ap']:.4f} (means over relations)")  # fmt: skip
         for name, each in links["relations"].items():
             output.say(
@@ -216,8 +216,8 @@ def _show(found: dict[str, Any]) -> None:
             )
     else:
         output.say("links: not evaluated (give the run folder instead of a file)")
-    output.say(found["note"])
-    for text in found["noted"]:
+    output.say(report["note"])
+    for text in report["noted"]:
         output.say(f"noted, no failure, since held-out links are told from others: {text}")
 
 

@@ -52,11 +52,11 @@ def evaluate(
     options.prepare_process(several=True)
     options.check_export(out, format)
     count = options.whole_number("devices", devices)
-    options.start_if_several(context, count or 1, count is not None)
+    options.maybe_start_processes(context, count or 1, count is not None)
     from hasten.config_loading.build import parse_changes  # noqa: PLC0415 - only when needed
 
     configured = _configured_metrics(run, like) if (metrics is None) != (topk is None) else None
-    flags = options.given(metrics=metrics, topk=topk, like=like)
+    flags = options.configuration_flags(metrics=metrics, topk=topk, like=like)
     changes = parse_changes(sets or [], flags, configured)
     from hasten import loaded_run  # noqa: PLC0415 - brings torch
 
@@ -65,7 +65,7 @@ def evaluate(
         part=cast(Any, part),
     )  # fmt: skip
     groups = result.pop("groups", None)
-    if groups is not None and out is not None and output.speaks():
+    if groups is not None and out is not None and output.is_rank0():
         from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
 
         export.write_table(groups, out, format)
@@ -78,7 +78,7 @@ def evaluate(
     output.show_metrics(result["valid"], result["test"], result["protocol"])
     for name, figures in result.get("beyond_accuracy", {}).items():
         output.say(f"{name:<11} " + "  ".join(f"{key} {x:.4f}" for key, x in figures.items()))
-    if groups is not None and out is None and output.speaks():
+    if groups is not None and out is None and output.is_rank0():
         shown = "test" if result["test"] else "valid"
         of_part = [row for row in groups.to_pylist() if row["part"] == shown]
         output.show_rows(of_part, groups.column_names)

@@ -61,7 +61,7 @@ def import_(
         {kind: spec for kind, spec in specs.items() if spec is not None},
         config=config,
         sets=sets or (),
-        flags=options.given(
+        flags=options.configuration_flags(
             out=out, format=format, like=like, lr=lr, device=device, threads=threads
         ),
         renames=renames,
@@ -71,7 +71,7 @@ def import_(
     if json:
         output.write_json(summary.to_json())
     elif not quiet:
-        output.announce(summary)
+        output.print_summary(summary)
 
 
 def import_config(

@@ -93,7 +93,7 @@ def influence(
     options.check_export(out, format)
     count = options.whole_number("devices", devices)
     port = options.whole_number("master-port", master_port) or 0
-    options.start_if_several(context, count or 1, count is not None, port)
+    options.maybe_start_processes(context, count or 1, count is not None, port)
     from hasten.inference.inputs import TRIPLE  # noqa: PLC0415 - imports torch
     from hasten.influence.queries import Selection, split_cells  # noqa: PLC0415
     from hasten.influence.run import Options, compute_influence  # noqa: PLC0415
@@ -117,17 +117,19 @@ def influence(
     )
     selection = Selection(labels or None, test, part, limit)
     influences = compute_influence(run, selection, chosen, device=device, quiet=quiet)
-    if output.speaks():
+    if output.is_rank0():
         _report(influences, out, format, json, best)
 
 
-def _report(found: Influences, out: Path | None, format: str | None, json: bool, best: int) -> None:
+def _report(
+    influences: Influences, out: Path | None, format: str | None, json: bool, best: int
+) -> None:
     """Write or print the rows (the ``best`` of several tests), and how they were computed."""
     from hasten.inference import export  # noqa: PLC0415 - imports pyarrow
 
-    about = found.about
+    about = influences.about
     if out is not None:
-        export.write_table(found.table, out, format)
+        export.write_table(influences.table, out, format)
     names = ", ".join(str(c["name"]) for c in about["checkpoints"])
     what = f"{about['tests']:,} tests" if about["tests"] else f"{about['train']:,} examples"
     output.say(
@@ -135,15 +137,15 @@ def _report(found: Influences, out: Path | None, format: str | None, json: bool,
         f"{about['seconds']:.1f} s"
     )
     if out is not None:
-        output.say(f"{len(found):,} rows in {out}")
+        output.say(f"{len(influences):,} rows in {out}")
     if json:
-        output.write_json({**about, **output.rows("influences", found.table, out)})
+        output.write_json({**about, **output.rows("influences", influences.table, out)})
     elif out is None:
-        rows = found.table.to_pylist()
+        rows = influences.table.to_pylist()
         if about["tests"] > 1:
             rows = [row for row in rows if row["test"] <= _TESTS and row["rank"] <= best]
         output.show_rows(rows, _COLUMNS)
-        if hidden := len(found) - len(rows):
+        if hidden := len(influences) - len(rows):
             output.say(
                 f"{hidden:,} more rows: of {about['tests']:,} tests, {_TESTS} are shown at most, "
                 f"with {best} examples of each kind; --out FILE or --json has all, --limit N "

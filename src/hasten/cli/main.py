@@ -1,4 +1,4 @@
-"""The command ``hasten``: its subcommands, and how errors become messages and exit codes.
+"""The command ``hasten``: its subcommands, and errors as messages and exit codes.
 
 Exit codes: 0 done; 1 failed; 2 bad usage, configuration or data; 129/130/143 interrupted.
 """
@@ -159,8 +159,8 @@ app.add_typer(recipes.app, name="recipes", cls=_Commands)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every error ends here."""
     console.open_streams()
-    given = _without_local_rank(sys.argv[1:] if arguments is None else arguments)
-    code = _invoke(given)
+    words = _without_local_rank(sys.argv[1:] if arguments is None else arguments)
+    code = _invoke(words)
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -87,8 +87,8 @@ class Command(TyperCommand):
         """Repeat ``--set`` before every further ``key.path=value``."""
         words: list[str] = []
         for word in args:
-            again = words[-2:-1] == ["--set"] and _PAIR.match(word)
-            words += ["--set", word] if again else [word]
+            continues_set = words[-2:-1] == ["--set"] and _PAIR.match(word)
+            words += ["--set", word] if continues_set else [word]
         return super().parse_args(ctx, words)
 
 
@@ -134,7 +134,7 @@ def prepare_process(*, several: bool = False) -> None:
     tune_process()
 
 
-def start_if_several(
+def maybe_start_processes(
     context: typer.Context, devices: int, given: bool = False, port: int = 0
 ) -> None:
     """Start the processes of --devices with this command's arguments, and exit with their code.
@@ -169,7 +169,7 @@ def one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
         raise UsageError(f"--{name} {value}: must be one of {', '.join(known)}")
 
 
-def given(**arguments: Any) -> dict[str, Any]:
+def configuration_flags(**arguments: Any) -> dict[str, Any]:
     """The configuration flags among these arguments, without those that are None.
 
     Keys that are not given keep the value of the file or the default.

@@ -1,4 +1,4 @@
-"""Terminal output: JSON and tables on stdout; messages and a run's result on stderr."""
+"""Terminal output: JSON and tables on stdout, messages and summaries on stderr."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _LONGEST = 48
 _SMALL = 1e-3
 
 
-def speaks() -> bool:
-    """Whether this process prints: of several started together, only the first does."""
+def is_rank0() -> bool:
+    """Whether this process prints: of several processes, only rank 0 does."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def say(text: str = "", own: bool = False) -> None:
-    """A line for people, on stderr; of several processes the first says it.
+def say(text: str = "", all_ranks: bool = False) -> None:
+    """Print a message on stderr, on rank 0 only.
 
-    own: it concerns this process alone, so it says it itself.
+    all_ranks: print it on every rank, with the rank in front.
     """
-    if speaks() or own:
-        which = "" if speaks() else f"[rank {os.environ['RANK']}] "
+    if is_rank0() or all_ranks:
+        which = "" if is_rank0() else f"[rank {os.environ['RANK']}] "
         write_stderr(which + escape_controls(text, keep="\n\t"))
 
 
 def write_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on stdout, on a line of its own; what is not finite becomes null."""
-    if speaks():
+    """Print one JSON object on one line of stdout; numbers that are not finite become null."""
+    if is_rank0():
         escape = (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
         sys.stdout.write(to_plain_json(value, ensure_ascii=escape, default=str) + "\n")
         sys.stdout.flush()
 
 
 def rows(key: str, table: Any, out: object) -> dict[str, Any]:
-    """What JSON says of a table: its rows, or the file that has them."""
+    """A table as JSON: its rows, or the file that contains them."""
     return {key: table.to_pylist()} if out is None else {"out": out}
 
 
@@ -69,7 +69,7 @@ def _cell(value: Any, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def announce(summary: Summary) -> None:
+def print_summary(summary: Summary) -> None:
     """Print what was trained, its metrics and protocol, the next command, and why it ended."""
     total = summary.seconds.get("total", math.nan)
     memory = summary.peak_memory_bytes / 2**20

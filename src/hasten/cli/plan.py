@@ -1,4 +1,4 @@
-"""``hasten plan``: the memory, time and disk of a run, before it starts."""
+"""``hasten plan``: predict the memory, time and disk of a run."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def plan(**given: Any) -> None:
 
     hasten plan sasrec events.csv --batch-size 512
     """
-    flags = options.given(**given)
+    flags = options.configuration_flags(**given)
     options.prepare_process()
-    from hasten.build import with_sample  # noqa: PLC0415 - brings torch
+    from hasten.build import with_builtin_sample  # noqa: PLC0415 - brings torch
     from hasten.config_loading.build import build_config  # noqa: PLC0415
     from hasten.config_loading.units import parse_size  # noqa: PLC0415
     from hasten.planning.budget import plan_budget  # noqa: PLC0415
@@ -48,7 +48,7 @@ def plan(**given: Any) -> None:
     config = build_config(
         given["model"], given["data"], given["config"], given["sets"] or [], flags
     )
-    config = with_sample(config)
+    config = with_builtin_sample(config)
     if budget is None:
         runs = given["runs"] or "runs"
         planned = plan_run(config, None if runs == "off" else Path(runs))
@@ -64,21 +64,21 @@ def plan(**given: Any) -> None:
         _show_search(search)
 
 
-def _show(found: Plan) -> None:
+def _show(plan: Plan) -> None:
     """Print a plan as tables."""
     from rich.console import Console  # noqa: PLC0415 - slow to import
     from rich.table import Table  # noqa: PLC0415
 
-    names = ", ".join(f"{name} {value}" for name, value in found.settings.items())
-    output.say(f"{found.model} on {found.data} ({found.device}): {names}")
-    seconds = dict(found.seconds)
+    names = ", ".join(f"{name} {value}" for name, value in plan.settings.items())
+    output.say(f"{plan.model} on {plan.data} ({plan.device}): {names}")
+    seconds = dict(plan.seconds)
     total = seconds.pop("total")
     tables = {
-        "memory while training": {k: _bytes(v) for k, v in found.memory.items()},
-        "peak memory by stage": {k: _bytes(v) for k, v in found.stages.items()},
+        "memory while training": {k: _bytes(v) for k, v in plan.memory.items()},
+        "peak memory by stage": {k: _bytes(v) for k, v in plan.stages.items()},
         "time": {
             **{name: _time(value) for name, value in seconds.items()},
-            f"{found.epochs} epochs": _time(total),
+            f"{plan.epochs} epochs": _time(total),
         },
     }
     console = Console(highlight=False)
@@ -90,12 +90,12 @@ def _show(found: Plan) -> None:
         console.print(table)
         console.print()
     console.print(
-        f"predicted peak {_bytes(found.peak_memory_bytes)}, "
-        f"{_time(found.seconds['epoch'])} for each epoch of {found.steps['epoch']:,} steps "
-        f"({found.steps['measured']:,} measured), run folder {_bytes(found.disk_bytes)}"
+        f"predicted peak {_bytes(plan.peak_memory_bytes)}, "
+        f"{_time(plan.seconds['epoch'])} for each epoch of {plan.steps['epoch']:,} steps "
+        f"({plan.steps['measured']:,} measured), run folder {_bytes(plan.disk_bytes)}"
     )
-    if (before := found.corrected) is None:
-        if found.steps["epoch"]:
+    if (before := plan.corrected) is None:
+        if plan.steps["epoch"]:
             console.print(
                 "time to the best epoch: not predicted; only finished runs with these settings "
                 "tell it (--runs)"

@@ -1,4 +1,4 @@
-"""``hasten predict``: complete triples with the model of a run folder."""
+"""``hasten predict``: complete triples with a trained model."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def predict(
     hasten predict runs/graph --questions queries.csv --known mark --out answers.csv
     """
     parts = {"head": head, "relation": relation, "tail": tail}
-    given = {name: text for name, text in parts.items() if text is not None}
-    if questions is not None and given:
+    question = {name: text for name, text in parts.items() if text is not None}
+    if questions is not None and question:
         raise UsageError("give --questions FILE, or two of --head, --relation and --tail")
-    if questions is None and len(given) != 2:
+    if questions is None and len(question) != 2:
         raise UsageError("no query: give two of --head, --relation and --tail, or --questions")
     if known not in ("filter", "mark"):
         raise UsageError(f"--known {known}: must be filter or mark")
@@ -53,23 +53,23 @@ def predict(
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
     options.check_export(out, format)
-    asked = [given] if questions is None else inputs.read_questions(questions)
+    queries = [question] if questions is None else inputs.read_questions(questions)
     from hasten.inference import predict as engine  # noqa: PLC0415 - brings torch
     from hasten.loaded_run import load_run  # noqa: PLC0415
 
     loaded = load_run(run, checkpoint=checkpoint, device=device or "auto")
-    predictions = engine.predict(loaded, asked, topk, known=cast(engine.Known, known))
+    predictions = engine.predict(loaded, queries, topk, known=cast(engine.Known, known))
     table = predictions.to_table()
     if out is not None:
         export.write_table(table, out, format)
-        output.say(f"{len(predictions):,} rows for {len(asked):,} questions in {out}")
+        output.say(f"{len(predictions):,} rows for {len(queries):,} questions in {out}")
     if json:
         about = {
             "run": run,
             "model": loaded.config.model.name,
             "checkpoint": checkpoint,
             "known": known,
-            "questions": len(asked),
+            "questions": len(queries),
             "rows": len(predictions),
         }
         output.write_json(about | output.rows("predictions", table, out))

@@ -1,4 +1,4 @@
-"""``hasten recommend``: the best items for users or new histories, from a run folder."""
+"""``hasten recommend``: recommend items to known users or for new histories."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def recommend(  # noqa: PLR0912 - one branch per option
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
     options.check_export(out, format)
-    wanted = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
+    user_labels = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
     histories: dict[str, list[str]] | None = None
     times: dict[str, list[float]] | None = None
     if history is not None:
@@ -115,7 +115,7 @@ def recommend(  # noqa: PLR0912 - one branch per option
     if users == "all" and out is not None and not explain:
         counts = stream.write_recommendations(loaded, out, format, topk, _rate(), **how)
     else:
-        recommendations = engine.recommend(loaded, wanted, histories, topk, times=times, **how)
+        recommendations = engine.recommend(loaded, user_labels, histories, topk, times=times, **how)
         counts = stream.Counts.of(recommendations)
         table = (
             paths_of.explain(loaded, recommendations, paths or 3)
@@ -163,28 +163,28 @@ def _rate() -> Callable[[int, int], None]:
     return say
 
 
-def _tell(found: Counts, include_seen: bool) -> None:
+def _tell(counts: Counts, include_seen: bool) -> None:
     seen = "may appear again" if include_seen else "are left out"
-    output.say(f"history: {found.known}; its items {seen}")
-    for kind, count in found.ignored.items():
+    output.say(f"history: {counts.known}; its items {seen}")
+    for kind, count in counts.ignored.items():
         output.say(f"{count} {kind}s are unknown to the run and were ignored")
-    if found.without_history:
-        output.say(f"{found.without_history} users have no history there: the same items for all")
-    if found.short:
-        output.say(f"{found.short} of {found.users} got fewer than {found.topk} items")
+    if counts.without_history:
+        output.say(f"{counts.without_history} users have no history there: the same items for all")
+    if counts.short:
+        output.say(f"{counts.short} of {counts.users} got fewer than {counts.topk} items")
 
 
-def _show(found: Recommendations, table: pa.Table) -> None:
+def _show(recommendations: Recommendations, table: pa.Table) -> None:
     """Print the items of each user."""
-    limit = SHOWN if sys.stdout.isatty() else len(found.users)
-    wanted = set(found.users[:limit].to_pylist())
-    shown = [row for row in table.to_pylist() if row["user_id"] in wanted]
+    limit = SHOWN if sys.stdout.isatty() else len(recommendations.users)
+    shown_users = set(recommendations.users[:limit].to_pylist())
+    shown = [row for row in table.to_pylist() if row["user_id"] in shown_users]
     if not shown:
         return
     if "explanation" in table.column_names:
         output.show_rows(shown, _EXPLAINED, longest=200)
     else:
         output.show_rows(shown, _COLUMNS)
-    hidden = len(found.users) - limit
+    hidden = len(recommendations.users) - limit
     if hidden > 0:
         output.say(f"{hidden:,} more users; --out FILE takes them all")

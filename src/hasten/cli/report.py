@@ -1,4 +1,4 @@
-"""``hasten report``: one page on a run, or on several side by side."""
+"""``hasten report``: a page about one run, or about several side by side."""
 
 from __future__ import annotations
 

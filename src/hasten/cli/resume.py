@@ -37,14 +37,14 @@ def resume(
     options.prepare_process(several=True)
     from hasten.config_loading.build import load_config, parse_changes  # noqa: PLC0415 - if needed
 
-    flags = options.given(
+    flags = options.configuration_flags(
         epochs=epochs, patience=patience, max_time=max_time, devices=devices, backend=backend,
         master_port=master_port,
     )  # fmt: skip
     changes = parse_changes(sets or [], flags)
     if (run / "config.yaml").is_file():
         saved = load_config(run / "config.yaml")
-        options.start_if_several(
+        options.maybe_start_processes(
             context,
             changes.get("devices", saved.devices),
             devices is not None,
@@ -56,4 +56,4 @@ def resume(
     if json:
         output.write_json(summary.to_json())
     elif not quiet:
-        output.announce(summary)
+        output.print_summary(summary)

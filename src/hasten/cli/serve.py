@@ -1,4 +1,4 @@
-"""``hasten serve``: a run behind HTTP."""
+"""``hasten serve``: serve a trained model over HTTP."""
 
 from __future__ import annotations
 

@@ -18,48 +18,48 @@ if TYPE_CHECKING:
     from hasten.models.interface import Model
 
 
-def _described(entries: Sequence[ModelEntry]) -> str:
+def _summaries(entries: Sequence[ModelEntry]) -> str:
     return "; ".join(f"{entry.name}: {entry.summary}" for entry in entries) + "."
 
 
-_HELP = ("--set", "default", "meaning")
+_HELP_COLUMNS = ("--set", "default", "meaning")
 
 
 class TrainCommand(options.Command):
-    """``train`` and ``plan``, whose help also lists the options of a model that is named."""
+    """The commands ``train`` and ``plan``: ``--help`` after a model also lists its options."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         (model,) = (parameter for parameter in self.params if parameter.name == "model")
-        cast(Any, model).help = _described(model_entries())  # reads the installed packages: slow
+        cast(Any, model).help = _summaries(model_entries())  # reads the installed packages: slow
         super().format_help(ctx, formatter)
-        if (named := _named_model(ctx)) is None:
+        if (model_class := _named_model(ctx)) is None:
             return
         from hasten.config_loading.keys import choices  # noqa: PLC0415 - brings pydantic
 
         rows = []
-        for key, field in named.Options.model_fields.items():
+        for key, field in model_class.Options.model_fields.items():
             default = field.get_default(call_default_factory=True)
             meaning = (field.description, ", ".join(choices(field.annotation)))
             row = (f"model.{key}=", "none" if default is None else str(default),
                    "; ".join(text for text in meaning if text))  # fmt: skip
-            rows.append(dict(zip(_HELP, row, strict=True)))
-        sys.stdout.write(f"\nOptions of {named.name}:\n")
-        output.show_rows(rows[1:], _HELP, longest=300)  # the first is the name
+            rows.append(dict(zip(_HELP_COLUMNS, row, strict=True)))
+        sys.stdout.write(f"\nOptions of {model_class.name}:\n")
+        output.show_rows(rows[1:], _HELP_COLUMNS, longest=300)  # without the model's name
 
     def hint(self, option: str, context: Any) -> str:
-        """Also the key of the configuration that is meant, or another library's name of it."""
+        """Suggest the option for a configuration key or for another library's name of an option."""
         from hasten.config_loading.build import as_option  # noqa: PLC0415 - brings pydantic
-        from hasten.config_loading.keys import key_meant, known_keys  # noqa: PLC0415 - as above
-        from hasten.config_loading.spellings import ANSWERS, ELSEWHERE, plain  # noqa: PLC0415
+        from hasten.config_loading.keys import known_keys, matching_key  # noqa: PLC0415 - as above
+        from hasten.config_loading.spellings import ADVICE, OTHER_NAMES, normalized_name  # noqa: PLC0415
         from hasten.registry import data_options_of  # noqa: PLC0415 - as above
 
         if (model := _named_model(context)) is None:
-            keys = [*known_keys(None), *ELSEWHERE]
+            keys = [*known_keys(None), *OTHER_NAMES]
         else:
             keys = ["topk", *known_keys(model.Options, data_options_of(model))]
-        key = key_meant(option, keys)
-        if answer := ANSWERS.get(plain(option)):
-            return f"; {answer}"
+        key = matching_key(option, keys)
+        if advice := ADVICE.get(normalized_name(option)):
+            return f"; {advice}"
         if key == "data.path":
             return "; the data are the argument after MODEL"
         return (
@@ -68,15 +68,15 @@ class TrainCommand(options.Command):
 
 
 def _named_model(context: Any) -> type[Model] | None:
-    """The model among the arguments, if there is one."""
+    """The class of the first model that the arguments name, or None."""
     names = {entry.name for entry in model_entries()}
-    named = next((word for word in context.find_root().obj[1:] if word in names), None)
-    return None if named is None else load_model(named)
+    name = next((word for word in context.find_root().obj[1:] if word in names), None)
+    return None if name is None else load_model(name)
 
 
 def train(
     context: typer.Context,
-    model: str | None = argument("MODEL", _described(BUILT_IN), complete=options.model_names),
+    model: str | None = argument("MODEL", _summaries(BUILT_IN), complete=options.model_names),
     data: str | None = argument(
         "DATA", "File, folder or registered name; default: a built-in sample."
     ),
@@ -87,7 +87,9 @@ def train(
     sets: list[str] | None = options.SETS,
     format: str | None = options.FORMAT,
     out: Path | None = option("DIR", "Run folder; default: runs/<date>-<model>-<data>-<n>."),
-    resume: str | None = option("auto", "Resume the run in --out if there is one, else start it."),
+    resume: str | None = option(
+        "auto", "Resume the run in --out if there is one, else start a new run."
+    ),
     init_from: str | None = option("RUN", "Start from the weights of a run or checkpoint."),
     seed: str | None = option("N", "Seed of everything random."),
     epochs: str | None = option(
@@ -160,7 +162,7 @@ def train(
 
     hasten train conve triples.tsv --set model.width=200 training.weight_decay=0.1
     """
-    flags = options.given(**locals())
+    flags = options.configuration_flags(**locals())
     options.prepare_process(several=True)
     if resume not in (None, "auto"):
         raise UsageError(
@@ -176,22 +178,22 @@ def train(
         from hasten.config_loading.other_libraries import peer_notice  # noqa: PLC0415 - only when needed
 
         output.say(peer_notice(configuration))
-    options.start_if_several(
+    options.maybe_start_processes(
         context, configuration.devices, devices is not None, configuration.distributed.master_port
     )
     from hasten import run  # noqa: PLC0415 - brings torch
 
-    planned: dict[str, Any] = {}
+    plan: dict[str, Any] = {}
     if memory_budget is not None:
         from hasten.config_loading.units import parse_size  # noqa: PLC0415
         from hasten.planning.budget import fit_run  # noqa: PLC0415 - only when it is needed
 
         budget = parse_size("--memory-budget", memory_budget)
-        configuration, planned["plan"] = fit_run(configuration, budget, resume is not None)
+        configuration, plan["plan"] = fit_run(configuration, budget, resume is not None)
     summary = run.train(
-        configuration, quiet=quiet, resume_auto=resume == "auto", refit=refit, **planned
+        configuration, quiet=quiet, resume_auto=resume == "auto", refit=refit, **plan
     )
     if json:
         output.write_json(summary.to_json())
     elif not quiet:
-        output.announce(summary)
+        output.print_summary(summary)

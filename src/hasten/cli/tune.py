@@ -1,4 +1,4 @@
-"""``hasten tune``: search for settings of a model within a budget of time."""
+"""``hasten tune``: search for hyperparameters within a time budget."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tune(
 
     hasten tune bprmf --trials 9 --search training.lr=1e-3..1e-1 --search model.width=16,32
     """
-    flags = options.given(**locals())
+    flags = options.configuration_flags(**locals())
     for name in ("config", "out"):
         flags.pop(name, None)
     options.prepare_process()
@@ -94,10 +94,10 @@ def _pair(flag: str, text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def show(found: Tuning) -> None:
+def show(tuning: Tuning) -> None:
     """Print the best trials and the importance of the options; what was selected, on stderr."""
-    name = f"valid {found.metric}"
-    base = found.defaults
+    name = f"valid {tuning.metric}"
+    base = tuning.defaults
     rows = [{"run": "defaults", "epochs": base["epochs"], name: base["valid"], "settings": ""}]
     rows += [
         {
@@ -111,20 +111,20 @@ def show(found: Tuning) -> None:
                 for key, value in trial["settings"].items()
             ),
         }
-        for trial in found.best(_SHOWN)
+        for trial in tuning.best(_SHOWN)
     ]
     output.show_rows(rows, list(rows[0]), longest=120)
-    if found.importance:
-        shares = [{"option": key, "importance": value} for key, value in found.importance.items()]
+    if tuning.importance:
+        shares = [{"option": key, "importance": value} for key, value in tuning.importance.items()]
         output.say()
         output.show_rows(shares, list(shares[0]))
     output.say()
-    output.say(f"selected    {found.selected['run']}")
-    for what, values in (found.test or {}).items():
+    output.say(f"selected    {tuning.selected['run']}")
+    for what, values in (tuning.test or {}).items():
         shown = "  ".join(f"{metric} {value:.4f}" for metric, value in values.items())
         output.say(f"test        {what}: {shown}")
-    output.say(f"protocol    {found.protocol}")
-    for note in found.notes:
+    output.say(f"protocol    {tuning.protocol}")
+    for note in tuning.notes:
         output.say(f"note        {note}")
-    output.say(f"recipe      {found.recipe}")
-    output.say(f"next        hasten train {found.model} DATA --recipe {found.recipe}")
+    output.say(f"recipe      {tuning.recipe}")
+    output.say(f"next        hasten train {tuning.model} DATA --recipe {tuning.recipe}")

@@ -1,4 +1,4 @@
-"""``hasten update``: train a run further on its data and new ones, in a new run folder."""
+"""``hasten update``: continue training a run on new data, in a new run folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def update(
 
     hasten update runs/mine today.csv --epochs 2 --check
     """
-    flags = options.given(epochs=epochs, lr=lr, device=device, threads=threads, format=format)
+    flags = options.configuration_flags(
+        epochs=epochs, lr=lr, device=device, threads=threads, format=format
+    )
     options.prepare_process()
     from hasten.updating.update import update_run  # noqa: PLC0415 - brings torch
 
@@ -53,6 +55,6 @@ def update(
         new_ids = {key: value for key, value in updated.about.items() if key.startswith("new_")}
         counts = (f"{count:,} {key.replace('_', ' ')}" for key, count in new_ids.items() if count)
         output.say(f"update of   {run}: {', '.join(counts)}")
-        output.announce(updated.summary)
+        output.print_summary(updated.summary)
         if updated.check is not None:
             output.say(f"check       {updated.check.text()}")

@@ -1,1 +1,1 @@
-"""Compare settings on the user's data: quality within a margin, speed, memory."""
+"""Compare settings on your own data: quality within a margin, speed, memory."""

@@ -52,8 +52,13 @@ def compare(
     folder = None if out is None else Path(out)
     trains = bool(alternatives or all_switches)
     if what and not trains and (RunFolder.holds_run(Path(what[0])) or len(what) > 2):
-        given = {"baseline": baseline, "seeds": seeds, "budget": budget, "config": config}
-        _refuse_without_training({**given, **(settings or {}), **flags})
+        training_options = {
+            "baseline": baseline,
+            "seeds": seeds,
+            "budget": budget,
+            "config": config,
+        }
+        _refuse_without_training({**training_options, **(settings or {}), **flags})
         return compare_finished([Path(run) for run in what], criteria, folder, device or "auto")
     if seeds is not None and seeds < 1:
         raise UsageError(f"seeds {seeds}: must be at least 1")
@@ -96,9 +101,10 @@ def _part(name: str) -> Part:
     return cast(Part, name)
 
 
-def _refuse_without_training(given: Mapping[str, Any]) -> None:
-    named = [name for name, value in given.items() if value is not None]
-    if named:
+def _refuse_without_training(values: Mapping[str, Any]) -> None:
+    without_effect = [name for name, value in values.items() if value is not None]
+    if without_effect:
         raise UsageError(
-            f"{named[0]} has no effect on finished runs: name a model and data to train settings"
+            f"{without_effect[0]} has no effect on finished runs: name a model and data to train "
+            "settings"
         )

@@ -1,4 +1,4 @@
-"""Finished runs: what a comparison reads from their folders, and whether they can be compared."""
+"""Read finished runs for a comparison, and check that they can be compared."""
 
 from __future__ import annotations
 

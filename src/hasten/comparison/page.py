@@ -1,4 +1,4 @@
-"""One HTML page of a comparison that needs nothing else: no scripts, no requests."""
+"""One self-contained HTML page about a comparison."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ li strong { stroke: none; }
 _WIDTH, _LEFT, _ROW = 640, 20, 54
 
 
-def page(found: Comparison) -> str:
+def page(comparison: Comparison) -> str:
     """The page as text: verdicts, a figure of the intervals, the table, and what it rests on."""
-    title = f"{found.model} on {found.data}"
+    title = f"{comparison.model} on {comparison.data}"
     verdicts = "\n".join(
         f'<li><strong class="{_class(each.verdict.outcome)}">{escape(each.setting.name)}</strong>: '
-        f"{escape(explain(each, found))}</li>"
-        for each in found.alternatives
+        f"{escape(explain(each, comparison))}</li>"
+        for each in comparison.alternatives
     )
-    notes = "\n".join(f"<li>{escape(line)}</li>" for line in (*found.notes, *about(found)))
+    notes = "\n".join(
+        f"<li>{escape(line)}</li>" for line in (*comparison.notes, *about(comparison))
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -59,12 +61,12 @@ def page(found: Comparison) -> str:
 <ul>
 {verdicts}
 </ul>
-<h2>Difference in {escape(found.metric)} from the baseline</h2>
-{figure(found)}
+<h2>Difference in {escape(comparison.metric)} from the baseline</h2>
+{figure(comparison)}
 <p class="soft">Points are estimates, lines 95 % intervals, the band is the margin of
-{escape(found.margin.text())}. Right of 0 is better than the baseline.</p>
+{escape(comparison.margin.text())}. Right of 0 is better than the baseline.</p>
 <h2>All settings</h2>
-<div class="wide">{_table(found)}</div>
+<div class="wide">{_table(comparison)}</div>
 <h2>What this rests on</h2>
 <ul>
 {notes}
@@ -78,8 +80,8 @@ def _class(outcome: str) -> str:
     return outcome if outcome in ("equivalent", "better", "worse") else "open"
 
 
-def _table(found: Comparison) -> str:
-    rows = table(found)
+def _table(comparison: Comparison) -> str:
+    rows = table(comparison)
     head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
     body = "".join(
         "<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in rows[0]) + "</tr>\n"
@@ -92,10 +94,10 @@ def _cell(value: object) -> str:
     return escape(f"{value:.4f}" if isinstance(value, float) else str(value))
 
 
-def figure(found: Comparison) -> str:
+def figure(comparison: Comparison) -> str:
     """An SVG with a row for each alternative; bounds are those of all intervals and the margin."""
-    margin = found.margin.value
-    rows = [(e, e.differences[found.metric]) for e in found.alternatives]
+    margin = comparison.margin.value
+    rows = [(e, e.differences[comparison.metric]) for e in comparison.alternatives]
     bounds = [bound for _, difference in rows for bound in difference.interval()]
     reach = 1.1 * max(margin, *(abs(bound) for bound in bounds))
     height = _ROW * len(rows) + 40
@@ -119,10 +121,10 @@ def figure(found: Comparison) -> str:
         )
     parts += [
         f'<text class="soft" x="{x(tick)}" y="{height - 10}" text-anchor="middle">'
-        f"{'+' * (tick > 0)}{escape(found.margin.text(tick)) if tick else 0}</text>"
+        f"{'+' * (tick > 0)}{escape(comparison.margin.text(tick)) if tick else 0}</text>"
         for tick in _ticks(reach)
     ]
-    label = escape(f"Intervals of the differences in {found.metric}")
+    label = escape(f"Intervals of the differences in {comparison.metric}")
     inner = "\n".join(parts)
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">\n{inner}\n</svg>'
 

@@ -91,7 +91,7 @@ def _setting_json(setting: SettingResult) -> dict[str, Any]:
     }
 
 
-def _alternative_json(found: Alternative) -> dict[str, Any]:
+def _alternative_json(alternative: Alternative) -> dict[str, Any]:
     differences = {
         name: {
             "estimate": each.estimate,
@@ -101,14 +101,14 @@ def _alternative_json(found: Alternative) -> dict[str, Any]:
             "seeds": each.seeds,
             "users": each.users,
         }
-        for name, each in found.differences.items()
+        for name, each in alternative.differences.items()
     }
     return {
-        **_setting_json(found.setting),
-        "verdict": vars(found.verdict),
+        **_setting_json(alternative.setting),
+        "verdict": vars(alternative.verdict),
         "differences": differences,
         **{
-            name: None if (of := getattr(found, name)) is None else vars(of)
+            name: None if (of := getattr(alternative, name)) is None else vars(of)
             for name in ("speed", "time", "memory")
         },
     }

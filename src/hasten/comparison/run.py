@@ -1,4 +1,4 @@
-"""A whole comparison: train its settings or read finished runs, compare, write the page."""
+"""Run a comparison: train the settings or read finished runs, compare, write the page."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def compare_finished(
             raise RunFolderError(f"{folder}: holds {what}; choose another folder")
         with os_errors_as(RunFolderError, "no comparison can be made", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            held = {entry.name for entry in folder.iterdir()} - {"values"}
-        if held and not {RESULT, PAGE} <= held:
+            existing = {entry.name for entry in folder.iterdir()} - {"values"}
+        if existing and not {RESULT, PAGE} <= existing:
             raise RunFolderError(
-                f"{folder}: not empty and not a comparison (it holds {min(held)}); choose a new or "
-                "an empty folder"
+                f"{folder}: not empty and not a comparison (it holds {min(existing)}); choose a "
+                "new or an empty folder"
             )
     finished = [FinishedRun.read(run) for run in runs]
     if len(finished) < 2:
@@ -81,9 +81,9 @@ def compare_finished(
     return comparison
 
 
-def write_result(found: Comparison, folder: Path) -> None:
+def write_result(comparison: Comparison, folder: Path) -> None:
     """Write ``result.json`` and ``index.html``."""
     with os_errors_as(RunFolderError, "cannot be written", folder):
-        text = to_plain_json(found.to_json(), indent=1) + "\n"
+        text = to_plain_json(comparison.to_json(), indent=1) + "\n"
         write_atomically(folder / RESULT, text.encode())
-        write_atomically(folder / PAGE, page(found).encode())
+        write_atomically(folder / PAGE, page(comparison).encode())

@@ -1,4 +1,4 @@
-"""What a comparison trains: the configurations of its settings, fixed when it begins."""
+"""The configurations that a comparison trains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.comparison.finished import other_protocol, shown
 from hasten.comparison.verdict import Criteria, Part
 from hasten.config import RunConfig
@@ -61,7 +61,7 @@ def plan_settings(
         if name in changes:
             raise UsageError(f"--with {name}: given twice; leave one out")
         changes[name] = {**baseline, **each}
-    configs = {name: _prepared(build(given), part) for name, given in changes.items()}
+    configs = {name: _prepared(build(setting), part) for name, setting in changes.items()}
     for name, config in configs.items():
         _refuse_incomparable(name, config, configs["baseline"])
     return configs
@@ -81,7 +81,7 @@ def _refuse_incomparable(name: str, config: RunConfig, baseline: RunConfig) -> N
 
 
 def _prepared(config: RunConfig, part: Part) -> RunConfig:
-    config = with_sample(config)
+    config = with_builtin_sample(config)
     data = config.data
     if data.split_seed is None:
         data = data.model_copy(update={"split_seed": config.seed})

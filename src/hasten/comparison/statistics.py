@@ -130,8 +130,8 @@ def _variances(influence: Float64) -> tuple[float, float, float]:
     by_user = float(of_user.var(ddof=1) / users)
     if seeds == 1:
         return 0.0, by_user, 0.0
-    rest = influence - of_seed[:, None] - of_user + influence.mean()
-    by_pair = float((rest**2).sum() / ((seeds - 1) * (users - 1)) / (seeds * users))
+    residual = influence - of_seed[:, None] - of_user + influence.mean()
+    by_pair = float((residual**2).sum() / ((seeds - 1) * (users - 1)) / (seeds * users))
     return float(of_seed.var(ddof=1) / seeds), by_user, by_pair
 
 

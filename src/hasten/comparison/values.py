@@ -1,4 +1,4 @@
-"""The values of metrics by user, or by triple, of a finished run; cached in a folder."""
+"""Metrics per user or triple of a finished run, cached in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verdict on each alternative by the margin set beforehand; if open, what would decide it."""
+"""Verdicts on alternatives, by the margin; if undecided, what would decide it."""
 
 from __future__ import annotations
 
@@ -101,29 +101,33 @@ def _outcome(estimate: float, p_none: float, p_not_worse: float, p_equivalent: f
     return "not worse" if p_not_worse <= ALPHA else "undecided"
 
 
-def _enough(found: Difference, margin: float, alpha: float) -> tuple[int | None, int | None]:
+def _enough(difference: Difference, margin: float, alpha: float) -> tuple[int | None, int | None]:
     """The fewest seeds, and the number of users to two digits, that probably decide.
 
     None: a thousand seeds, or a thousand times the users, do not.
     """
-    counts = range(found.seeds + 1, _MOST_SEEDS + 1)
-    seeds = next((n for n in counts if _decides(found, margin, alpha, n, found.users)), None)
-    steps = (math.ceil(found.users * 10 ** (step / 20)) for step in range(1, 61))
-    users = next((n for n in steps if _decides(found, margin, alpha, found.seeds, n)), None)
+    counts = range(difference.seeds + 1, _MOST_SEEDS + 1)
+    seeds = next(
+        (n for n in counts if _decides(difference, margin, alpha, n, difference.users)), None
+    )
+    steps = (math.ceil(difference.users * 10 ** (step / 20)) for step in range(1, 61))
+    users = next(
+        (n for n in steps if _decides(difference, margin, alpha, difference.seeds, n)), None
+    )
     if users is not None:
         unit: int = 10 ** max(0, len(str(users)) - 2)
         users = math.ceil(users / unit) * unit
     return seeds, users
 
 
-def _decides(found: Difference, margin: float, alpha: float, seeds: int, users: int) -> bool:
+def _decides(difference: Difference, margin: float, alpha: float, seeds: int, users: int) -> bool:
     """Whether the difference, were it as estimated, would be told with so many seeds and users."""
-    by_seed = found.seed_variance * found.seeds / seeds
-    by_user = found.user_variance * found.users / users
+    by_seed = difference.seed_variance * difference.seeds / seeds
+    by_user = difference.user_variance * difference.users / users
     error = math.sqrt(by_seed + by_user)
     freedom = _freedom(by_seed, by_user, seeds)
     power = student_quantile(POWER, freedom)
-    size = abs(found.estimate)
+    size = abs(difference.estimate)
     equivalent = (student_quantile(1 - alpha, freedom) + power) * error <= margin - size
     different = (student_quantile(1 - alpha / 2, freedom) + power) * error <= size
     return equivalent or different

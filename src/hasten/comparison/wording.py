@@ -1,4 +1,4 @@
-"""Results of a comparison in words, for the terminal and the page."""
+"""The text of a comparison, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hasten.comparison.result import Alternative, Comparison
 from hasten.comparison.statistics import Difference, Ratio
 
 
-def explain(found: Alternative, comparison: Comparison) -> str:
+def explain(alternative: Alternative, comparison: Comparison) -> str:
     """The verdict in a sentence, with what would decide it if it is open."""
-    margin, verdict = comparison.margin.text(), found.verdict
+    margin, verdict = comparison.margin.text(), alternative.verdict
     if verdict.outcome == "equivalent":
         return f"equivalent: within {margin} of the baseline"
     if verdict.outcome in ("better", "worse"):
@@ -19,12 +19,12 @@ def explain(found: Alternative, comparison: Comparison) -> str:
     text = f"undecided at a margin of {margin}"
     if verdict.outcome == "not worse":
         text = f"not worse by more than {margin}; whether it is better is undecided"
-    return f"{text}; {_enough(found, comparison)}"
+    return f"{text}; {_enough(alternative, comparison)}"
 
 
-def _enough(found: Alternative, comparison: Comparison) -> str:
-    seeds, users = found.verdict.enough_seeds, found.verdict.enough_users
-    difference = found.differences[comparison.metric]
+def _enough(alternative: Alternative, comparison: Comparison) -> str:
+    seeds, users = alternative.verdict.enough_seeds, alternative.verdict.enough_users
+    difference = alternative.differences[comparison.metric]
     ways = []
     if seeds is not None:
         time = ""
@@ -43,20 +43,20 @@ def _enough(found: Alternative, comparison: Comparison) -> str:
     )
 
 
-def table(found: Comparison) -> list[dict[str, Any]]:
+def table(comparison: Comparison) -> list[dict[str, Any]]:
     """A row for the baseline and for each alternative, all with the same columns."""
-    metric, base = found.metric, found.baseline
+    metric, base = comparison.metric, comparison.baseline
     first = {"setting": base.name, "seeds": len(base.seeds), metric: base.means[metric]}
     rows = []
-    for each in found.alternatives:
+    for each in comparison.alternatives:
         difference = each.differences[metric]
-        low, high = (found.margin.text(bound, signed=True) for bound in difference.interval())
+        low, high = (comparison.margin.text(bound, signed=True) for bound in difference.interval())
         rows.append(
             {
                 "setting": each.setting.name,
                 "seeds": difference.seeds,
                 metric: each.setting.means[metric],
-                "difference": found.margin.text(difference.estimate, signed=True),
+                "difference": comparison.margin.text(difference.estimate, signed=True),
                 "95 % interval": f"{low} to {high}",
                 "from seeds": _seed_share(difference),
                 "speed": times(each.speed),
@@ -67,25 +67,27 @@ def table(found: Comparison) -> list[dict[str, Any]]:
     return [{name: first.get(name, "") for name in rows[0]}, *rows]
 
 
-def about(found: Comparison) -> list[str]:
+def about(comparison: Comparison) -> list[str]:
     """What the result rests on, in lines."""
-    count = found.alternatives[0].differences[found.metric].users
-    several = len(found.alternatives)
+    count = comparison.alternatives[0].differences[comparison.metric].users
+    several = len(comparison.alternatives)
     corrected = f", corrected for {several} alternatives (Holm)" if several > 1 else ""
-    seeds = ", ".join(map(str, found.baseline.seeds))
-    machines = f"; trained on {' and '.join(found.trained_on)}" if any(found.trained_on) else ""
+    seeds = ", ".join(map(str, comparison.baseline.seeds))
+    machines = (
+        f"; trained on {' and '.join(comparison.trained_on)}" if any(comparison.trained_on) else ""
+    )
     return [
-        f"{found.part} part, {count:,} {found.units}; margin {found.margin.text()}, set "
-        f"beforehand; level 5 %{corrected}",
-        f"protocol: {found.protocol}",
+        f"{comparison.part} part, {count:,} {comparison.units}; margin "
+        f"{comparison.margin.text()}, set beforehand; level 5 %{corrected}",
+        f"protocol: {comparison.protocol}",
         f"seeds {seeds}{machines}",
     ]
 
 
-def folders(found: Comparison) -> list[str]:
+def folders(comparison: Comparison) -> list[str]:
     """Which finished run is which setting, if there is one of each."""
-    settings = [found.baseline, *(each.setting for each in found.alternatives)]
-    if found.seconds_per_seed is not None or any(len(each.runs) > 1 for each in settings):
+    settings = [comparison.baseline, *(each.setting for each in comparison.alternatives)]
+    if comparison.seconds_per_seed is not None or any(len(each.runs) > 1 for each in settings):
         return []
     return ["runs: " + "; ".join(f"{each.name} is {each.runs[0]}" for each in settings)]
 

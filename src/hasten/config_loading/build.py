@@ -95,13 +95,13 @@ def _draft(
         Entry(name if "." in name else f"training.{name}", value, f"default of {chosen.name}")
         for name, value in chosen.defaults.items()
     )
-    given = [*entries, *([Entry("data.path", Quoted(data), "DATA")] if data is not None else [])]
-    named = {entry.key: entry.value for entry in given}
-    repeated = named.get("recipe")
-    named |= flags
-    recipe = _recipe_entries(chosen.name, named) if recipes else []
-    like = named.get("like", named.get("evaluation.like")) if recipes else None
-    for entry in [*recipe, *peer_entries(like, chosen), *given]:
+    explicit = [*entries, *([Entry("data.path", Quoted(data), "DATA")] if data is not None else [])]
+    values = {entry.key: entry.value for entry in explicit}
+    repeated = values.get("recipe")
+    values |= flags
+    recipe = _recipe_entries(chosen.name, values) if recipes else []
+    like = values.get("like", values.get("evaluation.like")) if recipes else None
+    for entry in [*recipe, *peer_entries(like, chosen), *explicit]:
         draft.put(entry)
     last = flag_entries(flags, draft.values.get("evaluation.metrics"))
     for entry in last:
@@ -149,9 +149,11 @@ def _recipe_file(model: str, file: Path) -> list[Entry]:
 def _refuse_two_batch_sizes(entries: Sequence[Entry]) -> None:
     """Refuse a global batch size together with one per process."""
     names = ("training.batch_size_per_device", "training.batch_size")
-    given = {e.key: e for e in entries if e.key in names and e.value not in (None, "null", "none")}
-    if len(given) == 2:
-        each, whole = (given[name] for name in names)
+    batch_sizes = {
+        e.key: e for e in entries if e.key in names and e.value not in (None, "null", "none")
+    }
+    if len(batch_sizes) == 2:
+        each, whole = (batch_sizes[name] for name in names)
         raise ConfigurationError(
             f"{each.key} ({each.place}) and {whole.key} ({whole.place}) are alternatives: give one"
         )
@@ -274,19 +276,19 @@ def _cut(text: str) -> int:
 def _choose_model(model: str | None, entries: list[Entry]) -> tuple[type[Model], list[Entry]]:
     """The model that all sources name, and the entries other than the model's name."""
     name, where = model, "MODEL"
-    rest = []
+    other_entries = []
     for entry in entries:
         if entry.key not in ("model", "model.name"):
-            rest.append(entry)
+            other_entries.append(entry)
             continue
         if not isinstance(entry.value, str):
             raise ConfigurationError(f"{entry.key} ({entry.place}): expected a model's name")
-        given = str(entry.value).strip()
-        if name is not None and given != name:
+        entry_name = str(entry.value).strip()
+        if name is not None and entry_name != name:
             raise ConfigurationError(
-                f"two models: {name} ({where}) and {given} ({entry.place}); name one"
+                f"two models: {name} ({where}) and {entry_name} ({entry.place}); name one"
             )
-        name, where = given, entry.place
+        name, where = entry_name, entry.place
     if name is None:
         raise ConfigurationError("no model is named: give MODEL, or model.name in --config FILE")
-    return load_model(name), rest
+    return load_model(name), other_entries

@@ -1,4 +1,4 @@
-"""A configuration being built: values of several sources, merged first, then validated together."""
+"""A configuration under construction: merge values of all sources, then validate."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Draft:
         """Validate the configuration for this model. ConfigurationError lists all errors."""
         tree = nest({name: v for name, v in self.values.items() if name in self.keys})
         # a wrong option of the model must not hide other errors
-        given = {**tree.pop("model", {}), "name": model.name}
-        options = self._checked(model.Options, ("model",), given)
+        values = {**tree.pop("model", {}), "name": model.name}
+        options = self._checked(model.Options, ("model",), values)
         kind = data_options_of(model)
         data = self._checked(kind, ("data",), tree.pop("data", {}))
         self._refuse_others(model.name)
@@ -106,10 +106,10 @@ class Draft:
         for name in [name for name in self.values if name not in self.keys]:
             key = name.removeprefix("data.")
             try:
-                given = AnyDataOptions.model_validate({key: self.values[name]})
+                section = AnyDataOptions.model_validate({key: self.values[name]})
             except ValidationError:
-                given = None
-            if given is None or given != AnyDataOptions():
+                section = None
+            if section is None or section != AnyDataOptions():
                 models = ", ".join(models_with_data_key(key))
                 self.wrong.append(
                     f"{name} ({self.origins[name]}): has no effect on {model}; it is for {models}"

@@ -117,10 +117,12 @@ def _options(
         if not isinstance(section, BaseModel):
             yield name, section, info.default, None
             continue
-        given = {k.partition(".")[2]: v for k, v in defaults.items() if k.startswith(f"{name}.")}
+        model_defaults = {
+            k.partition(".")[2]: v for k, v in defaults.items() if k.startswith(f"{name}.")
+        }
         # defaults as they are after validation: a list is a tuple, "5 evaluations" a Patience
         kind = type(section)
-        usual = kind.model_validate(given) if name != "model" else None
+        usual = kind.model_validate(model_defaults) if name != "model" else None
         for key, field in kind.model_fields.items():
             only_with = next((m for m in field.metadata if isinstance(m, OnlyWith)), None)
             default = field.get_default() if usual is None else getattr(usual, key)

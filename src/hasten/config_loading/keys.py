@@ -1,4 +1,4 @@
-"""The keys of the configuration: their dotted names, their types, and how text becomes a value.
+"""Configuration keys: dotted names, types, and how text becomes a value.
 
 pydantic converts and checks values. This module only gives text the right shape for its key:
 nothing, one text, a list or a mapping.
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from hasten.config import AnyDataOptions, DataOptions, RunConfig
-from hasten.config_loading.spellings import ANSWERS, own_key, plain
+from hasten.config_loading.spellings import ADVICE, hasten_key, normalized_name
 from hasten.config_loading.yaml_file import Quoted, parse_value
 
 
@@ -68,9 +68,9 @@ def nearest_key(name: str, keys: Iterable[str]) -> str:
     """
     names = list(keys)
     last = name.rpartition(".")[2]
-    if answer := ANSWERS.get(plain(name)):
+    if answer := ADVICE.get(normalized_name(name)):
         return f"; {answer}"
-    near = [key for key in [key_meant(name, names)] if key] or get_close_matches(
+    near = [key for key in [matching_key(name, names)] if key] or get_close_matches(
         name, names, n=1, cutoff=0.75
     )
     if not near:
@@ -79,11 +79,11 @@ def nearest_key(name: str, keys: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def key_meant(name: str, keys: Iterable[str]) -> str | None:
-    """The key whose last part is this name, or for which other libraries have this name."""
+def matching_key(name: str, keys: Iterable[str]) -> str | None:
+    """The key that ends in this name, or that another library calls by this name; else None."""
     names = list(keys)
-    same = (key for key in names if key.rpartition(".")[2] == plain(name))
-    return next(same, None) or own_key(name, names)
+    same = (key for key in names if key.rpartition(".")[2] == normalized_name(name))
+    return next(same, None) or hasten_key(name, names)
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,13 +39,13 @@ def refuse_contradiction(config: RunConfig, origins: Mapping[str, str] | None = 
         return
     for key, value in _settings(config, name).items():
         section, _, option = key.partition(".")
-        given = getattr(config.evaluation, option, None)
-        if section == "evaluation" and option not in FREE and given != value:
+        configured = getattr(config.evaluation, option, None)
+        if section == "evaluation" and option not in FREE and configured != value:
             place = (origins or {}).get(key)
             where = f" ({place})" if place else ""
             raise ConfigurationError(
-                f"{key}={given}{where} contradicts evaluation.like {name}, which sets {value}: "
-                "leave one of the two out (evaluation.like=none follows no other library)"
+                f"{key}={configured}{where} contradicts evaluation.like {name}, which sets "
+                f"{value}: leave one of the two out (evaluation.like=none follows no other library)"
             )
 
 

@@ -1,11 +1,11 @@
-"""Option names of other libraries and training scripts, and their names in hasten."""
+"""Option names of other libraries, and the options of hasten they correspond to."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 #: key -> names elsewhere; of several keys the first that the model has is meant
-ELSEWHERE = {
+OTHER_NAMES = {
     "model.max_length": "maxlen max_len max_seq_len max_seq_length max_sequence_length "
     "max_item_list_length session_max_len",
     "model.hidden": "hidden_dim hidden_size hidden_channels",
@@ -52,8 +52,8 @@ ELSEWHERE = {
     "data.relations": "relation_to_id",
     "data.k_core": "user_inter_num_interval item_inter_num_interval min_interactions",
 }
-#: what has no option here -> what to do instead
-ANSWERS = dict.fromkeys(
+#: names of other libraries' options that hasten lacks -> what to do instead
+ADVICE = dict.fromkeys(
     ("num_workers", "n_workers", "workers"),
     "batches are made in the training process, without workers; leave it out",
 ) | dict.fromkeys(
@@ -76,12 +76,14 @@ ANSWERS = dict.fromkeys(
 }  # fmt: skip
 
 
-def plain(name: str) -> str:
+def normalized_name(name: str) -> str:
     """The last part of a key or of an option, in one spelling."""
     return name.rpartition(".")[2].lstrip("-").replace("-", "_").lower()
 
 
-def own_key(name: str, keys: Collection[str]) -> str | None:
+def hasten_key(name: str, keys: Collection[str]) -> str | None:
     """The key that another library's name stands for, among the keys of the model."""
-    word = plain(name)
-    return next((k for k, words in ELSEWHERE.items() if k in keys and word in words.split()), None)
+    word = normalized_name(name)
+    return next(
+        (k for k, words in OTHER_NAMES.items() if k in keys and word in words.split()), None
+    )

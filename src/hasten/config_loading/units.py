@@ -1,4 +1,4 @@
-"""Durations and sizes of memory as people write them: ``1.5h``, ``500MB``."""
+"""Parse durations and memory sizes: ``1.5h``, ``500MB``."""
 
 from __future__ import annotations
 

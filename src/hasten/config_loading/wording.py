@@ -1,4 +1,4 @@
-"""pydantic's validation errors as our messages: the key, the value, its source, what is allowed."""
+"""Rephrase pydantic's validation errors: key, value, source, allowed values."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def _line(
         # in a tuple with too few parts, the last ones are "missing"
         return f"{key}{place}: {'has too few parts' if key in origins else 'is required'}"
     if isinstance(detail["input"], dict) and detail["type"] == "value_error":
-        given = ""  # a rule over a whole section: the values are in its message
+        shown = ""  # a rule over a whole section: the values are in its message
     else:
-        given = f" = {_shown(detail['input'])}"
+        shown = f" = {_shown(detail['input'])}"
     words = _ALLOWED.get(detail["type"])
     allowed = words(detail.get("ctx", {})) if words else detail["msg"]
-    return f"{key}{given}{place}: {allowed}"
+    return f"{key}{shown}{place}: {allowed}"
 
 
 def _shown(value: Any) -> str:

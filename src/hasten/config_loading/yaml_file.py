@@ -1,4 +1,4 @@
-"""Read a configuration file: YAML whose scalars stay text, each with its line number.
+"""Read a YAML configuration file; scalars stay text, with their line numbers.
 
 The schema decides the type of a value: ``1e-3`` is a number for a number's key, ``no`` a name for a
 name's key. Tags, anchors and repeated keys are refused: a file cannot build objects, refer to

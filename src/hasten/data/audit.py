@@ -74,22 +74,22 @@ def audit(dataset: AnyDataset, part: int) -> Audit:
     return _audit_users(dataset, part)
 
 
-def seconds_between(histories: Histories, wanted: Histories, users: Int64) -> Int64 | None:
+def seconds_between(histories: Histories, held_out: Histories, users: Int64) -> Int64 | None:
     """[Q] the time of each user's first target minus the last time of the history, if known.
 
     users: int64 [Q], rows that are not empty.
     """
-    if histories.times is None or wanted.times is None:
+    if histories.times is None or held_out.times is None:
         return None
     last = histories.times[histories.ends[users] - 1]
-    return np.asarray(wanted.times[wanted.offsets[users]] - last)
+    return np.asarray(held_out.times[held_out.offsets[users]] - last)
 
 
 def _audit_users(dataset: Dataset, part: int) -> Audit:
     events, users = dataset.interactions, len(dataset.users)
     known = (TRAIN,) if part == VALID else (TRAIN, VALID)
-    wanted, histories = dataset.histories(part), dataset.histories(*known)
-    judged, has_history = wanted.lengths > 0, histories.lengths > 0
+    held_out_histories, histories = dataset.histories(part), dataset.histories(*known)
+    judged, has_history = held_out_histories.lengths > 0, histories.lengths > 0
     held_out, met = dataset.part == part, np.isin(dataset.part, known)
 
     def some(event: Mask) -> Mask:
@@ -99,14 +99,14 @@ def _audit_users(dataset: Dataset, part: int) -> Audit:
         return affected_users
 
     masks = {"no history": judged & ~has_history}
-    both = np.flatnonzero(judged & has_history)
-    between = seconds_between(histories, wanted, both)
+    judged_users = np.flatnonzero(judged & has_history)
+    between = seconds_between(histories, held_out_histories, judged_users)
     if between is not None:
         for name, affected in (
             ("tied in time", between == 0),
             ("history after target", between < 0),
         ):
-            masks[name] = np.isin(np.arange(users), both[affected])
+            masks[name] = np.isin(np.arange(users), judged_users[affected])
     pair = events.user * len(dataset.items) + events.item
     masks["target in history"] = some(np.isin(pair[held_out], pair[met]))
     trained = np.zeros(len(dataset.items), bool)
@@ -176,8 +176,8 @@ def relation_pairs(graph: KnowledgeGraph) -> list[dict[str, Any]]:
         answered = {}
         for part in (VALID, TEST):
             _, pair = train.matches(graph.of(part), reverse=reverse)
-            at = np.searchsorted(overlap.pairs, pair[np.isin(pair, overlap.pairs)])
-            answered[PART_NAMES[part]] = np.bincount(at, minlength=len(overlap.pairs))
+            positions = np.searchsorted(overlap.pairs, pair[np.isin(pair, overlap.pairs)])
+            answered[PART_NAMES[part]] = np.bincount(positions, minlength=len(overlap.pairs))
         pairs = zip(overlap.pairs.tolist(), overlap.shares.tolist(), strict=True)
         for number, (pair, share) in enumerate(pairs):
             relation, other = divmod(pair, train.relations)

@@ -1,4 +1,4 @@
-"""Detect whether data hold interactions, triples or a typed graph, for commands without a model."""
+"""Detect the kind of data for commands without a model: interactions, triples or a typed graph."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def interactions_beside(options: AnyDataOptions) -> FeatureOptions:
 
 def narrowed(options: AnyDataOptions, family: type[Family]) -> Family:
     """The options as those of one family. UsageError where others are set."""
-    given = options.model_dump(exclude_defaults=True)
-    others = [f"data.{key}" for key in given if key not in family.model_fields]
+    values = options.model_dump(exclude_defaults=True)
+    others = [f"data.{key}" for key in values if key not in family.model_fields]
     if others:
         raise UsageError(f"{', '.join(others)} has no effect on these data ({_HOLDS[family]})")
-    return family.model_validate(given)
+    return family.model_validate(values)
 
 
 def holds_triples(options: AnyDataOptions) -> bool:

@@ -1,4 +1,4 @@
-"""Describe data for ``hasten data inspect``: formats, contents, and the options that read them."""
+"""The overview of ``hasten data inspect``: format, contents, and the options that read the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits of interactions, triples and links into train, valid and test; overlaps; refit."""
+"""Splits of interactions, triples and links into train, valid and test; overlap checks; refit."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def overlaps(keys: Int64, part: Parts, noun: str, of: str, notes: list[str]) -> 
     counts = {}
     for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
         count = len(matches(in_part[second], in_part[first])[0])
-        both = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
-        counts[f"{noun}s_in_{both.replace(' ', '_')}"] = count
+        part_names = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
+        counts[f"{noun}s_in_{part_names.replace(' ', '_')}"] = count
         if count:
-            notes.append(f"overlap: {counted(count, noun)}{of} in both {both}")
+            notes.append(f"overlap: {counted(count, noun)}{of} in both {part_names}")
     return counts
 
 

@@ -175,7 +175,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
 def _modalities(dataset: AnyDataset) -> tuple[Modality, ...]:
     if isinstance(dataset, Dataset):
         return dataset.modalities
-    return tuple(given for _, given in dataset.features)
+    return tuple(modality for _, modality in dataset.features)
 
 
 def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:

@@ -1,4 +1,4 @@
-"""Typed tables: the output of the readers and the input of everything else.
+"""Typed tables: the output of the readers, and the input of training and evaluation.
 
 Shapes: ``n`` interactions, ``U`` users, ``N`` items, ``Q`` queries. Indices are int64 and
 contiguous from 0; a ``Vocabulary`` maps them to labels and names.

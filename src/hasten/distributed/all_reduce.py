@@ -49,12 +49,12 @@ class GradientAllReduce:
         self._lay_out([*parameters, *sums], len(parameters), len(names) + len(control_flags))
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
         grads = [parameter.grad for parameter in parameters]
-        held = [
+        copies = [
             (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
-        held += zip(self._sums, sums, strict=True)
-        if held:  # a shard without examples has no gradients
-            torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
+        copies += zip(self._sums, sums, strict=True)
+        if copies:  # a shard without examples has no gradients
+            torch._foreach_copy_([view for view, _ in copies], [value for _, value in copies])
         for view, grad in zip(self._views, grads, strict=True):
             if grad is None:
                 view.zero_()

@@ -1,4 +1,4 @@
-"""Raise the error of one process on all; exit if the other processes are lost."""
+"""Raise an error of one process on all processes; exit if the others are lost."""
 
 from __future__ import annotations
 

@@ -118,11 +118,11 @@ def rendezvous(
     store = open_store(launch, timeout)
     here = PrefixStore(f"hasten/{launch.restarts}", store)
     here.set(f"here/{launch.rank}", socket.gethostname())
-    both = f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else "cpu:gloo"
+    backends = f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else "cpu:gloo"
     try:
         here.wait([f"here/{rank}" for rank in range(launch.world)], timeout)
         dist.init_process_group(
-            both,
+            backends,
             store=PrefixStore("group", here),
             rank=launch.rank,
             world_size=launch.world,

@@ -1,4 +1,4 @@
-"""Check that all processes hold the same data and weights; broadcast checkpoints."""
+"""Check that all processes have the same data and weights; broadcast checkpoints."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _replicated(model: nn.Module) -> dict[str, Tensor]:
     return {name: t for name, t in model.state_dict().items() if name not in sharded}
 
 
-def _compare(processes: Processes, own: list[Any], names: list[str], when: str) -> None:
-    checksums = processes.gather(own, "comparing the weights")
+def _compare(processes: Processes, own_checksums: list[Any], names: list[str], when: str) -> None:
+    checksums = processes.gather(own_checksums, "comparing the weights")
     for rank, values in enumerate(checksums):
         for name, value, expected in zip(names, values, checksums[0], strict=True):
             if value != expected:

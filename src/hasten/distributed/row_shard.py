@@ -1,4 +1,4 @@
-"""The rows of a table that one process holds, and the exchange of rows between processes."""
+"""The shard of a table that a process holds, and the exchange of rows between processes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class RowShard:
         own = slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
         return own, ids[own] - self.first
 
-    def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
+    def exchange(self, ids: Tensor, own_rows: Tensor) -> Tensor:
         """[S, D] the rows of the ids; own: those that this process holds, in their order.
 
         A collective: each process sends its rows to all others.
         """
-        rows = own.new_empty(len(ids), *own.shape[1:])
-        rows[self.held(ids)[0]] = own
+        rows = own_rows.new_empty(len(ids), *own_rows.shape[1:])
+        rows[self.held(ids)[0]] = own_rows
         starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:
@@ -82,14 +82,18 @@ class RowShard:
         self.processes.sum_(lengths, "the queries of a step")
         return [RowsOfAll(self.processes, each.tolist()) for each in lengths.T]
 
-    def pieces(self, own: Tensor) -> Iterator[Tensor]:
+    def pieces(self, own_rows: Tensor) -> Iterator[Tensor]:
         """The rows of the whole table on rank 0, process by process; own: those of this process.
 
         A collective: the other processes must ask for all pieces too.
         """
         for rank, (start, stop) in enumerate(pairwise(self.bounds)):
             mine = rank == self.processes.rank
-            piece = own.contiguous() if mine else own.new_empty(stop - start, *own.shape[1:])
+            piece = (
+                own_rows.contiguous()
+                if mine
+                else own_rows.new_empty(stop - start, *own_rows.shape[1:])
+            )
             if rank > 0:
                 self.processes.broadcast_(piece, "the rows of a checkpoint", rank)
             yield piece

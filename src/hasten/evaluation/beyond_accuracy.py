@@ -1,4 +1,4 @@
-"""Figures of recommended lists beyond accuracy: what is recommended, not whether it is right.
+"""Beyond-accuracy metrics of recommended lists: coverage, novelty, diversity.
 
 L_u is the list of user u, at most k items; c(i) the number of distinct users with a training event
 of item i; U the number of users with a training event.
@@ -133,10 +133,10 @@ def _common_users(items: Int64, one: Int64, other: Int64, dataset: Dataset) -> I
     bits_of = np.array([number.bit_count() for number in range(256)], np.uint8)
     for start in range(0, len(chosen), _USERS):
         block = CSR.of(chosen).take(np.arange(start, min(start + _USERS, len(chosen))))
-        held = np.zeros((len(items), _USERS), bool)
+        has_item = np.zeros((len(items), _USERS), bool)
         known = place[block.items] >= 0
-        held[place[block.items[known]], block.rows[known]] = True
-        bits = np.packbits(held, axis=1)
+        has_item[place[block.items[known]], block.rows[known]] = True
+        bits = np.packbits(has_item, axis=1)
         for begin in range(0, len(one), _USERS):
             part = slice(begin, begin + _USERS)
             together[part] += bits_of[bits[one[part]] & bits[other[part]]].sum(1, dtype=np.int64)

@@ -26,8 +26,8 @@ def ranges_of(graph: KnowledgeGraph, relation: Int64) -> tuple[Int64, Int64] | N
     if not graph.typed:
         return None
     types = NodeTypes.of(graph)
-    wanted = np.concatenate([types.target, types.source])[relation]
-    return types.offsets[wanted], types.offsets[wanted + 1]
+    types_of_answers = np.concatenate([types.target, types.source])[relation]
+    return types.offsets[types_of_answers], types.offsets[types_of_answers + 1]
 
 
 @dataclass(frozen=True, eq=False)

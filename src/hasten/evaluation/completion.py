@@ -108,17 +108,17 @@ class CompletionTask:
         is_chosen[chosen] = True
         is_kept = is_chosen[self.triple]
         targets = self.targets.keep(is_kept)
-        asked = np.flatnonzero(targets.lengths > 0)
+        query_rows = np.flatnonzero(targets.lengths > 0)
         return replace(
             self,
-            queries=self.queries.take(asked),
-            targets=targets.take(asked),
-            excluded=self.excluded.take(asked),
+            queries=self.queries.take(query_rows),
+            targets=targets.take(query_rows),
+            excluded=self.excluded.take(query_rows),
             protocol=replace(self.protocol, sampled=len(chosen)),
             rank_last=self.rank_last[is_kept],
             triple=self.triple[is_kept],
-            range_start=None if self.range_start is None else self.range_start[asked],
-            range_stop=None if self.range_stop is None else self.range_stop[asked],
+            range_start=None if self.range_start is None else self.range_start[query_rows],
+            range_stop=None if self.range_stop is None else self.range_stop[query_rows],
         )
 
     def competitors(self, masked: bool = True) -> Int64:
@@ -133,12 +133,12 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
     """The link-prediction task of VALID or TEST. It has no queries if the part is empty."""
     assert part in (VALID, TEST)
     entities, relations = len(graph.entities), len(graph.relations)
-    both = group_queries(graph.of(part), relations, entities)
+    grouped = group_queries(graph.of(part), relations, entities)
     filtering, words = graph.triples, CompletionProtocol.filtered
     if part == VALID and not options.filter_test:
         filtering, words = graph.of(TRAIN, VALID), "train and valid"
-    excluded = known_answers(filtering, relations, both.queries, entities)
-    rank_last = graph.rank_last[graph.part == part][both.triple]
+    excluded = known_answers(filtering, relations, grouped.queries, entities)
+    rank_last = graph.rank_last[graph.part == part][grouped.triple]
     misses, name = int(rank_last.sum()), PART_NAMES[part]
     leaks = graph.source.counts.get(f"inverse_leaks_in_{name}", 0)
     protocol = CompletionProtocol(
@@ -152,14 +152,14 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
         words,
         peer_words(options.like, graph.split),
     )
-    start, stop = ranges_of(graph, both.queries.relation) or (None, None)
+    start, stop = ranges_of(graph, grouped.queries.relation) or (None, None)
     return CompletionTask(
-        both.queries,
-        both.targets,
+        grouped.queries,
+        grouped.targets,
         excluded,
         protocol,
         rank_last,
-        both.triple,
+        grouped.triple,
         range_start=start,
         range_stop=stop,
     )

@@ -120,8 +120,8 @@ def sample_nodes(
     order = np.lexsort((random, code))
     sizes = np.bincount(code)
     begin = np.cumsum(sizes) - sizes
-    wanted = np.minimum(sizes, np.maximum(sample * sizes // count, min(50, sample)))
-    rows = np.sort(order[np.arange(count) - begin[code[order]] < wanted[code[order]]])
+    sample_sizes = np.minimum(sizes, np.maximum(sample * sizes // count, min(50, sample)))
+    rows = np.sort(order[np.arange(count) - begin[code[order]] < sample_sizes[code[order]]])
     return vectors[torch.from_numpy(rows).to(vectors.device)], code[rows]
 
 

@@ -1,4 +1,4 @@
-"""Metrics of groups: relation, direction (head or tail), popularity, history length, leakage.
+"""Metrics by group: relation, direction, popularity, history length, leakage.
 
 The metric of a group is the mean (``amri``: the ratio of sums) over its targets. The overall metric
 is the mean of disjoint groups, weighted by their numbers of targets. By popularity, a group has

@@ -69,8 +69,8 @@ def negative_links(
     """
     types, held_out = NodeTypes.of(graph), graph.of(part)
     entities, relations = len(graph.entities), len(graph.relations)
-    given, turned = ((held_out.head, 0), (held_out.tail, relations))[side]
-    queries = TripleQueries(given, held_out.relation + turned)
+    known_ends, turned = ((held_out.head, 0), (held_out.tail, relations))[side]
+    queries = TripleQueries(known_ends, held_out.relation + turned)
     known = known_answers(graph.triples, relations, queries, entities)
     codes = known.rows * entities + known.items
     kind = (types.target, types.source)[side][held_out.relation]
@@ -81,9 +81,9 @@ def negative_links(
         base = key(seed, Stream.CANDIDATES, part, side, attempt)
         size = torch.from_numpy(types.sizes[kind[left]])
         node = types.offsets[kind[left]] + integers(size, base, torch.from_numpy(left)).numpy()
-        wanted = left * entities + node
-        at = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
-        free = codes[at] != wanted
+        pair_codes = left * entities + node
+        positions = np.minimum(np.searchsorted(codes, pair_codes), len(codes) - 1)
+        free = codes[positions] != pair_codes
         sampled[left[free]] = node[free]
     keep = sampled >= 0
     ends = (held_out.head, sampled) if side == 0 else (sampled, held_out.tail)
@@ -98,17 +98,17 @@ def link_scores(model: Model, heads: Int64, relations: Int64, tails: Int64) -> F
         for start in range(0, len(order), TILE_ROWS):
             rows = order[start : start + TILE_ROWS]
             scorer = model.scorer(TripleQueries(heads[rows], relations[rows]))
-            wanted = tails[rows]
-            low, high = int(wanted.min()), int(wanted.max()) + 1
+            chunk_tails = tails[rows]
+            low, high = int(chunk_tails.min()), int(chunk_tails.max()) + 1
             # nodes of a type have consecutive ids: this range is rarely more than one type
             for first in range(low, high, 1 << 14):
                 last = min(first + (1 << 14), high)
-                inside = np.flatnonzero((wanted >= first) & (wanted < last))
+                inside = np.flatnonzero((chunk_tails >= first) & (chunk_tails < last))
                 if len(inside):
                     block = scorer.block(first, last)
-                    at = torch.from_numpy(inside).to(block.device)
-                    column = torch.from_numpy(wanted[inside] - first).to(block.device)
-                    scores[rows[inside]] = block[at, column].double().cpu().numpy()
+                    block_rows = torch.from_numpy(inside).to(block.device)
+                    column = torch.from_numpy(chunk_tails[inside] - first).to(block.device)
+                    scores[rows[inside]] = block[block_rows, column].double().cpu().numpy()
     return scores
 
 

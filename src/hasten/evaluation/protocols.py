@@ -194,10 +194,10 @@ def recommendation_task(
     """
     assert part in (VALID, TEST)
     known = (TRAIN,) if part == VALID else (TRAIN, VALID)
-    wanted, histories = dataset.histories(part), dataset.histories(*known)
-    predicted = wanted.lengths > 0
+    held_out, histories = dataset.histories(part), dataset.histories(*known)
+    predicted = held_out.lengths > 0
     users = np.flatnonzero(predicted & (histories.lengths > 0))
-    between, untied = seconds_between(histories, wanted, users), None
+    between, untied = seconds_between(histories, held_out, users), None
     if options.users == "untied":
         if between is None:
             raise ConfigurationError(
@@ -216,7 +216,7 @@ def recommendation_task(
         share = repeated_share(dataset)
         masked = full and share <= REPEATS
         repeats = None if masked or not full else share
-    targets, subset = CSR.of(wanted.take(users)).distinct(), None
+    targets, subset = CSR.of(held_out.take(users)).distinct(), None
     sampled, dropped = len(users), np.zeros(len(targets.items), bool)
     drops = options.seen_targets == "drop" or options.candidates == "trained"
     if options.candidates == "trained":
@@ -233,11 +233,11 @@ def recommendation_task(
         dropped |= seen & (options.seen_targets == "drop")
     if dropped.any():
         left = targets.keep(~dropped)
-        asked = np.flatnonzero(left.lengths > 0)
-        users, targets = users[asked], left.take(asked)
-        excluded = None if excluded is None else excluded.take(asked)
+        query_rows = np.flatnonzero(left.lengths > 0)
+        users, targets = users[query_rows], left.take(query_rows)
+        excluded = None if excluded is None else excluded.take(query_rows)
         seen = None if excluded is None else targets.listed_in(excluded)
-        tied = tied if between is None else int((between[asked] == 0).sum())
+        tied = tied if between is None else int((between[query_rows] == 0).sum())
     candidates = None
     if not full:
         base = key(seed, Stream.CANDIDATES, part)

@@ -1,4 +1,4 @@
-"""Query tiles of a fixed number of rows, which make scores independent of batch and process count.
+"""Query tiles of fixed size, so that scores do not depend on batch size or process count.
 
 The last bits of a matrix product depend on the number of rows. Queries are therefore always encoded
 and scored in the same groups: the last tile is padded by repeating its last query, and processes

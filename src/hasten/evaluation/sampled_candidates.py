@@ -1,4 +1,4 @@
-"""Sampled candidates: each target among 100 items that its user never met.
+"""Evaluation against 100 sampled candidates that the user has not interacted with.
 
 ``uni100``: uniform, with replacement. ``pop100``: without replacement, by the number of
 interactions in all parts, as in the published code of BERT4Rec (Sun et al. 2019). Sampling with
@@ -68,9 +68,11 @@ def _by_popularity(dataset: Dataset, users: Int64, met: CSR, base: int) -> Int64
     for row, user in enumerate(users.tolist()):
         taken, start = met.row(row), 0
         while len(taken) < len(met.row(row)) + SAMPLED:
-            at = torch.arange(start, start + _DRAWS)
-            drawn = integers(int(ends[-1]), base, torch.full_like(at, user), at).numpy()
-            items = np.searchsorted(ends, drawn, side="right")
+            counters = torch.arange(start, start + _DRAWS)
+            random = integers(
+                int(ends[-1]), base, torch.full_like(counters, user), counters
+            ).numpy()
+            items = np.searchsorted(ends, random, side="right")
             first = np.sort(np.unique(items, return_index=True)[1])
             taken = np.append(taken, items[first][~np.isin(items[first], taken)])
             start += _DRAWS

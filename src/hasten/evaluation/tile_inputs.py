@@ -1,4 +1,4 @@
-"""What the tiles of an evaluation need of their task, on the device of the model.
+"""The inputs of evaluation tiles, on the device of the model.
 
 On a CPU it is made tile by tile. For other devices it is made for many tiles at once and moved by
 one copy, so that the excluded candidates are there when a tile is ranked, as a CSR.

@@ -1,4 +1,4 @@
-"""The ranking task of the validations while training: all queries, or a sample."""
+"""The ranking task of the evaluations during training: all queries, or a sample of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from hasten.config import EvaluationOptions
 from hasten.evaluation.protocols import AnyTask, RankingTask, sampled_rows
 
 
-def while_training(task: AnyTask, options: EvaluationOptions, seed: int) -> AnyTask:
-    """The task, of so many users or triples if the options give a number.
+def validation_task(task: AnyTask, options: EvaluationOptions, seed: int) -> AnyTask:
+    """The task, or a sample of it: ``evaluation.users`` users or ``evaluation.triples`` triples.
 
-    They depend on the seed alone, not on the number of processes.
+    The sample depends on the seed only, not on the number of processes.
     """
     if isinstance(task, RankingTask):
         return task.sampled(options.users, seed) if isinstance(options.users, int) else task

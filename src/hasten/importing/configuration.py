@@ -10,8 +10,8 @@ from typing import Any
 
 from hasten.config import RunConfig
 from hasten.config_loading.build import build_config
-from hasten.config_loading.keys import key_meant, known_keys
-from hasten.config_loading.spellings import ANSWERS, plain
+from hasten.config_loading.keys import known_keys, matching_key
+from hasten.config_loading.spellings import ADVICE, normalized_name
 from hasten.config_loading.yaml_file import Entry, read_entries
 from hasten.errors import ConfigurationError, UsageError
 from hasten.registry import data_options_of, load_model, model_entries
@@ -175,9 +175,9 @@ def _translated(entry: Entry, keys: Mapping[str, Any]) -> Translation:
         return {}
     if rule is not None:
         return rule(entry.value)
-    if reason := REASONS.get(last) or ANSWERS.get(plain(entry.key)):
+    if reason := REASONS.get(last) or ADVICE.get(normalized_name(entry.key)):
         return reason
-    key = key_meant(entry.key, keys)
+    key = matching_key(entry.key, keys)
     if key is None:
         return "no option of hasten has this effect"
     scalars = not isinstance(entry.value, list) or key.endswith(("layers", "betas", "metrics"))
@@ -212,9 +212,9 @@ def _metrics(entries: Mapping[str, Entry]) -> Translation:
     """``metrics`` at ``topk``, the one that selects first."""
     names = _texts(entries.get("metrics")) or ["recall", "ndcg"]
     cuts = _texts(entries.get("topk")) or ["10"]
-    wanted = [*_texts(entries.get("valid_metric")), *(f"{n}@{k}" for n in names for k in cuts)]
+    requested = [*_texts(entries.get("valid_metric")), *(f"{n}@{k}" for n in names for k in cuts)]
     metrics, unknown = [], []
-    for text in wanted:
+    for text in requested:
         name, at, cut = text.partition("@")
         metric = _METRICS.get(name.lower())
         if metric is None:

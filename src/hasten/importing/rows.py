@@ -1,4 +1,4 @@
-"""Which row of a foreign table belongs to which user, item, entity or relation of the data.
+"""Match the rows of imported tables with the users, items, entities and relations of the data.
 
 Three ways to say it: ``ids`` (the labels in the data are row numbers), ``order:FILE`` (one label a
 line, the first line is row 0) and ``FILE`` (a label and its row a line). It is never guessed.
@@ -106,13 +106,13 @@ def _rows_of(vocabulary: Vocabulary, table: Table, spec: str) -> Int64:
         known = dict(zip(labels, numbers, strict=True))
         if len(known) != len(labels):
             raise DataError(f"{path}: {len(labels) - len(known):,} labels occur more than once")
-        wanted = vocabulary.labels.cast(pa.string()).to_pylist()
-        if absent := [label for label in wanted if label not in known]:
+        data_labels = vocabulary.labels.cast(pa.string()).to_pylist()
+        if absent := [label for label in data_labels if label not in known]:
             raise DataError(
-                f"{path}: {len(absent):,} of the {len(wanted):,} {table.kind} of the data have no "
-                f"line, the first: {', '.join(map(repr, absent[:5]))}"
+                f"{path}: {len(absent):,} of the {len(data_labels):,} {table.kind} of the data "
+                f"have no line, the first: {', '.join(map(repr, absent[:5]))}"
             )
-        rows = np.array([known[label] for label in wanted], np.int64)
+        rows = np.array([known[label] for label in data_labels], np.int64)
     bad = np.flatnonzero((rows < table.padding) | (rows >= table.rows))
     if len(bad):
         label = vocabulary.labels[int(bad[0])].as_py()

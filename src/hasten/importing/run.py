@@ -120,6 +120,6 @@ def _configured(
     follows = [f"{key}={value}" for key, value in source.settings(weights).items()]
     chosen = build_config(source.model, data, config, [*follows, *sets], flags)
     if lacking := [key for key in source.asks if not chosen.gives(key)]:
-        asked = "; ".join(f"{source.asks[key]}: --set {key}=..." for key in lacking)
-        raise ConfigurationError(f"{source.title}: {asked}")
+        missing = "; ".join(f"{source.asks[key]}: --set {key}=..." for key in lacking)
+        raise ConfigurationError(f"{source.title}: {missing}")
     return chosen

@@ -1,4 +1,4 @@
-"""The description of a foreign architecture, and the choice of the one that some weights have."""
+"""Descriptions of other libraries' architectures, and recognition by the names of their weights."""
 
 from __future__ import annotations
 

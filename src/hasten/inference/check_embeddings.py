@@ -1,4 +1,4 @@
-"""Check embeddings for collapse, against random vectors and by held-out links."""
+"""Check embeddings for collapse: compare them with random vectors and with held-out links."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ def check_embeddings(
     }
 
 
-def outside(found: Mapping[str, float], limits: Mapping[str, tuple[float, float]]) -> list[str]:
+def outside(figures: Mapping[str, float], limits: Mapping[str, tuple[float, float]]) -> list[str]:
     """The node types whose mean cosine is not within its limits. Raises UsageError if unknown."""
     problems = []
     for name, (low, high) in limits.items():
-        if name not in found:
-            raise UsageError(f"--within {name}: there are {', '.join(found) or 'no types'}")
-        if not low - _ROUNDING <= found[name] <= high + _ROUNDING:
-            problems.append(f"cosine within {name} is {found[name]:.3f}, not {low:g} to {high:g}")
+        if name not in figures:
+            raise UsageError(f"--within {name}: there are {', '.join(figures) or 'no types'}")
+        if not low - _ROUNDING <= figures[name] <= high + _ROUNDING:
+            problems.append(f"cosine within {name} is {figures[name]:.3f}, not {low:g} to {high:g}")
     return problems

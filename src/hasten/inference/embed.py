@@ -73,7 +73,7 @@ def embed(loaded: LoadedRun, block: int | None = None) -> Embeddings:
     )
 
 
-def write_embeddings(found: Embeddings, out: Path, form: str) -> list[Path]:
+def write_embeddings(embeddings: Embeddings, out: Path, form: str) -> list[Path]:
     """Write them; returns the files.
 
     csv, parquet: node_id, node_name, node_type, embedding (in CSV a JSON list); npy: the matrix,
@@ -85,35 +85,35 @@ def write_embeddings(found: Embeddings, out: Path, form: str) -> list[Path]:
     with os_errors_as(HastenError, "cannot be written", out):
         if form == "projector":
             out.mkdir(exist_ok=True)
-            return _write_projector(found, out)
+            return _write_projector(embeddings, out)
         with atomic_path(out) as new:
             if form == "npy":
                 with new.open("wb") as file:
-                    np.save(file, found.vectors, allow_pickle=False)
+                    np.save(file, embeddings.vectors, allow_pickle=False)
             elif form == "parquet":
-                _write_parquet(new, found)
+                _write_parquet(new, embeddings)
             else:
-                _write_csv(new, [*_COLUMNS, "embedding"], _rows(found), found.vectors)
+                _write_csv(new, [*_COLUMNS, "embedding"], _rows(embeddings), embeddings.vectors)
         if form != "npy":
             return [out]
         nodes = out.with_suffix(".nodes.csv")
         with atomic_path(nodes) as new:
-            _write_csv(new, list(_COLUMNS), _rows(found))
+            _write_csv(new, list(_COLUMNS), _rows(embeddings))
         return [out, nodes]
 
 
-def _write_parquet(path: Path, found: Embeddings) -> None:
+def _write_parquet(path: Path, embeddings: Embeddings) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415 - only where it is needed
 
-    table = found.to_table()
+    table = embeddings.to_table()
     table = table.set_column(0, "node_id", table["node_id"].cast(pa.string()))
     pq.write_table(table, path, compression="zstd")
 
 
-def _rows(found: Embeddings) -> list[tuple[str, str, str]]:
+def _rows(embeddings: Embeddings) -> list[tuple[str, str, str]]:
     """Ids and types as they are, names without formulas."""
-    names = escape_formulas(pa.chunked_array([found.names.fill_null("")]))
-    columns = (found.ids.cast(pa.string()), names, found.kinds)
+    names = escape_formulas(pa.chunked_array([embeddings.names.fill_null("")]))
+    columns = (embeddings.ids.cast(pa.string()), names, embeddings.kinds)
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
@@ -136,12 +136,12 @@ def _listed(vector: NDArray[np.float32]) -> str:
     return "[" + ", ".join(f"{value:.9g}" for value in vector.tolist()) + "]"
 
 
-def _write_projector(found: Embeddings, folder: Path) -> list[Path]:
+def _write_projector(embeddings: Embeddings, folder: Path) -> list[Path]:
     vectors, metadata = folder / "vectors.tsv", folder / "metadata.tsv"
     with atomic_path(vectors) as new:
-        np.savetxt(new, found.vectors, fmt="%.7g", delimiter="\t")
+        np.savetxt(new, embeddings.vectors, fmt="%.7g", delimiter="\t")
     lines = ["node_id\tnode_name\tnode_type"]
-    lines += ["\t".join(" ".join(cell.split()) for cell in row) for row in _rows(found)]
+    lines += ["\t".join(" ".join(cell.split()) for cell in row) for row in _rows(embeddings)]
     write_atomically(metadata, ("\n".join(lines) + "\n").encode())
     _show_in_tensorboard(vectors, metadata)
     return [vectors, metadata]

@@ -37,7 +37,7 @@ def require_paths(model: Model) -> PathExplainer:
     return model
 
 
-def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Table:
+def explain(loaded: LoadedRun, recommendations: Recommendations, paths: int = 3) -> pa.Table:
     """A table with the ``paths`` largest-weight paths to each recommended item.
 
     Columns: those of the recommendations; path: 1, 2, ...; attention: the weight of the path;
@@ -54,14 +54,14 @@ def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Tab
     graph = model.path_graph()
     longest = len(list(loaded.model.get_submodule("layers").children()))
     names = PathNames(dataset)
-    users = dataset.users.index(found.users)[found.user]
+    users = dataset.users.index(recommendations.users)[recommendations.user]
     rows, numbers, lines = [], [], []
     # item by item: the bounds of the search are the same for all users
-    order = np.argsort(found.item, kind="stable")
+    order = np.argsort(recommendations.item, kind="stable")
     bounds = None
     for previous, row in zip([None, *order[:-1].tolist()], order.tolist(), strict=True):
-        item = int(found.item[row])
-        if previous is None or found.item[previous] != item:
+        item = int(recommendations.item[row])
+        if previous is None or recommendations.item[previous] != item:
             bounds = bounds_to(graph, item, longest)
         source = len(names.entities) + int(users[row])
         best: list[WeighedPath | None] = []
@@ -71,7 +71,7 @@ def explain(loaded: LoadedRun, found: Recommendations, paths: int = 3) -> pa.Tab
             numbers.append(None if path is None else number)
             lines.append(names.of(graph, source, path, longest))
     back = np.argsort(np.asarray(rows, np.int64), kind="stable")
-    table = found.to_table().take(pa.array(np.asarray(rows, np.int64)[back]))
+    table = recommendations.to_table().take(pa.array(np.asarray(rows, np.int64)[back]))
     table = table.append_column("path", pa.array([numbers[i] for i in back], pa.int32()))
     attention = [lines[i][0] for i in back]
     table = table.append_column("attention", pa.array(attention, pa.float64()))

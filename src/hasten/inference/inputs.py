@@ -93,14 +93,14 @@ def read_questions(path: Path) -> list[dict[str, str]]:
     """
     questions = []
     for place, cells in _rows(path, (), TRIPLE):
-        given = {name: cells.get(name, "").strip() for name in TRIPLE}
-        given = {name: text for name, text in given.items() if text}
-        if len(given) != 2:
+        question = {name: cells.get(name, "").strip() for name in TRIPLE}
+        question = {name: text for name, text in question.items() if text}
+        if len(question) != 2:
             raise DataError(
-                f"{path}, {place}: {len(given)} of head, relation and tail are given; two of them "
-                "ask for the third"
+                f"{path}, {place}: {len(question)} of head, relation and tail are given; two of "
+                "them ask for the third"
             )
-        questions.append(given)
+        questions.append(question)
     if not questions:
         raise DataError(f"{path}: 0 questions; expected two of head, relation, tail in a row each")
     return questions
@@ -183,8 +183,8 @@ def _parquet_rows(
     try:
         names = pq.read_schema(path).names
         _require(path, names, required)
-        wanted = [name for name in (*required, *optional) if name in names]
-        columns: dict[str, list[Any]] = pq.read_table(path, columns=wanted).to_pydict()
+        column_names = [name for name in (*required, *optional) if name in names]
+        columns: dict[str, list[Any]] = pq.read_table(path, columns=column_names).to_pydict()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
     for number, row in enumerate(zip(*columns.values(), strict=True), 1):

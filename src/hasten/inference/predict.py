@@ -54,10 +54,10 @@ class Predictions(TableResult):
     def to_table(self) -> pa.Table:
         """Columns question, asked, head, relation, tail, rank, score, known, and names if any."""
         vocabularies = (self.entities, self.relations, self.entities)
-        asked = pa.array(self.open, pa.string())
+        searched = pa.array(self.open, pa.string())
         columns: dict[str, Any] = {
             "question": pa.array(self.question + 1),
-            "asked": asked.take(pa.array(self.question)),
+            "asked": searched.take(pa.array(self.question)),
         }
         names: dict[str, Any] = {}
         for name, vocabulary, indices in zip(TRIPLE, vocabularies, self.triples.T, strict=True):
@@ -144,16 +144,16 @@ def _entities(
     """Query, triple, place, score and whether known, for queries of heads or of tails."""
     entities, relations = len(graph.entities), len(graph.relations)
     for_heads = bool((ends[0] < 0)[0])
-    given = ends[:, 2] if for_heads else ends[:, 0]
-    queries = TripleQueries(given, ends[:, 1] + (relations if for_heads else 0))
+    query_entities = ends[:, 2] if for_heads else ends[:, 0]
+    queries = TripleQueries(query_entities, ends[:, 1] + (relations if for_heads else 0))
     answers = known_answers(graph.triples, relations, queries, entities)
     hidden = answers if known == "filter" else None
     ranges = ranges_of(graph, queries.relation)
     row, entity, place, score = top_k(loaded.model, queries, entities, topk, hidden, ranges=ranges)
     triples = ends[row].copy()
     triples[:, 0 if for_heads else 2] = entity
-    held = np.isin(row * entities + entity, answers.rows * entities + answers.items)
-    return rows[row], triples, place, score, held
+    is_known = np.isin(row * entities + entity, answers.rows * entities + answers.items)
+    return rows[row], triples, place, score, is_known
 
 
 def _relations(
@@ -174,16 +174,16 @@ def _relations(
     with scoring(model):
         for number, (head, _, tail) in zip(rows.tolist(), ends.tolist(), strict=True):
             score = np.zeros(count, np.float32)
-            for given, relation, wanted in ((head, every, tail), (tail, every + count, head)):
-                scorer = model.scorer(TripleQueries(np.full(count, given), relation))
-                score += scorer.block(wanted, wanted + 1)[:, 0].float().cpu().numpy() / 2
-            held = np.zeros(count, bool)
-            held[facts.relation[(facts.head == head) & (facts.tail == tail)]] = True
+            for query, relation, answer in ((head, every, tail), (tail, every + count, head)):
+                scorer = model.scorer(TripleQueries(np.full(count, query), relation))
+                score += scorer.block(answer, answer + 1)[:, 0].float().cpu().numpy() / 2
+            is_known = np.zeros(count, bool)
+            is_known[facts.relation[(facts.head == head) & (facts.tail == tail)]] = True
             fits = (types.source == code[head]) & (types.target == code[tail])
-            free = every[fits & ~held] if known == "filter" else every[fits]
+            free = every[fits & ~is_known] if known == "filter" else every[fits]
             best = free[np.lexsort((free, -score[free]))][:topk]
             triples = np.stack([np.full_like(best, head), best, np.full_like(best, tail)], axis=1)
             place = np.arange(len(best))
-            parts.append((np.full_like(best, number), triples, place, score[best], held[best]))
+            parts.append((np.full_like(best, number), triples, place, score[best], is_known[best]))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return cast(Found, tuple(columns))

@@ -129,9 +129,9 @@ def recommend(
         )
     ignored: dict[str, int] | None = {} if unknown == "ignore" else None
     if histories is not None:
-        given = by_user(histories)
+        history_by_user = by_user(histories)
         each = None if times is None else by_user(times)
-        labels, queries = _from_histories(loaded, dataset, given, each, ignored)
+        labels, queries = _from_histories(loaded, dataset, history_by_user, each, ignored)
         words = "the given histories alone"
         if times is None and loaded.model.reads_times:
             words += ", taken for evenly spaced in time"

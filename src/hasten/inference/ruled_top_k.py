@@ -1,4 +1,4 @@
-"""The best items of each user that keep to business rules."""
+"""The top k items of each user under business rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Business rules of recommendations, and the files that they are read from."""
+"""Business rules for recommendations, and the files that define them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recommendations for all users, some at a time: for a file of any size."""
+"""Recommendations for all users in batches, written to a file of any size."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Counts:
     ignored: Mapping[str, int]
 
     @classmethod
-    def of(cls, found: Recommendations) -> Counts:
+    def of(cls, recommendations: Recommendations) -> Counts:
         """Of recommendations."""
         return cls(
-            len(found.users),
-            len(found),
-            found.without_history,
-            found.short,
-            found.topk,
-            found.known,
-            found.ignored,
+            len(recommendations.users),
+            len(recommendations),
+            recommendations.without_history,
+            recommendations.short,
+            recommendations.topk,
+            recommendations.known,
+            recommendations.ignored,
         )
 
     def plus(self, more: Counts) -> Counts:

@@ -137,12 +137,12 @@ def similar_items(loaded: LoadedRun, items: object, k: int = 10) -> SimilarItems
     dataset = loaded.dataset
     graph = isinstance(dataset, KnowledgeGraph)
     vocabulary = dataset.entities if isinstance(dataset, KnowledgeGraph) else dataset.items
-    asked = indices_of(vocabulary, as_list(items), "entity" if graph else "item", "check the id")
+    indices = indices_of(vocabulary, as_list(items), "entity" if graph else "item", "check the id")
     unit = F.normalize(torch.from_numpy(vectors(loaded).vectors))
     blocks = []
-    for rows in torch.split(torch.from_numpy(asked), _BLOCK):
+    for rows in torch.split(torch.from_numpy(indices), _BLOCK):
         cosine = unit[rows] @ unit.T
         cosine[torch.arange(len(rows)), rows] = -torch.inf
         blocks.append(cosine.topk(min(k, len(unit) - 1)))
     values, nearest = (torch.cat(each).numpy() for each in zip(*blocks, strict=True))
-    return SimilarItems(vocabulary, asked, nearest, values)
+    return SimilarItems(vocabulary, indices, nearest, values)

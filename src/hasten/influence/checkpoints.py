@@ -26,28 +26,28 @@ def choose_checkpoints(
     names = [
         path.name for path in reversed(numbered_checkpoints(folder.checkpoints))
     ]  # oldest first
-    wanted: list[str] = []
+    chosen_names: list[str] = []
     for part in (part.strip() for part in text.split(",")):
         if part == "all":
-            wanted += names
+            chosen_names += names
         elif part == "last":
-            wanted += names[-1:]
+            chosen_names += names[-1:]
         elif re.fullmatch(r"[0-9]{1,6}", part):
-            wanted.append(checkpoint_name(int(part), 0))
+            chosen_names.append(checkpoint_name(int(part), 0))
         elif part:
-            wanted.append(part)
-    if not wanted:
+            chosen_names.append(part)
+    if not chosen_names:
         raise UsageError(
             f"--checkpoints {text}: names no checkpoint; give all, best, final, last, or epochs "
             f"such as 5,10 (the run keeps best, final, {', '.join(names)})"
         )
     by_step: dict[int, Checkpoint] = {}
-    for name in wanted:
+    for name in chosen_names:
         path = named_checkpoint(folder, name)
         checkpoint = read_checkpoint(path, groups=())
         position, state = position_of(checkpoint), checkpoint.state
         step = int(position["step"])
         lr = float(state["lr"]) if "lr" in state else lr_at(max(0, step - 1))
-        at = Checkpoint(name, lr, partial(load, path), int(position["epoch"]), step)
-        by_step.setdefault(step, at)
+        chosen = Checkpoint(name, lr, partial(load, path), int(position["epoch"]), step)
+        by_step.setdefault(step, chosen)
     return [by_step[step] for step in sorted(by_step)]

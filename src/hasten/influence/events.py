@@ -1,4 +1,4 @@
-"""Interactions as examples: the prediction of a user's next item from the items before it.
+"""Interactions as examples: predict a user's next item from the previous items.
 
 A training example is one of the last ``max_length`` interactions of a user in the training part,
 without the very first one, which nothing predicts. A test example is predicted from the training
@@ -42,11 +42,11 @@ class EventTerms:
     kept: int64 the terms that are examples, None for all.
     """
 
-    def __init__(self, phase: NextItemPhase, kept: Int64 | None = None) -> None:
+    def __init__(self, phase: NextItemPhase, chosen: Int64 | None = None) -> None:
         self.phase = phase
         self.users = np.argsort(-phase.target_counts, kind="stable")
         self.offsets = np.concatenate([[0], np.cumsum(phase.target_counts[self.users])])
-        self.kept = np.arange(int(self.offsets[-1])) if kept is None else kept
+        self.kept = np.arange(int(self.offsets[-1])) if chosen is None else chosen
         self.terms = len(self.kept)
         weight = next(phase.module.parameters())
         self.device, self.dtype = weight.device, weight.dtype
@@ -72,7 +72,7 @@ class EventTerms:
         chosen = self.kept[start:stop]
         first, last = (int(np.searchsorted(self.offsets, t, "right")) - 1 for t in chosen[[0, -1]])
         users = self.users[first : last + 1]
-        batch = self.phase.lay_out(Batch(torch.from_numpy(users), seed, 0, 0), users)
+        batch = self.phase.build_micro_batch(Batch(torch.from_numpy(users), seed, 0, 0), users)
         return batch, torch.from_numpy(chosen - self.offsets[first]).to(self.device)
 
     def events(self, terms: Int64) -> tuple[Int64, Int64, Int64]:
@@ -97,10 +97,10 @@ class FactoredEvents(EventTerms):
         targets: Int64,
         loss: Loss,
         arithmetic: Arithmetic,
-        kept: Int64 | None = None,
+        chosen: Int64 | None = None,
     ) -> None:
         phase.known, phase.negative_count = None, 0  # neither of the two losses has negatives
-        super().__init__(phase, kept)
+        super().__init__(phase, chosen)
         self.model = model
         self.queries, self.targets, self.tests = tests, targets, len(tests)
         self.whole, self.arithmetic = loss == "training", arithmetic

@@ -1,4 +1,4 @@
-"""Shared by all kinds of examples: memory by test example and loss term; division into blocks.
+"""Shared by all kinds of examples: memory per example and loss term, and division into blocks.
 
 The loss of a training example is a sum of terms, and that of a test example a sum of as many: one
 for an interaction, two for a triple (its tail query and its head query). A term that several

@@ -140,8 +140,10 @@ def row_residuals(scores: Tensor, answers: CSR, smoothing: float) -> Tensor:
     if smoothing:
         residuals.sub_(smoothing / residuals.shape[1])
     place = answers.rows * residuals.shape[1] + answers.items
-    at = torch.from_numpy(place).to(residuals.device)
-    residuals.view(-1).index_add_(0, at, residuals.new_full((len(at),), smoothing - 1))
+    positions = torch.from_numpy(place).to(residuals.device)
+    residuals.view(-1).index_add_(
+        0, positions, residuals.new_full((len(positions),), smoothing - 1)
+    )
     return residuals
 
 

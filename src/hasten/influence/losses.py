@@ -1,4 +1,4 @@
-"""Training and test examples as batches of the objective they are trained with.
+"""Training and test examples as batches of their training objective.
 
 An example's negatives are a function of (seed, epoch 0, example): a training example has those of
 the run's first epoch; those of a test example follow from its triple, or from its number.
@@ -34,19 +34,24 @@ class TripleLosses:
     """The training triples ``kept`` (int64 rows), and test triples: two terms each."""
 
     def __init__(
-        self, phase: CompletionPhase, graph: KnowledgeGraph, tests: Triples, kept: Int64, seed: int
+        self,
+        phase: CompletionPhase,
+        graph: KnowledgeGraph,
+        tests: Triples,
+        chosen: Int64,
+        seed: int,
     ) -> None:
         assert isinstance(phase.data, KvsAllExamples | TripleExamples)
         self.data, self.given, self.seed = phase.data, tests, seed
         self.relations, self.entities = len(graph.relations), len(graph.entities)
         self.answers = Answers.build(graph)
         train = graph.of(TRAIN)
-        self.triples = train.take(kept)
+        self.triples = train.take(chosen)
         if isinstance(self.data, KvsAllExamples):  # a term is a query with all its answers
             entity, relation, _ = both_directions(self.triples, self.relations)
             row = np.searchsorted(self.answers.keys, relation * self.entities + entity)
         else:
-            row = np.concatenate([kept, kept + len(train)])
+            row = np.concatenate([chosen, chosen + len(train)])
         self.rows, term = np.unique(row, return_inverse=True)
         weight = next(phase.module.parameters())
         self.device, self.dtype = weight.device, weight.dtype
@@ -67,20 +72,20 @@ class TripleLosses:
         triples = self.given.take(np.arange(start, stop))
         entity, relation, target = both_directions(triples, self.relations)
         known = self.answers.of(entity, relation, target)
-        given, answer = self._to(entity), self._to(target)
-        batch = CompletionMicroBatch(given, self._to(relation), target=answer)
+        query_entities, answer = self._to(entity), self._to(target)
+        batch = CompletionMicroBatch(query_entities, self._to(relation), target=answer)
         if isinstance(self.data, KvsAllExamples):
             pairs = self._to(known.rows), self._to(known.items)
             batch = replace(batch, target=None, answer_query=pairs[0], answer=pairs[1])
         elif self.data.negatives:
             items = KnownItems.build(known.rows, known.items, len(entity), self.entities)
             count = self.data.negatives
-            example = (batch.relation * self.entities + given) * self.entities + answer
+            example = (batch.relation * self.entities + query_entities) * self.entities + answer
             counters = example[:, None] * count + torch.arange(count, device=self.device)
             row = torch.arange(len(entity), device=self.device)[:, None]
             base = key(self.seed, Stream.NEGATIVES, 0)
-            drawn = negatives(items.to(self.device), row, base, counters)
-            batch = replace(batch, negatives=drawn)
+            sampled = negatives(items.to(self.device), row, base, counters)
+            batch = replace(batch, negatives=sampled)
         return batch, torch.arange(len(entity), device=self.device)
 
     def _to(self, values: Int64) -> Tensor:
@@ -98,11 +103,11 @@ class EventLosses(EventTerms):
         phase: NextItemPhase,
         histories: Histories,
         targets: Int64,
-        kept: Int64,
+        chosen: Int64,
         seed: int,
         items: int,
     ) -> None:
-        super().__init__(phase, kept)
+        super().__init__(phase, chosen)
         self.seed, self.tests = seed, len(targets)
         if self.tests:
             self.test_phase = NextItemPhase(
@@ -121,7 +126,9 @@ class EventLosses(EventTerms):
         lengths = self.test_phase.target_counts[start:stop]
         order = np.argsort(-lengths, kind="stable")
         rows = start + order
-        batch = self.test_phase.lay_out(Batch(torch.from_numpy(rows), self.seed, 0, 0), rows)
+        batch = self.test_phase.build_micro_batch(
+            Batch(torch.from_numpy(rows), self.seed, 0, 0), rows
+        )
         last = np.empty(len(rows), np.int64)
         last[order] = np.cumsum(lengths[order]) - 1
         return batch, torch.from_numpy(last).to(self.device)

@@ -1,4 +1,4 @@
-"""Influences as rows: the proponents and opponents of each test, with labels."""
+"""Influence scores as table rows: the proponents and opponents of each test example."""
 
 from __future__ import annotations
 

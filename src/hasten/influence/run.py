@@ -272,8 +272,8 @@ def sampled(count: int, options: Options) -> Int64:
     every = np.arange(count, dtype=np.int64)
     if options.sample_rate >= 1:
         return every
-    drawn = uniform(key(options.seed, Stream.INFLUENCE, 0), torch.from_numpy(every)).numpy()
-    chosen = every[drawn < options.sample_rate]
+    random = uniform(key(options.seed, Stream.INFLUENCE, 0), torch.from_numpy(every)).numpy()
+    chosen = every[random < options.sample_rate]
     if not len(chosen):
         raise UsageError(
             f"--sample-rate {options.sample_rate:g}: none of the {count:,} training examples is "

@@ -63,16 +63,16 @@ class Answers:
 
     def of(self, entity: Int64, relation: Int64, also: Int64 | None = None) -> CSR:
         """The answers of these queries, one row each. also: int64 [m], one more answer for each."""
-        wanted = relation * self.entities + entity
-        row = np.searchsorted(self.keys, wanted)
-        known = self.keys[np.minimum(row, len(self.keys) - 1)] == wanted
+        query_codes = relation * self.entities + entity
+        row = np.searchsorted(self.keys, query_codes)
+        known = self.keys[np.minimum(row, len(self.keys) - 1)] == query_codes
         answers = self.answers.take(np.where(known, row, len(self.keys)))
         if also is None:
             return answers
-        rows = np.concatenate([answers.rows, np.arange(len(wanted))])
+        rows = np.concatenate([answers.rows, np.arange(len(query_codes))])
         items = np.concatenate([answers.items, also])
         order = np.argsort(rows, kind="stable")
-        return CSR(ragged_offsets(rows, len(wanted)), items[order]).distinct()
+        return CSR(ragged_offsets(rows, len(query_codes)), items[order]).distinct()
 
 
 class TripleFactors:
@@ -114,7 +114,7 @@ class TripleFactors:
         entity, relation = (
             torch.from_numpy(ids).to(device) for ids in (queries.entity, queries.relation)
         )
-        of_term, wanted = (
+        of_term, targets = (
             None if ids is None else torch.from_numpy(ids).to(device) for ids in (query, target)
         )
         state: Any  # each encoder's own
@@ -127,20 +127,20 @@ class TripleFactors:
                 answers = self.answers.of(queries.entity, queries.relation)
             dense = row_residuals(scores, answers, self.smoothing)
         else:
-            assert wanted is not None
+            assert targets is not None
             if self.whole:
                 scores = scores_of(vectors, table, model.bias, self.arithmetic)
-                dense, value = softmax_residuals(scores, wanted)
+                dense, value = softmax_residuals(scores, targets)
             else:
                 each = per_term(vectors, of_term)
-                value = positive_residuals(each, table, model.bias, wanted, self.label)
+                value = positive_residuals(each, table, model.bias, targets, self.label)
         if self.layers == "last":
-            return Factors(of_term, vectors, dense, wanted, value, bias=True)
+            return Factors(of_term, vectors, dense, targets, value, bias=True)
         grads = vectors.new_zeros(())
         if dense is not None:
             grads = per_term(self.arithmetic.product(dense, table), of_term)
-        if wanted is not None and value is not None:
-            grads = grads + table.index_select(0, wanted) * value[:, None]
+        if targets is not None and value is not None:
+            grads = grads + table.index_select(0, targets) * value[:, None]
         if self.layers != "all":
             back = self.encoder.backward(state, grads, of_term, None)
             small = back.small
@@ -149,7 +149,7 @@ class TripleFactors:
             ):  # gains and shifts of the linear layer
                 small = small[:, -2 * vectors.shape[1] :]
             return Factors(
-                of_term, vectors, dense, wanted, value, True, linears=back.linears, small=small
+                of_term, vectors, dense, targets, value, True, linears=back.linears, small=small
             )
         entities, relations = per_term(entity, of_term), per_term(relation, of_term)
         factor_rows = None
@@ -164,7 +164,7 @@ class TripleFactors:
             back.relation_grads,
         )
         return Factors(
-            of_term, vectors, dense, wanted, value, True, entity, rows, back.linears, back.small
+            of_term, vectors, dense, targets, value, True, entity, rows, back.linears, back.small
         )
 
 
@@ -172,11 +172,11 @@ class FactoredTriples:
     """The training triples ``kept`` (int64 rows) of a knowledge graph, and test triples."""
 
     def __init__(
-        self, graph: KnowledgeGraph, factors: TripleFactors, tests: Triples, kept: Int64
+        self, graph: KnowledgeGraph, factors: TripleFactors, tests: Triples, chosen: Int64
     ) -> None:
         self.factors, self.given = factors, tests
         self.relations, self.entities = len(graph.relations), len(graph.entities)
-        self.triples = graph.of(TRAIN).take(kept)
+        self.triples = graph.of(TRAIN).take(chosen)
         self.tests, self.dtype = len(tests), factors.model.bias.dtype
         grouped = group_queries(self.triples, self.relations, self.entities)
         self.queries, self.targets = grouped.queries, grouped.targets

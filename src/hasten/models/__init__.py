@@ -1,1 +1,1 @@
-"""One short file per model: options, modules, phases, scorer."""
+"""Models, one file each: options, modules, phases, scorer."""

@@ -1,4 +1,4 @@
-"""The sizes of the training data that defaults follow from, and the length of a run in steps."""
+"""The sizes of the training data on which defaults depend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of weights by what they stand for, to carry weights over to data with other vocabularies.
+"""What the rows of weights stand for, to transfer weights to data with other ids.
 
 A model declares in :meth:`Model.rows_of` which dimension of a weight is numbered by users, items,
 entities, relations or node types. With it the weights of a run fit data with more of them: rows of
@@ -210,9 +210,9 @@ def _means_by_group(
     row, group: int64 [n], the row i is in the group j.
     """
     count = int(group.max()) + 1
-    wanted = torch.zeros(count, dtype=torch.bool)
-    wanted[group[~known[row]]] = True  # the groups of new rows
-    inside = wanted[group]
+    has_new_rows = torch.zeros(count, dtype=torch.bool)
+    has_new_rows[group[~known[row]]] = True  # the groups of new rows
+    inside = has_new_rows[group]
     row, group = row[inside], group[inside]
     of_known = known[row]
     of_groups, filled = _mean_at(values[row[of_known]], group[of_known], count)

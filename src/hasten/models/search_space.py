@@ -1,4 +1,4 @@
-"""The options that ``hasten tune`` searches, declared beside a model's defaults."""
+"""Search spaces of ``hasten tune``, declared by each model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which options of a run have an effect on a model."""
+"""Which options a model supports."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The interface between objectives and the training loop: phases, batches and loss terms.
 
 A phase is one loss with its batches and its parameters. Most models have one phase; KGAT has two.
-In each optimizer step the trainer calls
+For each optimizer step, the training loop calls
 
-    batch   = phase.plan(seed, epoch, index)          # pure; the same in every process
-    encoded = phase.encode(batch)                     # once per step, () if there is nothing
-    for each micro-batch:  phase.terms(encoded, batch, ids)   -> terms of these examples
-    once:                  phase.regularizers(encoded, batch) -> terms of no single example
-    phase.buffers_to_sum() summed over processes, beside the gradients
+    batch   = phase.plan(seed, epoch, index)          # the same in every process
+    encoded = phase.encode(batch)                     # what micro-batches share, or ()
+    for each micro-batch:  phase.terms(encoded, batch, ids)   -> terms of its examples
+    once:                  phase.regularizers(encoded, batch) -> terms that belong to no example
+    phase.buffers_to_sum()                            # summed over processes, as gradients are
     phase.end_step(finite)
 
 and minimizes  the sum over terms of  weight * numerator / denominator.
@@ -38,9 +38,9 @@ from hasten.ops.transfer import to_device
 class Term:
     """One summand of a loss: ``weight * numerator / denominator``.
 
-    numerator: scalar, the sum over the given examples only. denominator: of the global batch.
-    factor: ``weight / denominator``, a scalar of the device in the type of the numerator, where a
-    CUDA graph is replayed with other denominators.
+    numerator: scalar, the sum over the examples of the micro-batch. denominator: of the global
+    batch. factor: ``weight / denominator``, a scalar of the device in the type of the numerator,
+    if a CUDA graph is replayed with different denominators.
     """
 
     name: str
@@ -59,11 +59,14 @@ class Term:
 class Batch:
     """A global batch: the examples of all processes in one optimizer step.
 
-    ids: int64 [B] examples, in an order that balances the work of strided slices.
-    denominators: of the loss terms, over the whole batch. group: number of consecutive examples
-    that share BatchNorm statistics; a micro-batch has whole groups. seed, epoch, index: the key of
-    all random numbers of the batch. inputs: the device's, of the next call of the phase (see
-    :meth:`Phase.on_device`), or None. packed: the buffer that they are views of, or None.
+    ids: int64 [B] examples. Micro-batches are strided slices, so ids are ordered to balance them.
+    seed, epoch, index: identify the batch, and key its random numbers.
+    denominators: of the loss terms, over the global batch.
+    group: the number of consecutive examples that share BatchNorm statistics; micro-batches do not
+    divide groups.
+    inputs: the device tensors of the next call of encode or terms (:meth:`Phase.on_device`), or
+    None.
+    packed: the buffer that all tensors of ``inputs`` are views of, or None.
     """
 
     ids: Tensor
@@ -81,30 +84,32 @@ class Batch:
         return self.seed, self.epoch, self.index
 
     @property
-    def most_parts(self) -> int:
-        """Into how many micro-batches the examples can be divided: one example or group in each."""
+    def max_micro_batches(self) -> int:
+        """The largest number of micro-batches: one example, or one group, in each."""
         groups = -(-len(self.ids) // self.group)
         return groups - (groups > 1 and self.group > 1 and len(self.ids) % self.group == 1)
 
-    def micro_batch(self, part: int, parts: int) -> Tensor:
-        """The ids of micro-batch ``part`` of ``parts``; may be empty.
+    def micro_batch(self, number: int, count: int) -> Tensor:
+        """The ids of micro-batch ``number`` of ``count``; may be empty.
 
         Groups are assigned round-robin. A last group of one example joins the group before it,
         because one example has no variance.
         """
-        if parts == 1:
+        if count == 1:
             return self.ids
         if self.group == 1:
-            return self.ids[part::parts]
+            return self.ids[number::count]
         groups = list(torch.split(self.ids, self.group))
         if len(groups) > 1 and len(groups[-1]) == 1:
             last = groups.pop()
             groups[-1] = torch.cat([groups[-1], last])
-        own_groups = groups[part::parts]
+        own_groups = groups[number::count]
         return torch.cat(own_groups) if own_groups else self.ids[:0]
 
-    def parts(self, numbers: range, count: int, empty: bool = False) -> list[tuple[int, Tensor]]:
-        """The micro-batches with these numbers, of ``count``, that have examples; all if empty."""
+    def micro_batches(
+        self, numbers: range, count: int, empty: bool = False
+    ) -> list[tuple[int, Tensor]]:
+        """(number, ids) of the non-empty micro-batches, out of ``count``; of all if ``empty``."""
         micro_batches = ((number, self.micro_batch(number, count)) for number in numbers)
         return [(number, ids) for number, ids in micro_batches if empty or len(ids)]
 
@@ -114,13 +119,13 @@ Encoded = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class TableRows:
-    """A table of which a step reads few rows. Only ``encode`` reads it, and returns these rows.
+    """A large table of which a step reads few rows. ``encode`` gathers them; nothing else reads it.
 
-    weight: [N, D]. read: the distinct rows (int64 [S], on the host) that a batch reads, over all
-    processes. at_most: about the largest S, or that of a usual step. shard: the rows of the table
-    that ``weight`` holds, if it is sharded over processes. others: further tables of that width,
-    whose rows are numbered after those of ``weight``; then the phase has no other parameters.
-    whole: the loss reads all rows too, so that all have gradients.
+    weight: [N, D]. read: returns the distinct rows (int64 [S], on the host) that a global batch
+    reads. at_most: the expected S. shard: the rows of the table that ``weight`` holds, if it is
+    sharded over processes. others: further tables of width D, with rows numbered after those of
+    ``weight``; a phase with such tables has no other parameters. whole: the loss reads all rows
+    too, so that all have gradients.
     """
 
     weight: nn.Parameter
@@ -136,7 +141,7 @@ class TableRows:
         return self.weight, *self.others
 
     def __len__(self) -> int:
-        """The rows of all tables."""
+        """The number of rows of all tables."""
         return sum(map(len, self.weights))
 
 
@@ -147,8 +152,8 @@ class Phase(ABC):
     """
 
     name: str
-    #: why no CUDA graph can replay a step; None: with inputs of one layout (hasten.ops.transfer),
-    #: two steps are the same operations, with the same arguments
+    #: why steps cannot be replayed as a CUDA graph; None: they can, as steps whose inputs have the
+    #: same layout (hasten.ops.transfer) run the same operations
     varying: str | None = "the phase does not say that its steps are alike"
     #: whether the step seeds dropout once, before ``encode``, as a CUDA graph does; otherwise
     #: ``encode`` seeds what it draws, and the step seeds each micro-batch
@@ -173,28 +178,28 @@ class Phase(ABC):
     def end_epoch(self, seed: int, epoch: int) -> None:
         """Called once per epoch, after the last step of the phase.
 
-        A run that is resumed after that step calls it again, so its result must depend on the
-        weights only.
+        Called again if a run resumes after that step, so the result must depend on the weights
+        only.
         """
         return
 
     def encode_inputs(self, batch: Batch) -> Any:
-        """What :meth:`encode` needs of the batch: a tree that :mod:`hasten.ops.transfer` moves.
+        """The inputs of :meth:`encode`: nested tensors that :mod:`hasten.ops.transfer` can copy.
 
-        Made on the host, from the batch and the data only: a thread may prepare the next batch.
+        Built on the host from the batch and the data only, so a thread can prepare the next batch.
         """
         return ()
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
-        """What :meth:`terms` needs of these examples, as :meth:`encode_inputs`."""
+        """The inputs of :meth:`terms` for these examples, as in :meth:`encode_inputs`."""
         return ()
 
     def fix_shapes(self) -> None:
-        """Give all batches of one size few layouts from now on, if the phase can."""
+        """From now on, pad batches to few different shapes, if the phase supports it."""
         return
 
     def host_values(self, batch: Batch) -> Any:
-        """What a step takes from the host besides its inputs: a CUDA graph replays these values."""
+        """Values of a step other than its inputs; a CUDA graph is replayed only while they stay."""
         return tuple(batch.denominators.items())
 
     @property
@@ -210,7 +215,7 @@ class Phase(ABC):
     def on_device(self, batch: Batch, ids: Tensor | None = None) -> Any:
         """The inputs of ``encode``, or with ids those of ``terms``, on the device.
 
-        The step moves those of all micro-batches by one copy. Otherwise they are made here.
+        The training step copies those of all micro-batches at once; otherwise this copies them.
         """
         if batch.inputs is not None:
             return batch.inputs
@@ -218,26 +223,26 @@ class Phase(ABC):
         return to_device(inputs, self.device)
 
     def encode(self, batch: Batch) -> Encoded:
-        """What all micro-batches of a step share, such as node embeddings of the whole graph.
+        """Compute what the micro-batches of a step share, such as embeddings of the whole graph.
 
-        It must be the same in every process: random numbers are keyed by the batch.
+        Must be the same in every process, so key random numbers by the batch.
         """
         return ()
 
     def start_step(self) -> None:
-        """Called by ``encode``, or instead of it if the optimizer has read the rows of a table."""
+        """Called by ``encode``, or in its place if the optimizer gathers the rows of ``table``."""
         return
 
     @abstractmethod
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        """The loss terms of these examples of the batch, a micro-batch."""
+        """The loss terms of a micro-batch: of the examples ``ids``."""
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
-        """Loss terms that belong to no example: added once per step, by one process."""
+        """Loss terms that belong to no example; added once per step, on rank 0."""
         return ()
 
     def buffers_to_sum(self) -> Sequence[Tensor]:
-        """Buffers that the micro-batches of this step added to, such as BatchNorm's moments.
+        """Buffers that micro-batches accumulate, such as the moments of BatchNorm.
 
         Summed in place over processes after the backward passes. ``encode`` resets them.
         """
@@ -271,11 +276,11 @@ class Phase(ABC):
         """The number of examples of this batch (targets, triples, ...), for the throughput."""
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must keep between epochs because it cannot be recomputed."""
+        """State for checkpoints that cannot be recomputed from the weights."""
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore what :meth:`state` returned."""
         if state:
             raise ValueError(f"this phase keeps no state, but was given {sorted(state)}")
 
@@ -283,8 +288,8 @@ class Phase(ABC):
 class ExampleBatches(Phase):
     """A phase over numbered examples: each example once per epoch, ``batch_size`` in a step.
 
-    shuffle: ids follow the epoch's permutation; otherwise they count up, and a subclass maps them
-    to examples, for instance with a ``PermutationSampler``.
+    shuffle: ids are in the order of the epoch's permutation; otherwise ascending, and the subclass
+    maps them to examples, for instance with a ``PermutationSampler``.
     """
 
     def __init__(self, count: int, batch_size: int, *, shuffle: bool = True) -> None:

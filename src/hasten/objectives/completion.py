@@ -1,4 +1,4 @@
-"""Training phase of knowledge graphs: complete triples, by KvsAll queries or by single triples.
+"""Training phase of knowledge graphs: triple completion, by KvsAll queries or by single triples.
 
 Every relation has a reciprocal, so a query for heads is a query for tails (Lacroix et al. 2018;
 Dettmers et al. 2018 for ConvE): a training triple (h, r, t) is the answer t of the query (h, r) and
@@ -261,27 +261,27 @@ class TripleExamples(Examples):
 
     def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
         """negatives: int64 [B, 3], the query, first counter and key of the samples, if any."""
-        queries, drawn = self.queries.take(ids), None
+        queries, negative_keys = self.queries.take(ids), None
         if self.known is not None:
             base = np.full_like(ids, signed(key(batch.seed, Stream.NEGATIVES, batch.epoch)))
-            drawn = torch.from_numpy(
+            negative_keys = torch.from_numpy(
                 np.stack([self.query_of_example[ids], ids * self.negatives, base]).T
             )
         return CompletionMicroBatch(
             torch.from_numpy(queries.entity),
             torch.from_numpy(queries.relation),
             target=torch.from_numpy(self.targets[ids]),
-            negatives=drawn,
+            negatives=negative_keys,
         )
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
-        micro_batch, drawn = super().complete(batch, inputs), inputs.negatives
-        if self.known is None or drawn is None:
+        micro_batch, negative_keys = super().complete(batch, inputs), inputs.negatives
+        if self.known is None or negative_keys is None:
             return micro_batch
-        if self.known.keys.device != drawn.device:
-            self.known = self.known.to(drawn.device)
-        query, first, base = (drawn[:, each, None] for each in range(3))
-        counters = first + torch.arange(self.negatives, device=drawn.device)
+        if self.known.keys.device != negative_keys.device:
+            self.known = self.known.to(negative_keys.device)
+        query, first, base = (negative_keys[:, each, None] for each in range(3))
+        counters = first + torch.arange(self.negatives, device=negative_keys.device)
         return replace(micro_batch, negatives=negatives(self.known, query, base, counters))
 
 

@@ -1,4 +1,4 @@
-"""The link loss of all relations at once, as a GPU needs few launches.
+"""The link loss of all relations at once, with few kernel launches.
 
 The links of a relation are scored against candidate tails, and again against candidate heads. The
 queries of both are arranged in blocks of :data:`BLOCK` slots of one relation and side, and the
@@ -82,15 +82,17 @@ def link_loss(
     vectors: Tensor,
 ) -> Tensor:
     """The sum over the links. queries: :meth:`.links.LinkModel.queries`, of a relation per row."""
-    full, both = accumulation_dtype(vectors), len(blocks.relation)
+    full, end_count = accumulation_dtype(vectors), len(blocks.relation)
     rows = vectors.index_select(0, blocks.nodes).to(autocast_dtype(vectors))
-    ends, candidates = torch.split(rows, [both, len(rows) - both])
-    given, bias = queries(ends, blocks.relation)
+    ends, candidates = torch.split(rows, [end_count, len(rows) - end_count])
+    query_vectors, bias = queries(ends, blocks.relation)
     if loss == "softmax":
         # its gradient is zero up to rounding, which Adam would amplify
         bias = bias.detach()
-    true = (given[: both // 2] * ends[both // 2 :]).sum(1, dtype=full) + bias[: both // 2]
-    of_blocks = given.index_select(0, blocks.slot).view(-1, BLOCK, given.shape[1])
+    true = (query_vectors[: end_count // 2] * ends[end_count // 2 :]).sum(1, dtype=full) + bias[
+        : end_count // 2
+    ]
+    of_blocks = query_vectors.index_select(0, blocks.slot).view(-1, BLOCK, query_vectors.shape[1])
     tables = candidates.view(-1, blocks.unknown.shape[1], candidates.shape[1])
     scores = torch.bmm(of_blocks, tables.index_select(0, blocks.group).mT)
     scores = scores.view_as(blocks.unknown).to(full)

@@ -1,4 +1,4 @@
-"""Choose the links that a step of a typed graph scores, and their negative nodes."""
+"""Sample the links and negative nodes of a training step on a typed graph."""
 
 from __future__ import annotations
 
@@ -146,11 +146,11 @@ def _known(graph: MessageGraph, heads: bool) -> tuple[Int64, Int64]:
 
     heads: tails are given and heads are the answers.
     """
-    both = graph.types.symmetric[graph.kind]
-    given, other = (graph.tail, graph.head) if heads else (graph.head, graph.tail)
+    is_symmetric = graph.types.symmetric[graph.kind]
+    query_nodes, other = (graph.tail, graph.head) if heads else (graph.head, graph.tail)
     codes = np.concatenate(
-        [graph.kind * graph.nodes + given, (graph.kind * graph.nodes + other)[both]]
+        [graph.kind * graph.nodes + query_nodes, (graph.kind * graph.nodes + other)[is_symmetric]]
     )
-    answer = np.concatenate([other, given[both]])
+    answer = np.concatenate([other, query_nodes[is_symmetric]])
     order = np.lexsort((answer, codes))
     return codes[order], answer[order]

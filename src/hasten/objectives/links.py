@@ -1,4 +1,4 @@
-"""Training phase of typed graphs: classify links, with a contrastive loss of similar nodes.
+"""Training phase of typed graphs: link classification, with an optional contrastive loss.
 
 A step scores some links of every relation and passes messages along all other links: a scored link
 and its reverse pass no messages. With the score p(h, r, t) of a link, the losses are
@@ -164,11 +164,11 @@ class LinkPhase(Phase):
     def term_inputs(self, batch: Batch, ids: Tensor) -> LinkInputs:
         examples, encoder_inputs = ids.numpy(), ()
         if self.sampling.mode == "full":
-            wanted = self._wanted_by_batch(batch)
+            nodes_of_batch = self._wanted_by_batch(batch)
         else:
-            wanted, scored = self._wanted(batch, examples), self._scored(batch)
+            nodes_of_batch, scored = self._wanted(batch, examples), self._scored(batch)
             encoder_inputs = self.model.some_inputs(
-                wanted, scored, self.sampling.fan_out, self._seed(batch)
+                nodes_of_batch, scored, self.sampling.fan_out, self._seed(batch)
             )
         links, anchors = (
             examples[examples < self.links],
@@ -176,13 +176,13 @@ class LinkPhase(Phase):
         )
         blocks = nodes = ignored = None
         if self.device.type != "cpu" and len(links):
-            blocks = LinkBlocks.build(self.sampler, batch, wanted, links)
+            blocks = LinkBlocks.build(self.sampler, batch, nodes_of_batch, links)
         lengths: list[int] = []
         if self.contrast is not None and len(anchors):
             lists = self.contrast.nodes(batch, anchors)
-            lengths, nodes = [*map(len, lists)], _index(wanted, np.concatenate(lists))
+            lengths, nodes = [*map(len, lists)], _index(nodes_of_batch, np.concatenate(lists))
             ignored = self.contrast.ignored(lists)
-        return LinkInputs(encoder_inputs, wanted, links, blocks, nodes, lengths, ignored)
+        return LinkInputs(encoder_inputs, nodes_of_batch, links, blocks, nodes, lengths, ignored)
 
     def encode(self, batch: Batch) -> Encoded:
         """Mode full: the vectors that the batch needs. Other modes encode each micro-batch."""
@@ -227,14 +227,16 @@ class LinkPhase(Phase):
             if self.sampling.loss == "softmax":
                 # its gradient is zero up to rounding, which Adam would amplify
                 bias = bias.detach()
-            both = queries[: len(head), :] * right[: len(head), :]
-            true = both.sum(1, dtype=total.dtype) + bias
+            products = queries[: len(head), :] * right[: len(head), :]
+            true = products.sum(1, dtype=total.dtype) + bias
             if self.sampling.loss == "logistic":
                 total = total + F.softplus(-true).sum()
             # the product with the relation is the same from either side
-            given = (queries, self.model.queries(right, kind)[0])
+            query_tables = (queries, self.model.queries(right, kind)[0])
             for side, nodes in enumerate((head, tail)):
-                scores = (given[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
+                scores = (query_tables[side] @ tables[side].T)[
+                    : len(nodes), : len(candidates[side])
+                ]
                 scores = scores.to(total.dtype) + bias
                 unknown = self.sampler.unknown(kind, side, nodes, candidates[side])
                 total = total + negative_loss(self.sampling.loss, true, scores, unknown) / 2

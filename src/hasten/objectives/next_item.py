@@ -1,8 +1,8 @@
 """Training phase of sequential models: predict the next item at every position.
 
-A global batch is the next ``batch_size`` users of the epoch's permutation, sorted by sequence
-length, longest first. With n micro-batches over all processes, each takes every n-th of these
-users, so micro-batches are balanced and buckets contain little padding.
+A global batch is the next ``batch_size`` users of the epoch's permutation, the longest sequences
+first. Each of n micro-batches takes every n-th user, so micro-batches have similar lengths and
+buckets contain little padding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NextItemMicroBatch(SequenceBatch):
 
 
 class NextItemModel(Protocol):
-    """What the phase needs from a model."""
+    """What the phase calls on a model."""
 
     @property
     def items(self) -> Table: ...
@@ -54,7 +54,7 @@ class NextItemModel(Protocol):
 
     @property
     def padding_target_loss(self) -> float:
-        """The loss that each target of the padding adds (:mod:`.fixed_shapes`): its state is 0."""
+        """The loss of a padding target, whose hidden state is 0 (:mod:`.fixed_shapes`)."""
         ...
 
     def regularizers(self) -> Sequence[Term]:
@@ -69,8 +69,8 @@ class NextItemModel(Protocol):
 class NextItemPhase(ExampleBatches):
     """Next-item prediction for the users with at least two training interactions.
 
-    prepare: transforms histories, for instance their times. Histories in memory-mapped files are
-    not loaded: prepare then takes those of the users of each micro-batch.
+    prepare: transforms histories, for instance their times. For histories in memory-mapped files
+    it is called for the users of each micro-batch.
 
     Raises:
         DataError: there is no such user, or a user has no negative items.
@@ -94,7 +94,7 @@ class NextItemPhase(ExampleBatches):
         assert isinstance(model, nn.Module)
         self.users = np.flatnonzero(histories.lengths >= 2)
         super().__init__(len(self.users), batch_size)
-        # the same object, typed as a module and by the protocol
+        # the same object with two types: a module, and the protocol
         self.module: nn.Module = model
         self.model: NextItemModel = model
         self.prepare = prepare
@@ -109,8 +109,8 @@ class NextItemPhase(ExampleBatches):
         self.items, self.negative_count = items, negatives
         self.known: KnownItems | None = None
         if negatives:
-            long = np.flatnonzero(histories.lengths >= items)
-            if CSR.of(histories.take(long)).distinct().lengths.max(initial=0) >= items:
+            candidates = np.flatnonzero(histories.lengths >= items)
+            if CSR.of(histories.take(candidates)).distinct().lengths.max(initial=0) >= items:
                 raise DataError(
                     f"a user has all {items} items in training, so there are no negatives to "
                     "sample: use a loss without negatives (model.loss=ce)"
@@ -146,11 +146,13 @@ class NextItemPhase(ExampleBatches):
         inputs = self.sequences(ids.numpy())
         if self.fixed is None or len(ids) != self.fixed.rows:
             return inputs
-        base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
+        epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
         loss = torch.tensor(
             self.model.padding_target_loss, dtype=accumulation_dtype(self.model.items.block(0, 0))
         )
-        return with_unused_targets(inputs, self.fixed.capacity(len(inputs.targets)), base, loss)
+        return with_unused_targets(
+            inputs, self.fixed.capacity(len(inputs.targets)), epoch_key, loss
+        )
 
     def fix_shapes(self) -> None:
         if self.histories.mapped and self.negative_count:
@@ -183,12 +185,12 @@ class NextItemPhase(ExampleBatches):
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
 
-    def lay_out(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
-        """The tensors of these users (longest first) on the model's device."""
+    def build_micro_batch(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
+        """The micro-batch of these users (longest first), on the model's device."""
         return self.micro_batch(batch, to_device(self.sequences(ids), self.device))
 
     def sequences(self, ids: Int64) -> NextItemInputs:
-        """The tensors of these users (longest first) on the host."""
+        """The inputs of the micro-batch of these users (longest first), on the host."""
         users, lengths = self.users[ids], self.target_counts[ids]
         # the last interaction is a target only: inputs end before it
         skip = 1
@@ -199,19 +201,21 @@ class NextItemPhase(ExampleBatches):
         length = None if fixed is None else fixed.length
         sequences, source = sequence_batch(histories, rows, lengths, self.device, skip, length)
         targets = torch.from_numpy(histories.items[source + 1])
-        row_S1 = first_S1 = None
+        known_row_S1 = counter_S1 = None
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
-            # distance to the last input, without padding, which SequenceBatch.positions includes
+            # distance to the last input; SequenceBatch.positions also has padding
             positions = histories.ends[row_of_target] - 1 - skip - source
             # a distinct counter for each (user, position, negative), whatever the batch
-            first = (user_of_target * self.max_length + positions) * self.negative_count
-            row_S1, first_S1 = (torch.from_numpy(x)[:, None] for x in (row_of_target, first))
-        return NextItemInputs(sequences, targets, row_S1, first_S1, known)
+            counter = (user_of_target * self.max_length + positions) * self.negative_count
+            known_row_S1, counter_S1 = (
+                torch.from_numpy(x)[:, None] for x in (row_of_target, counter)
+            )
+        return NextItemInputs(sequences, targets, known_row_S1, counter_S1, known)
 
     def micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
-        """The micro-batch with these inputs; its negatives are sampled on the device."""
+        """The micro-batch with these inputs, for which negatives are sampled on the device."""
         sampled = None
         if self.negative_count:
             assert inputs.known_rows is not None
@@ -221,8 +225,8 @@ class NextItemPhase(ExampleBatches):
             known = inputs.known or self.known
             assert known is not None
             counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
-            base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            negatives_key = base if inputs.base is None else inputs.base
+            epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
+            negatives_key = epoch_key if inputs.base is None else inputs.base
             sampled = negatives(known, inputs.known_rows, negatives_key, counters)
         return NextItemMicroBatch(
             **vars(inputs.sequences), targets=inputs.targets, negatives=sampled

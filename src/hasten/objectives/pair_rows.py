@@ -1,4 +1,4 @@
-"""Pairwise training that reads the rows of a step from large tables of users and items once.
+"""Pairwise training phase that gathers the rows of users and items once per step.
 
 The rows of all users, positives and negatives of the global batch are gathered once. The gradient
 is that of these rows, and :class:`~hasten.training.optimizers.joined_row_adam.JoinedRowAdam`

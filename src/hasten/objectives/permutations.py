@@ -1,4 +1,4 @@
-"""Permutations of examples from the seed, cached between the steps of an epoch."""
+"""Seeded permutations of the examples of an epoch, cached between steps."""
 
 from __future__ import annotations
 

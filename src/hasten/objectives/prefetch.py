@@ -1,4 +1,4 @@
-"""Prepare the next batch in a thread while the device computes this one."""
+"""Prepare the next batch in a thread, during the current step on the device."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from hasten.objectives.base import Batch, Phase
 from hasten.ops.transfer import Sent, send
 
 
-def inputs_of(phase: Phase, batch: Batch, parts: Sequence[tuple[int, Tensor]]) -> list[Any]:
-    """What ``encode`` and the terms of each of these micro-batches need, on the host."""
+def batch_inputs(
+    phase: Phase, batch: Batch, micro_batches: Sequence[tuple[int, Tensor]]
+) -> list[Any]:
+    """On the host, the inputs of ``encode``, then those of ``terms`` for each micro-batch."""
     inputs = [phase.encode_inputs(batch)]
-    return inputs + [phase.term_inputs(batch, ids) for _, ids in parts]
+    return inputs + [phase.term_inputs(batch, ids) for _, ids in micro_batches]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A batch of a phase, and the micro-batches whose inputs are wanted (:meth:`Batch.parts`)."""
+class BatchRequest:
+    """A batch, and the micro-batches whose inputs to prepare: ``numbers`` of ``count``."""
 
     seed: int
     epoch: int
@@ -44,27 +46,27 @@ class Prefetcher:
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = ThreadPoolExecutor(1, "batches")
-        self._next: tuple[Wanted, Future[tuple[Batch, Sent[Any]]]] | None = None
+        self._next: tuple[BatchRequest, Future[tuple[Batch, Sent[Any]]]] | None = None
 
-    def take(self, wanted: Wanted) -> Batch:
-        """The batch, ready if it follows that of the last call; then begin with the next one.
+    def take(self, request: BatchRequest) -> Batch:
+        """Return the batch, and start to prepare the one after it.
 
         Batches and inputs depend only on the arguments, so they can be prepared in another thread.
         If memory runs out there, the batch comes without inputs, and the step prepares them.
         """
-        if self._next is None or self._next[0] != wanted:
+        if self._next is None or self._next[0] != request:
             self.cancel()
-            self._next = wanted, self._pool.submit(self._send, wanted)
+            self._next = request, self._pool.submit(self._send, request)
         try:
             batch, sent = self._next[1].result()
             batch = replace(batch, inputs=sent.received(), packed=sent.buffer)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            batch = self.phase.plan(wanted.seed, wanted.epoch, wanted.index)
+            batch = self.phase.plan(request.seed, request.epoch, request.index)
         self._next = None
-        if wanted.index + 1 < self.phase.steps():
-            following = replace(wanted, index=wanted.index + 1)
+        if request.index + 1 < self.phase.steps():
+            following = replace(request, index=request.index + 1)
             self._next = following, self._pool.submit(self._send, following)
         return batch
 
@@ -74,7 +76,9 @@ class Prefetcher:
             self._next[1].exception()
             self._next = None
 
-    def _send(self, wanted: Wanted) -> tuple[Batch, Sent[Any]]:
-        batch = self.phase.plan(wanted.seed, wanted.epoch, wanted.index)
-        inputs = inputs_of(self.phase, batch, batch.parts(wanted.numbers, wanted.count))
+    def _send(self, request: BatchRequest) -> tuple[Batch, Sent[Any]]:
+        batch = self.phase.plan(request.seed, request.epoch, request.index)
+        inputs = batch_inputs(
+            self.phase, batch, batch.micro_batches(request.numbers, request.count)
+        )
         return batch, send(inputs, self.device, self.stream)

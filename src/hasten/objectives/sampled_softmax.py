@@ -1,4 +1,4 @@
-"""Training phase of sequential models: next item by a softmax over items sampled for each step.
+"""Training phase of sequential models: next item, by sampled softmax.
 
 A step reads few rows of the item table: those of its tokens, targets and sampled items. They are
 gathered once for the global batch, so that time and memory do not grow with the catalog, apart from

@@ -1,4 +1,4 @@
-"""Ragged sequences of a batch in buckets, and what a micro-batch of them has from the host."""
+"""Batches of ragged sequences, in buckets of similar length."""
 
 from __future__ import annotations
 

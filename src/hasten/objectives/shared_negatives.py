@@ -1,4 +1,4 @@
-"""Negatives that all targets of a step share, for a softmax over sampled items.
+"""Negatives for sampled softmax, shared by all targets of a step.
 
 The sample is a function of (seed, epoch, step): every process and every micro-batch draws the same.
 
@@ -50,13 +50,13 @@ class SharedNegatives:
     def sample(self, seed: int, epoch: int, step: int, targets: Int64) -> Sample:
         """The sample of a step with these targets (int64 [T], of the global batch)."""
         base = key(seed, Stream.NEGATIVES, epoch, step)
-        drawn = integers(len(self.shares), base, torch.arange(self.uniform)).numpy()
+        uniform_items = integers(len(self.shares), base, torch.arange(self.uniform)).numpy()
         if not self.of_batch:
             targets = targets[:0]
         elif self.of_batch < len(targets):
             order = permutation(len(targets), key(seed, Stream.NEGATIVES, epoch, step, 1)).numpy()
             targets = targets[order[: self.of_batch]]
-        return self.weighted(drawn, targets)
+        return self.weighted(uniform_items, targets)
 
     def weighted(self, uniform: Int64, of_batch: Int64) -> Sample:
         """The distinct items of both draws, with their weights."""

@@ -1,4 +1,4 @@
-"""Phases with sampled negatives that read the rows of a step from a large table once.
+"""Phases with sampled negatives that gather the rows of large tables once per step.
 
 The rows of all inputs, answers and negatives of the global batch are gathered once; tokens and
 candidates are then places among them. The gradient is that of these rows, and
@@ -81,11 +81,11 @@ class StepRows(ExampleBatches):
         """The micro-batch of these examples."""
 
     @abstractmethod
-    def ids_of(self, made: Any) -> Sequence[Tensor]:
+    def ids_of(self, micro_batch: Any) -> Sequence[Tensor]:
         """The rows that a micro-batch reads."""
 
     @abstractmethod
-    def terms_of(self, batch: Batch, made: Any) -> Sequence[Term]:
+    def terms_of(self, batch: Batch, micro_batch: Any) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
 
     def whole(self, batch: Batch) -> Any:
@@ -137,13 +137,13 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
             )
         return self.micro_batch(batch, self.sequences(ids.numpy()))
 
-    def ids_of(self, made: NextItemMicroBatch) -> Sequence[Tensor]:
-        if made.negatives is None:
-            return (made.tokens,)
-        return made.tokens, made.targets, made.negatives
+    def ids_of(self, micro_batch: NextItemMicroBatch) -> Sequence[Tensor]:
+        if micro_batch.negatives is None:
+            return (micro_batch.tokens,)
+        return micro_batch.tokens, micro_batch.targets, micro_batch.negatives
 
-    def terms_of(self, batch: Batch, made: NextItemMicroBatch) -> Sequence[Term]:
-        return NextItemPhase.terms_of(self, batch, made)
+    def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
+        return NextItemPhase.terms_of(self, batch, micro_batch)
 
 
 class StepRowsCompletionPhase(StepRows, CompletionPhase):
@@ -165,11 +165,15 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))
 
-    def ids_of(self, made: CompletionMicroBatch) -> Sequence[Tensor]:
-        if made.negatives is not None:
-            assert made.target is not None
-            return made.entity, made.target, made.negatives
-        return (made.entity, made.triples()[2]) if self.model.reads_answers else (made.entity,)
+    def ids_of(self, micro_batch: CompletionMicroBatch) -> Sequence[Tensor]:
+        if micro_batch.negatives is not None:
+            assert micro_batch.target is not None
+            return micro_batch.entity, micro_batch.target, micro_batch.negatives
+        return (
+            (micro_batch.entity, micro_batch.triples()[2])
+            if self.model.reads_answers
+            else (micro_batch.entity,)
+        )
 
-    def terms_of(self, batch: Batch, made: CompletionMicroBatch) -> Sequence[Term]:
-        return CompletionPhase.terms_of(self, batch, made)
+    def terms_of(self, batch: Batch, micro_batch: CompletionMicroBatch) -> Sequence[Term]:
+        return CompletionPhase.terms_of(self, batch, micro_batch)

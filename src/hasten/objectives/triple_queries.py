@@ -14,16 +14,16 @@ from hasten.scoring import TripleQueries
 
 def known_answers(triples: Triples, relations: int, queries: TripleQueries, entities: int) -> CSR:
     """The answers of each query among these triples, ascending and distinct."""
-    wanted = queries.relation * entities + queries.entity
+    query_codes = queries.relation * entities + queries.entity
     parts = []
     for entity, relation, answer in _directions(triples, relations):
         codes = relation * entities + entity
-        is_wanted = maybe_among(codes, wanted)
+        is_wanted = maybe_among(codes, query_codes)
         parts.append((codes[is_wanted], answer[is_wanted]))
     codes, answer = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = order_by(codes, answer)
     codes, answer = codes[order], answer[order]
-    row, place = matches(wanted, codes)
+    row, place = matches(query_codes, codes)
     return CSR(ragged_offsets(row, len(queries)), answer[place]).distinct()
 
 

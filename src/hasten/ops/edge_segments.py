@@ -1,4 +1,4 @@
-"""Edges sorted by the row that adds them up, for kernels of which a program owns a row.
+"""Edges sorted by target row, for kernels that process one row per program.
 
 A row with more edges than :data:`LONGEST` is cut into parts, each of a program of its own, whose
 sums are merged: the edges of a hub are not added one after the other.

@@ -1,4 +1,4 @@
-"""An embedding table of which each process holds some rows."""
+"""An embedding table whose rows are divided over processes."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ class ShardedTable(EmbeddingTable):
             return super().rows(ids)
         assert not torch.is_grad_enabled(), "a gradient needs the rows of reading()"
         distinct, places = torch.unique(ids, return_inverse=True)
-        _, held = self.shard.held(distinct)
-        read = self.shard.exchange(distinct, self.weight.index_select(0, held))
+        _, local_rows = self.shard.held(distinct)
+        read = self.shard.exchange(distinct, self.weight.index_select(0, local_rows))
         return FixedTable(read).rows(places)
 
     def block(self, start: int, stop: int) -> Tensor:

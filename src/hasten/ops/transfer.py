@@ -1,4 +1,4 @@
-"""Move everything that a batch needs to a device by one copy.
+"""Copy all tensors of a batch to a device at once.
 
 The tensors of a tree (dataclasses, dictionaries, tuples and lists) are packed into one buffer. For
 CUDA it is page-locked, so that the copy does not make the host wait; PyTorch's allocator of such
@@ -118,8 +118,8 @@ def _mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if type(tree) is dict:
         return {name: _mapped(each, function) for name, each in tree.items()}
     if is_dataclass(tree) and not isinstance(tree, type):
-        given = {field.name: getattr(tree, field.name) for field in fields(tree)}
-        mapped_fields = {name: _mapped(each, function) for name, each in given.items()}
-        if any(mapped_fields[name] is not each for name, each in given.items()):
+        field_values = {field.name: getattr(tree, field.name) for field in fields(tree)}
+        mapped_fields = {name: _mapped(each, function) for name, each in field_values.items()}
+        if any(mapped_fields[name] is not each for name, each in field_values.items()):
             return replace(tree, **mapped_fields)
     return tree

@@ -1,1 +1,1 @@
-"""Plan a run: memory, time and disk from a few real steps, and settings for a memory budget."""
+"""Plan a run: predict memory, time and disk from a few real steps, and fit a memory budget."""

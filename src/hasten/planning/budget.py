@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.config import RunConfig
 from hasten.distributed.device import resolve_device
 from hasten.errors import ConfigurationError, HastenError
@@ -175,7 +175,7 @@ def fit_run(
     if resume and config.out is not None and RunFolder.holds_run(config.out):
         before = RunFolder(config.out, None).read_plan()
         return (config if before is None else with_changes(config, before["chosen"])), None
-    config = with_sample(config)
+    config = with_builtin_sample(config)
     plan = plan_budget(config, budget)
     chosen = plan.chosen
     if chosen is None or chosen.plan is None:
@@ -211,8 +211,8 @@ def _micro_batches_that_fit(
     Skips probes of settings that will not fit. 0: unknown. If none fit, the number above which more
     hardly help.
     """
-    given = config.training.accumulate
-    shares = [1 / int(each.changes.get("accumulate", given)) for each in (before, now)]
+    micro_batches = config.training.accumulate
+    shares = [1 / int(each.changes.get("accumulate", micro_batches)) for each in (before, now)]
     if shares[0] == shares[1] or before.plan is None or now.plan is None:
         return 0.0
     divided = (before.peak - now.peak) / (shares[0] - shares[1])
@@ -227,8 +227,8 @@ def _families(config: RunConfig) -> Iterator[list[dict[str, Any]]]:
         return
     yield list(_micro_batches(config, {}))
     if supports.recompute and not config.training.recompute:
-        again = {"recompute": True}
-        yield [again, *_micro_batches(config, again)]
+        recompute = {"recompute": True}
+        yield [recompute, *_micro_batches(config, recompute)]
     fast = slow_precision("bf16", resolve_device(config.device)) is None
     if supports.precision and config.training.precision == "fp32" and fast:
         yield [{"precision": "bf16"}]

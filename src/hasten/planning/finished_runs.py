@@ -1,4 +1,4 @@
-"""Measurements of finished runs on this machine whose options match those of a planned run."""
+"""Measurements of finished runs with the options of a planned run, on this machine."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def measured_before(probed: Path, runs: Path, device: str) -> Measured | None:
     A run matches if data, options of model, training and evaluation, versions, machine and threads
     are the same. Seed, number of epochs and learning rate may differ.
     """
-    wanted, by_run = _identity(RunFolder(probed, None)), {}
+    identity, by_run = _identity(RunFolder(probed, None)), {}
     for path in sorted(runs.glob("*/metrics.json")):
         with suppress(HastenError, KeyError, TypeError):  # it is damaged, or of an older version
             folder = RunFolder(path.parent, None)
             result = folder.read_json(path.name)
             here = result["effective"]["device"] == device and result["epochs"] > 0
-            if here and _identity(folder) == wanted:
+            if here and _identity(folder) == identity:
                 by_run[str(folder.path)] = result
     if not by_run:
         return None

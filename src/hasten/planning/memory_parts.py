@@ -1,4 +1,4 @@
-"""Count memory by its owner: tensors and arrays reachable from an object, saved activations."""
+"""Attribute memory to its owners: tensors and arrays of an object, saved activations."""
 
 from __future__ import annotations
 

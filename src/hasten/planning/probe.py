@@ -1,4 +1,4 @@
-"""Measure what a run needs: its own code, with a few steps and a few tiles of evaluation.
+"""Measure a few training steps and evaluation tiles of a run.
 
 Everything before the first step and after the last evaluation is that of a real run, in a run
 folder that is deleted afterwards. The process must be fresh, because its peak memory is measured.
@@ -62,7 +62,7 @@ def probe(config: RunConfig, folder: Path) -> dict[str, Any]:
     config = config.model_copy(update=update)
     with (
         Processes.join(config.device, config.distributed) as processes,
-        new_run(processes, config, None, quiet=True, begin=begin) as setup,
+        new_run(processes, config, None, quiet=True, start_time=begin) as setup,
         open_run(setup, None) as training,
     ):
         return _measure(training, libraries)
@@ -76,7 +76,7 @@ def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
     trainer.recovery.disable()
     trainer.compile()
     setup.model.train()
-    seconds = {"start": time.perf_counter() - setup.begin}
+    seconds = {"start": time.perf_counter() - setup.start_time}
     stages = {"start": _peak_since_last(device)}
     counted = {
         "libraries": libraries if device.type == "cpu" else 0,
@@ -106,8 +106,8 @@ def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
     counted["activations"] = max(
         (_activations(trainer, number, parts) for number in range(len(measured))), default=0
     )
-    rest = stages["training"] - sum(counted.values())
-    counted["temporaries and allocator"] = max(0, rest)
+    unattributed = stages["training"] - sum(counted.values())
+    counted["temporaries and allocator"] = max(0, unattributed)
     epochs = trainer.epochs
     saves, evaluations = (
         -(-epochs // each.every) for each in (config.checkpoint, config.evaluation)

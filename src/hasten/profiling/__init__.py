@@ -1,1 +1,1 @@
-"""Where the time of a training step goes, and which options would change it."""
+"""Profile a training step, and suggest options that would make it faster."""

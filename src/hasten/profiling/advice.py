@@ -1,4 +1,4 @@
-"""Options that shorten the part of training that takes most of the time."""
+"""Options that shorten the slowest part of training."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def _for_optimizer(now: Circumstances) -> Iterator[Advice]:
 
 
 def _for_evaluation(now: Circumstances) -> Iterator[Advice]:
-    wanted = now.evaluation_seconds / max(now.train_seconds * _EVALUATION_SHARE, 1e-9)
-    every = max(now.config.evaluation.every + 1, min(math.ceil(wanted), 100))
+    enough_epochs = now.evaluation_seconds / max(now.train_seconds * _EVALUATION_SHARE, 1e-9)
+    every = max(now.config.evaluation.every + 1, min(math.ceil(enough_epochs), 100))
     yield Advice(
         f"--eval-every {every}",
         f"fewer evaluations; {_EVALUATION_SHARE:.0%} of the time of an epoch is enough for most",

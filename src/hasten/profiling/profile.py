@@ -1,4 +1,4 @@
-"""Measure some real steps and an evaluation batch of a configuration, without a run folder."""
+"""Measure training steps and an evaluation batch of a configuration, without a run folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hasten.build import (
     evaluate_task,
     load_data,
     ranking_tasks,
-    with_sample,
+    with_builtin_sample,
 )
 from hasten.config import RunConfig
 from hasten.config_loading.data_defaults import with_data_defaults
@@ -55,7 +55,7 @@ def profile_step(config: RunConfig, table: object | None = None) -> dict[str, An
         UsageError: the model has no steps.
     """
     if table is None:
-        config = with_sample(config)
+        config = with_builtin_sample(config)
     tune_process()
     with Processes.join(config.device, config.distributed) as processes:
         device = processes.device

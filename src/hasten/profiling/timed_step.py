@@ -1,4 +1,4 @@
-"""An optimizer step that measures its parts. Training uses the plain step, without clocks."""
+"""An optimizer step that measures its parts; for profiling only."""
 
 from __future__ import annotations
 

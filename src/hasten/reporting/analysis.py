@@ -1,4 +1,4 @@
-"""What a report measures with the model of a run: groups, lists, examples, a map, its weights."""
+"""Measurements of a trained model for a report."""
 
 from __future__ import annotations
 
@@ -66,27 +66,27 @@ def analyze(run: Path, part: Part, checkpoint: str, device: str, points: int) ->
     return analysis
 
 
-def _measure(found: Analysis, loaded: LoadedRun, task: AnyTask) -> None:
+def _measure(analysis: Analysis, loaded: LoadedRun, task: AnyTask) -> None:
     metrics, dataset = loaded.config.evaluation.metrics, loaded.dataset
-    found.protocol = task.protocol.text()
+    analysis.protocol = task.protocol.text()
     chunks = QueryChunks(partial(release_memory, loaded.device))
     ranked = evaluate(loaded.model, task, metrics, device=loaded.device, chunks=chunks)
     assert ranked.ranks is not None
-    found.metrics = ranked.values
+    analysis.metrics = ranked.values
     kinds: tuple[By, ...] = ("popularity", "history")
     if isinstance(dataset, KnowledgeGraph):
         kinds = ("relation", "direction")
     for by in kinds:
-        found.groups[by] = grouped_metrics(task, ranked.ranks, metrics, dataset, by)
+        analysis.groups[by] = grouped_metrics(task, ranked.ranks, metrics, dataset, by)
     if isinstance(dataset, Dataset):
         assert isinstance(task, RankingTask)
         cuts = [parse_metric(name).k for name in metrics]
         k = next((cut for cut in cuts if cut is not None), _LENGTH)
         lists = recommended_lists(loaded.model, task, k)
-        found.beyond = beyond_accuracy(lists, task, dataset, k)
-        found.examples = recommended(dataset, task, lists)
+        analysis.beyond = beyond_accuracy(lists, task, dataset, k)
+        analysis.examples = recommended(dataset, task, lists)
     else:
-        found.examples = predicted(loaded, task, PART_NAMES.index(found.part))
+        analysis.examples = predicted(loaded, task, PART_NAMES.index(analysis.part))
 
 
 def _weights(loaded: LoadedRun) -> list[tuple[str, int, int]]:

@@ -1,4 +1,4 @@
-"""Sections on what the model does: groups, figures beyond accuracy, examples, the map."""
+"""Report sections on the model: groups, beyond-accuracy metrics, examples, the map."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _MEANING = {
 }
 
 
-def groups_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Section | None:
+def groups_section(runs: Runs, names: Names, analyses: Sequence[Analysis]) -> Section | None:
     """Metrics of groups of targets: by popularity and history length, or relation."""
     visible: list[Table] = []
     folded: list[Details] = []
     for by, title in _TITLES.items():
-        tables = [each.groups[by].to_pylist() if by in each.groups else [] for each in found]
+        tables = [each.groups[by].to_pylist() if by in each.groups else [] for each in analyses]
         rows = [[row for row in table if by != "relation" or row["direction"] == "both"]
                 for table in tables]  # fmt: skip
         if any(rows):
@@ -56,7 +56,7 @@ def groups_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Secti
     if not visible:
         return None
     blocks: list[Block] = [Grid(visible), *folded]
-    part = "validation" if found[0].part == "valid" else "test"
+    part = "validation" if analyses[0].part == "valid" else "test"
     note = f"On the {part} part. A group has only the targets named; candidates are the same."
     blocks.append(Text(note, soft=True))
     return Section("Where it does well", blocks)
@@ -92,33 +92,33 @@ def _grouped(
     return Table(head, rows[:_ROWS], bars, title=title), more
 
 
-def beyond_section(names: Names, found: Sequence[Analysis]) -> Section | None:
+def beyond_section(names: Names, analyses: Sequence[Analysis]) -> Section | None:
     """Coverage, novelty, diversity, popularity and serendipity of the recommended lists."""
-    keys = dict.fromkeys(key for each in found for key in each.beyond)
+    keys = dict.fromkeys(key for each in analyses for key in each.beyond)
     if not keys:
         return None
     meanings = [(key, _MEANING[key.partition("@")[0]]) for key in keys]
     note = "Lists as the protocol ranks them, for the users of the part with events to predict."
     figures: Block
-    if len(found) == 1:
-        figures = Facts([(key, shown(found[0].beyond[key])) for key in keys], large=True)
+    if len(analyses) == 1:
+        figures = Facts([(key, shown(analyses[0].beyond[key])) for key in keys], large=True)
     else:
-        rows = [(key, *(each.beyond.get(key) for each in found)) for key in keys]
+        rows = [(key, *(each.beyond.get(key) for each in analyses)) for key in keys]
         figures = Table(("figure", *names), rows)
     explained = Details("What these figures mean", [Facts(meanings)])
     return Section("Beyond accuracy", [figures, explained, Text(note, soft=True)])
 
 
-def examples_section(names: Names, found: Sequence[Analysis]) -> Section | None:
+def examples_section(names: Names, analyses: Sequence[Analysis]) -> Section | None:
     """The same few users or questions for every run."""
-    asked = dict.fromkeys((e.title, e.note) for each in found for e in each.examples)
+    questions = dict.fromkeys((e.title, e.note) for each in analyses for e in each.examples)
     cards = []
-    for question in asked:
+    for question in questions:
         answers = [
             next((e.answers for e in each.examples if (e.title, e.note) == question), ())
-            for each in found
+            for each in analyses
         ]
-        columns = ("", *(("",) if len(found) == 1 else names))
+        columns = ("", *(("",) if len(analyses) == 1 else names))
         rows: list[tuple[Cell, ...]] = []
         for place in range(max(map(len, answers), default=0)):
             cells = [_answer(each[place]) if place < len(each) else "" for each in answers]
@@ -136,11 +136,11 @@ def _answer(answer: tuple[str, bool]) -> str:
     return f"{name} ✓" if right else name
 
 
-def map_section(names: Names, found: Sequence[Analysis]) -> Section | None:
+def map_section(names: Names, analyses: Sequence[Analysis]) -> Section | None:
     """The first two principal components of the vectors of each run."""
     maps = [
-        each.map if len(found) == 1 else _titled(each.map, name)
-        for each, name in zip(found, names, strict=True)
+        each.map if len(analyses) == 1 else _titled(each.map, name)
+        for each, name in zip(analyses, names, strict=True)
         if each.map is not None
     ]
     if not maps:
@@ -156,11 +156,11 @@ def _titled(chart: Scatter, name: str) -> Scatter:
     return replace(chart, title=f"{name}: {chart.title}")
 
 
-def notes_section(names: Names, found: Sequence[Analysis]) -> Section | None:
+def notes_section(names: Names, analyses: Sequence[Analysis]) -> Section | None:
     """What could not be measured, and why."""
     notes = [
-        Text(note if len(found) == 1 else f"{name}: {note}", soft=True)
-        for each, name in zip(found, names, strict=True)
+        Text(note if len(analyses) == 1 else f"{name}: {note}", soft=True)
+        for each, name in zip(analyses, names, strict=True)
         for note in each.notes
     ]
     return Section("What is missing", notes) if notes else None

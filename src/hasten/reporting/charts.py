@@ -165,12 +165,12 @@ def _legend(names: Sequence[tuple[str, int]], *, dashes: bool = False) -> str:
 
 
 def _figure(
-    title: str, parts: Sequence[str], told: str, legend: str, *,
+    title: str, parts: Sequence[str], description: str, legend: str, *,
     width: int = _WIDTH, height: int = _HEIGHT,
 ) -> str:  # fmt: skip
     kind = "chart" if width == _WIDTH else "chart map"
     return (
         f'<figure class="{kind}"><figcaption>{escape(title)}</figcaption>{legend}'
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(told)}">'
-        f"<title>{escape(told)}</title>{''.join(parts)}</svg></figure>"
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}">'
+        f"<title>{escape(description)}</title>{''.join(parts)}</svg></figure>"
     )

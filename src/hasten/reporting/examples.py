@@ -1,4 +1,4 @@
-"""Example recommendations and predictions, with names; drawn at random, not chosen."""
+"""Randomly chosen recommendations and predictions, with names."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def recommended(dataset: Dataset, task: RankingTask, lists: CSR) -> list[Example
         user = int(task.queries.user[row])
         history = task.queries.history
         past = history.items[history.offsets[row] : history.offsets[row + 1]]
-        wanted = task.targets.row(row)
+        held_out = task.targets.row(row)
         more = len(past) - _HISTORY
         words = ", ".join(_names(dataset.items, past[-_HISTORY:]))
         note = f"After {f'{more:,} others, ' if more > 0 else ''}{words}"
-        note += f". Then: {', '.join(_names(dataset.items, wanted[:_LENGTH]))}"
-        note += f" and {len(wanted) - _LENGTH} more" if len(wanted) > _LENGTH else ""
+        note += f". Then: {', '.join(_names(dataset.items, held_out[:_LENGTH]))}"
+        note += f" and {len(held_out) - _LENGTH} more" if len(held_out) > _LENGTH else ""
         items = lists.row(row)[:_LENGTH]
-        hits = np.isin(items, wanted).tolist()
+        hits = np.isin(items, held_out).tolist()
         title = f"User {_names(dataset.users, np.array([user]))[0]}"
         names = _names(dataset.items, items)
         examples.append(Example(title, note, tuple(zip(names, hits, strict=True))))
@@ -70,15 +70,15 @@ def predicted(loaded: LoadedRun, task: AnyTask, part: int) -> list[Example]:
     )
     examples = []
     for number, query in enumerate(rows.tolist()):
-        given = _names(graph.entities, queries.entity[number : number + 1])[0]
+        entity_name = _names(graph.entities, queries.entity[number : number + 1])[0]
         relation = _names(graph.relations, queries.relation[number : number + 1] % count)[0]
         tails = bool(queries.relation[number] < count)
-        title = f"{given} → {relation} → ?" if tails else f"? → {relation} → {given}"
-        wanted = np.unique(task.targets.row(query))
-        note = f"Held out: {', '.join(_names(graph.entities, wanted[:_LENGTH]))}"
-        note += f" and {len(wanted) - _LENGTH} more" if len(wanted) > _LENGTH else ""
+        title = f"{entity_name} → {relation} → ?" if tails else f"? → {relation} → {entity_name}"
+        held_out = np.unique(task.targets.row(query))
+        note = f"Held out: {', '.join(_names(graph.entities, held_out[:_LENGTH]))}"
+        note += f" and {len(held_out) - _LENGTH} more" if len(held_out) > _LENGTH else ""
         best = entity[row == number]
-        hits = np.isin(best, wanted).tolist()
+        hits = np.isin(best, held_out).tolist()
         names = _names(graph.entities, best)
         examples.append(Example(title, note, tuple(zip(names, hits, strict=True))))
     return examples
@@ -86,8 +86,8 @@ def predicted(loaded: LoadedRun, task: AnyTask, part: int) -> list[Example]:
 
 def _drawn(count: int) -> list[int]:
     """A few queries in their order, the same in every report of the same data."""
-    drawn = np.random.default_rng(0).choice(count, min(count, _EXAMPLES), replace=False)
-    return sorted(drawn.tolist())
+    chosen = np.random.default_rng(0).choice(count, min(count, _EXAMPLES), replace=False)
+    return sorted(chosen.tolist())
 
 
 def _names(vocabulary: Vocabulary, indices: Int64) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no scripts, no requests."""
+"""Render a report as one self-contained HTML page, without scripts."""
 
 from __future__ import annotations
 

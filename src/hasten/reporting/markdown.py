@@ -1,4 +1,4 @@
-"""A report as Markdown, for a terminal or a pull request: curves are sparklines."""
+"""Render a report as Markdown, with sparklines for curves."""
 
 from __future__ import annotations
 

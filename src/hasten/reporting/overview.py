@@ -1,4 +1,4 @@
-"""Sections on what was run and how good it is: the first figures, settings, metrics."""
+"""Report sections on settings and metrics."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _machine(run: StoredRun) -> str:
     return ", ".join([*parts, f"commit {commit[:12]}"] if commit else parts)
 
 
-def metrics_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Section:
+def metrics_section(runs: Runs, names: Names, analyses: Sequence[Analysis]) -> Section:
     """All metrics with their protocol; those of another treatment of the history are folded."""
     blocks: list[Block] = []
     shown_parts: list[tuple[Part, Sequence[Mapping[str, Any]]]] = [
@@ -136,7 +136,7 @@ def metrics_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Sect
             Text(f"The test part{which} is sealed: it has not been evaluated.", soft=True)
         )
     protocols = {run.summary.protocol for run in runs if run.summary is not None}
-    protocols = protocols or {each.protocol for each in found if each.protocol}
+    protocols = protocols or {each.protocol for each in analyses if each.protocol}
     blocks += [Text(f"Protocol: {protocol}.", soft=True) for protocol in sorted(protocols)]
     if other:
         table = Table(columns, [(name, *row) for name, row in other.items()])

@@ -33,20 +33,23 @@ def comparison_section(runs: Runs, names: Names, part: Part, device: str) -> Sec
     return Section("Side by side", _blocks(comparison))
 
 
-def _blocks(found: Comparison) -> list[Block]:
-    rows = table(found)
+def _blocks(comparison: Comparison) -> list[Block]:
+    rows = table(comparison)
     columns = list(rows[0])
-    lines = [f"{each.setting.name}: {explain(each, found)}" for each in found.alternatives]
-    words = f"Differences in {found.metric} from the baseline, {found.baseline.name}"
+    lines = [
+        f"{each.setting.name}: {explain(each, comparison)}" for each in comparison.alternatives
+    ]
+    words = f"Differences in {comparison.metric} from the baseline, {comparison.baseline.name}"
     blocks: list[Block] = [Text(f"{line}.") for line in lines]
-    blocks.append(Figure(figure(found), words))
+    blocks.append(Figure(figure(comparison), words))
     blocks.append(Text(
-        f"{words}: estimates and 95 % intervals; the band is the margin of {found.margin.text()}.",
+        f"{words}: estimates and 95 % intervals; the band is the margin of "
+        f"{comparison.margin.text()}.",
         soft=True,
     ))  # fmt: skip
     blocks.append(Table(columns, [[row[name] for name in columns] for row in rows]))
     blocks += [Text(f"{line[:1].upper()}{line[1:]}.", soft=True)
-               for line in (*found.notes, *about(found))]  # fmt: skip
+               for line in (*comparison.notes, *about(comparison))]  # fmt: skip
     return blocks
 
 

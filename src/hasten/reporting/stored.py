@@ -1,4 +1,4 @@
-"""What a report reads from a run folder, whether or not the run has ended."""
+"""The contents of a run folder that a report reads, whether or not the run has ended."""
 
 from __future__ import annotations
 

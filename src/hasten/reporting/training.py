@@ -1,4 +1,4 @@
-"""Sections on the training: curves, time and memory."""
+"""Report sections on training: curves, time and memory."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def _chart(
     return Lines(title, "epoch", series, mark) if series else None
 
 
-def cost_section(runs: Runs, names: Names, found: Sequence[Analysis]) -> Section:
+def cost_section(runs: Runs, names: Names, analyses: Sequence[Analysis]) -> Section:
     """Time and memory, by part where they were measured."""
     facts: list[tuple[str, str]] = []
     spent, weights = [], []
-    for run, name, each in zip(runs, names, found, strict=True):
+    for run, name, each in zip(runs, names, analyses, strict=True):
         of = f", {name}" if len(runs) > 1 else ""
         spent.append({} if run.summary is None else _seconds(run.summary))
         weights.append({module: count for module, count, _ in each.weights})
@@ -106,13 +106,13 @@ def _planned(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _by_part(title: str, what: str, found: Sequence[Mapping[str, float]], names: Names) -> Table:
+def _by_part(title: str, what: str, by_run: Sequence[Mapping[str, float]], names: Names) -> Table:
     """A column of values for each run, and of a single run the shares."""
-    parts = dict.fromkeys(part for each in found for part in each)
-    if len(found) > 1:
-        rows = [(part, *(each.get(part) for each in found)) for part in parts]
+    parts = dict.fromkeys(part for each in by_run for part in each)
+    if len(by_run) > 1:
+        rows = [(part, *(each.get(part) for each in by_run)) for part in parts]
         return Table((what, *names), rows, tuple(range(1, len(names) + 1)), title=title)
-    (values,) = found
+    (values,) = by_run
     total = max(sum(values.values()), 1e-9)
     shares = [(part, value, f"{value / total:.0%}") for part, value in values.items()]
     return Table((what, "", "share"), shares, (1,), title=title)

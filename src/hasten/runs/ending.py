@@ -1,4 +1,4 @@
-"""Why a run ended, whether it was still improving, and the command that goes on."""
+"""Why a run ended, whether it was still improving, and the command to continue it."""
 
 from __future__ import annotations
 

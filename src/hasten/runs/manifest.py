@@ -40,14 +40,14 @@ def verify_files(folder: Path, groups: Collection[str] | None) -> list[str]:
     with os_errors_as(CheckpointError, "cannot be read", folder):
         files = _read_manifest(folder)
         _refuse_unlisted(folder, files)
-        wanted = [STATE, *map(group_file, groups)] if groups is not None else list(files)
-        if missing := sorted(set(wanted) - set(files)):
+        file_names = [STATE, *map(group_file, groups)] if groups is not None else list(files)
+        if missing := sorted(set(file_names) - set(files)):
             raise CheckpointError(f"{folder}: holds no {', '.join(missing)}")
         for name, listed in files.items():
             _check_size(folder / name, listed["bytes"])
-        for name in wanted:
+        for name in file_names:
             _check_hash(folder / name, files[name]["sha256"])
-    return wanted
+    return file_names
 
 
 def recorded_hash(folder: Path, name: str, *, verify: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Options that resuming a run changed: recorded in ``metrics.jsonl``, undone to repeat the run."""
+"""Options that resuming changed, recorded in ``metrics.jsonl`` for ``hasten verify``."""
 
 from __future__ import annotations
 

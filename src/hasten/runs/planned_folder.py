@@ -1,4 +1,4 @@
-"""The folder of several runs of one plan: a comparison, or a tuning, that continues in it."""
+"""The folder of several planned runs, of a comparison or of tuning."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def open_planned(folder: Path, plan: Mapping[str, Any], kind: str) -> Iterator[N
 
 
 def _refuse_other_plan(
-    folder: Path, kept: Mapping[str, Any], now: Mapping[str, Any], kind: str
+    folder: Path, stored_plan: Mapping[str, Any], now: Mapping[str, Any], kind: str
 ) -> None:
-    before, after = flat_options(kept), flat_options(now)
+    before, after = flat_options(stored_plan), flat_options(now)
     changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     if changed:
         key = changed[0]

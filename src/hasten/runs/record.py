@@ -1,4 +1,4 @@
-"""``record.json``: what a run was, in one file that can be handed on without the run folder.
+"""``record.json``: the settings, machine and results of a run, in one file that can be shared.
 
 It is written whenever a run ends, holds no path and no host name, and lists the other files of the
 run with their SHA-256. It also holds a hash of its own content.

@@ -129,10 +129,10 @@ def checkpoint_to_resume(
 def copy_run(run: Path, out: Path, name: str | None) -> str:
     """Copy a run to a new folder, up to the named checkpoint; the path of the copy."""
     with RunFolder.open(run, lock=True) as source:
-        named = None if name is None else read_checkpoint(named_checkpoint(source, name))
+        checkpoint = None if name is None else read_checkpoint(named_checkpoint(source, name))
         with source.copy_to(out) as copy:
-            if named is not None:
-                delete_later_checkpoints(copy, named)
+            if checkpoint is not None:
+                delete_later_checkpoints(copy, checkpoint)
             return str(copy.path)
 
 
@@ -259,11 +259,11 @@ def requested_changes(given: RunConfig, resolved: RunConfig, run: Path) -> dict[
         "evaluation.triples",
     }
     saved = flat_options(load_config(run / "config.yaml").model_dump())
-    wanted = flat_options(resolved.model_dump())
+    requested = flat_options(resolved.model_dump())
     # the run may have been moved
     return {
         name: value
-        for name, value in wanted.items()
+        for name, value in requested.items()
         if name != "out"
         and value != saved.get(name)
         and (name not in unchanged or given.gives(name))

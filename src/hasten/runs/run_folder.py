@@ -49,7 +49,7 @@ class RunFolder:
         self,
         path: Path,
         lock: RunLock | None,
-        made: tuple[Path, ...] = (),
+        created: tuple[Path, ...] = (),
         written: Collection[str] = (),
     ) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class RunFolder:
         self.best = path / "best"
         self.final = path / "final"
         self._lock = lock
-        self._made, self._written = made, written
+        self._made, self._written = created, written
 
     @classmethod
     def create(

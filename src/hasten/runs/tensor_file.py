@@ -1,4 +1,4 @@
-"""Write tensors in the safetensors format. The safetensors library reads these files.
+"""Write tensors in the safetensors format.
 
 Unlike the library's writer, this one hashes while it writes, copies one tensor at a time from the
 device, accepts views and shared storage, and raises ``OSError`` with its errno on a full disk.

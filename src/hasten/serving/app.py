@@ -1,4 +1,4 @@
-"""The web application: requests in, batches to the engine, responses and messages out."""
+"""The web application: requests, batches, responses and error messages."""
 
 from __future__ import annotations
 

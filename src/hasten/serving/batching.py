@@ -1,4 +1,4 @@
-"""Answer requests that arrive within a few milliseconds of each other together."""
+"""Group requests that arrive within a few milliseconds into batches."""
 
 from __future__ import annotations
 

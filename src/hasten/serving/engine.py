@@ -1,4 +1,4 @@
-"""Answers of a loaded model to batches of questions, without files, tables or fixed batch sizes.
+"""Score batches of requests with a loaded model.
 
 Questions are resolved from labels to indices when they arrive, so that an error concerns one
 request; :meth:`Engine.answer` then scores all questions of a kind at once.
@@ -172,13 +172,13 @@ class Engine:
         first = ", ".join(repr(label) for label in self.relations.labels[:10])
         more = ", ..." if len(self.relations.labels) > 10 else ""
         relation = self.relations.require(body.relation, "relation", f"there are {first}{more}")
-        given = body.head if body.tail is None else body.tail
-        entity = self.items.require(given, "entity", "check the id")
+        entity_label = body.head if body.tail is None else body.tail
+        entity = self.items.require(entity_label, "entity", "check the id")
         relation += 0 if body.tail is None else len(self.relations.labels)
         code = relation * len(self.items.labels) + entity
-        at = int(np.searchsorted(self.codes, code))
-        there = at < len(self.codes) and self.codes[at] == code
-        known = self.answers.row(at) if there else _NONE
+        index = int(np.searchsorted(self.codes, code))
+        there = index < len(self.codes) and self.codes[index] == code
+        known = self.answers.row(index) if there else _NONE
         hidden = _NONE if body.include_known else known
         return Question("predict", entity, body.k, relation, hidden=hidden), known
 

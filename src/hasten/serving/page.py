@@ -1,4 +1,4 @@
-"""The page that lists the requests of the service: OpenAPI in HTML, without other hosts."""
+"""The documentation page of the service, from its OpenAPI schema."""
 
 from __future__ import annotations
 

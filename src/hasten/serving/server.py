@@ -66,9 +66,9 @@ def serve(service: Service, host: str, port: int, workers: int) -> None:
         raise UsageError(f'{error}: pip install "hasten[serve]"') from error
     listening = _listen(host, port)
     where = f"http://{host}:{listening.getsockname()[1]}"
-    given: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": _GRACE}
+    server_options: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": _GRACE}
     if workers == 1:
-        config = uvicorn.Config(service.app(), **given)
+        config = uvicorn.Config(service.app(), **server_options)
         write_stderr(f"serving {service.run} at {where}  (requests: {where}/docs; Ctrl-C stops)")
         uvicorn.Server(config).run(sockets=[listening])
         return
@@ -76,7 +76,7 @@ def serve(service: Service, host: str, port: int, workers: int) -> None:
 
     os.environ[_VARIABLE] = json.dumps(asdict(service))
     name = f"{__name__}:app_of_worker"
-    config = uvicorn.Config(name, factory=True, workers=workers, **given)
+    config = uvicorn.Config(name, factory=True, workers=workers, **server_options)
     write_stderr(f"serving {service.run} at {where} in {workers} processes")
     Multiprocess(config, sockets=[listening]).run()
 

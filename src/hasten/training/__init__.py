@@ -1,1 +1,1 @@
-"""The training engine: trainer, optimizer step, precision, stopping, what checkpoints hold."""
+"""The training engine: trainer, optimizer step, precision, early stopping, training state."""

@@ -82,8 +82,8 @@ def compile_phases(
     ]
     for stepper, report in zip(steppers, reports, strict=False):
         if report.in_effect:
-            again = partial(compile_unmeasured, stepper, report.requested)
-            processes.run_on_all_ranks("compiling", again)
+            compile_again = partial(compile_unmeasured, stepper, report.requested)
+            processes.run_on_all_ranks("compiling", compile_again)
     return reports
 
 

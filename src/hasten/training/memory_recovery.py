@@ -59,10 +59,10 @@ class OutOfMemoryRecovery:
         self.refused = False
         for stepper in steppers:
             stepper.skips_when_out_of_memory = True
-        self.hold(None)
+        self.set_budget(None)
 
-    def hold(self, budget: int | None) -> None:
-        """Keep to a memory budget (bytes) from now on."""
+    def set_budget(self, budget: int | None) -> None:
+        """Set the memory budget, in bytes; None: no limit."""
         self.budget = MemoryBudget(budget, self.processes.device)
         self.chunks.check_memory = self.check_tile
         for stepper in self.steppers:
@@ -89,18 +89,18 @@ class OutOfMemoryRecovery:
         release_memory(self.processes.device)
         self.budget.begin()
 
-    def recover(self, stepper: OptimizerStep, batch: Batch, agree: bool) -> bool:
+    def recover(self, stepper: OptimizerStep, batch: Batch, check: bool) -> bool:
         """If memory ran out: set the position back and reduce the settings. Returns whether it did.
 
-        agree: read what the other processes say, which synchronizes with the device. All have
-        skipped the step that failed and those since then, which are repeated too. Raises
+        check: also check the other processes, which synchronizes with the device. All processes
+        have skipped the failed step and the steps since then; these are repeated too. Raises
         OutOfMemoryError if no settings need less memory.
         """
-        if stepper.alone:
+        if stepper.is_single_process:
             failed = stepper.out_of_memory is not None
         else:
             assert stepper.summed_failures is not None
-            failed = agree and float(stepper.summed_failures) > 0
+            failed = check and float(stepper.summed_failures) > 0
         if not failed:
             return False
         by_rank = self.processes.gather(stepper.out_of_memory, "memory that ran out")
@@ -111,7 +111,7 @@ class OutOfMemoryRecovery:
         while position.index > index:
             batch = stepper.phase.plan(batch.seed, batch.epoch, position.index - 1)
             self.state.advance(stepper.phase, batch, -1)
-        stepper.forget_skipped(before - position.step)
+        stepper.undo_skipped_steps(before - position.step)
         self.release()
         where = f" on rank {rank}" if self.processes.world > 1 else ""
         self.reduce(stepper, batch, f"memory ran out{where} ({reason})")
@@ -120,23 +120,23 @@ class OutOfMemoryRecovery:
     def reduce(self, stepper: OptimizerStep, batch: Batch, problem: str) -> None:
         """Choose settings that need less memory for this batch."""
         count, model = stepper.micro_batches, self.model
-        at = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
+        where = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
         if self.can_recompute(model):
             model.recompute, self.budget.failed = True, math.inf
-            self.record(f"{at}: {problem}; repeated with activation checkpointing")
+            self.record(f"{where}: {problem}; repeated with activation checkpointing")
             return
-        most = -(-batch.most_parts // self.processes.world)
+        most = -(-batch.max_micro_batches // self.processes.world)
         useless = self.budget.stuck or (self.budget.exceeded and count >= most)
         if any(self.processes.gather(useless, "the memory budget")):
             self.budget.stop()
             self.record(
-                f"{at}: {problem}, with {count} micro-batches; more do not help: the run continues "
-                "above its budget"
+                f"{where}: {problem}, with {count} micro-batches; more do not help: the run "
+                "continues above its budget"
             )
             return
         if count >= most:
             error = OutOfMemoryError(
-                f"{at}: {problem}, with {count} micro-batches. {_indivisible(stepper, batch)}. "
+                f"{where}: {problem}, with {count} micro-batches. {_indivisible(stepper, batch)}. "
                 "Free memory and continue from the last checkpoint with hasten resume, or train "
                 "with a smaller --batch-size or model.width; hasten plan shows what needs memory"
             )
@@ -145,7 +145,7 @@ class OutOfMemoryRecovery:
         count = min(2 * count, most)
         for each in self.steppers:
             each.micro_batches = count
-        self.record(f"{at}: {problem}; repeated with {count} micro-batches per process")
+        self.record(f"{where}: {problem}; repeated with {count} micro-batches per process")
 
     def can_recompute(self, model: nn.Module) -> TypeGuard[Model]:
         """Whether activation checkpointing can be turned on, on all processes.

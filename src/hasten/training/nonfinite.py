@@ -75,18 +75,18 @@ class NonFiniteGuard:
 
         A sum needs no memory and is not finite if a weight is not: only then, all are checked.
         """
-        named = {name: p.detach() for name, p in self.model.named_parameters() if p.numel()}
-        sums, bad = [p.sum().float() for p in named.values()], []
+        weights = {name: p.detach() for name, p in self.model.named_parameters() if p.numel()}
+        sums, bad = [p.sum().float() for p in weights.values()], []
         if sums and not bool(torch.stack(sums).isfinite().all()):
-            bad = [name for name, parameter in named.items() if not parameter.isfinite().all()]
+            bad = [name for name, parameter in weights.items() if not parameter.isfinite().all()]
         by_rank = self.processes.gather(bad) if self.sharded else [bad]
         bad = next((names for names in by_rank if names), [])
         if not bad:
             return
         affected = "weights"
         if not self.sharded:
-            count = sum(int((~named[name].isfinite()).sum()) for name in bad)
-            affected = f"{count:,} of {sum(p.numel() for p in named.values()):,} weights"
+            count = sum(int((~weights[name].isfinite()).sum()) for name in bad)
+            affected = f"{count:,} of {sum(p.numel() for p in weights.values()):,} weights"
         error = NonFiniteError(
             f"an update made {affected} infinite or NaN, in "
             f"{', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}; they are not saved. Try a "

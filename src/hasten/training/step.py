@@ -18,7 +18,7 @@ from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
-from hasten.objectives.prefetch import Prefetcher, Wanted, inputs_of
+from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs
 from hasten.ops.random import Stream, key, seed_device
 from hasten.ops.transfer import to_device
 from hasten.training.memory import release_memory
@@ -35,7 +35,7 @@ class DataShard:
 
 
 class OptimizerStep:
-    """The step of one phase. Non-finite gradients never reach the weights or the moments."""
+    """Takes the optimizer steps of one phase, and skips those with non-finite gradients."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class OptimizerStep:
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
         self.micro_batches = options.accumulate
-        #: whether Phase.encode computed something that all micro-batches of the last step share:
-        #: more micro-batches do not reduce the memory of that part
+        #: whether the micro-batches of the last step shared the result of Phase.encode, whose
+        #: memory does not shrink with more micro-batches
         self.shares_encoding = False
         #: called instead of :meth:`eager`, if set: replays the step as a CUDA graph
         self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
@@ -100,7 +100,7 @@ class OptimizerStep:
         """Take the step with the learning rate that is set."""
         self.zero_grad()
         losses = self.try_accumulate(batch)
-        if self.out_of_memory is not None and self.alone:
+        if self.out_of_memory is not None and self.is_single_process:
             return {}
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
@@ -129,8 +129,8 @@ class OptimizerStep:
         self.optimizer.zero_grad()
 
     @property
-    def alone(self) -> bool:
-        """Whether no other process takes part in the step."""
+    def is_single_process(self) -> bool:
+        """Whether this process alone takes the step."""
         return self.all_reduce is None or self.all_reduce.processes.world == 1
 
     def try_accumulate(self, batch: Batch) -> dict[str, Tensor]:
@@ -144,7 +144,7 @@ class OptimizerStep:
             try:
                 losses = self.accumulate(batch)
                 self.check_memory()
-                if self.alone:  # the all-reduce of several processes fills in the zeros
+                if self.is_single_process:  # the all-reduce of several processes fills in the zeros
                     for parameter in self.optimizer.parameters:
                         if parameter.grad is None:
                             parameter.grad = torch.zeros_like(parameter)
@@ -156,20 +156,20 @@ class OptimizerStep:
             # outside of the handler: the error holds the tensors of the failed attempt
             self.zero_grad()
             release_memory(self.device)
-        if not self.alone:
+        if not self.is_single_process:
             self.optimizer.skip_rows(batch)
             first = self.optimizer.parameters[0]
             first.grad = first.new_full((), torch.nan).expand_as(first)
         return {}
 
-    def forget_skipped(self, steps: int) -> None:
+    def undo_skipped_steps(self, steps: int) -> None:
         """Undo the side effects of the last ``steps`` steps, which ran out of memory.
 
-        With several processes each raised the counts of non-finite steps and lowered the loss
-        scale. With one there are none: :meth:`eager` returned early.
+        With several processes, each of these steps counted as non-finite and lowered the loss
+        scale. With one process, :meth:`eager` returned before it did either.
         """
         self.out_of_memory = None
-        if not self.alone:
+        if not self.is_single_process:
             assert self.all_reduce is not None
             self.all_reduce.forget_loss_names()
             self.nonfinite_steps -= steps
@@ -179,15 +179,14 @@ class OptimizerStep:
 
     @in_matmul_precision
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
-        """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
+        """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        micro_batches = batch.parts(*self.own_parts, self.phase.collective)
-        # first those of encode, then of each micro-batch; on a CPU Phase.on_device makes them
+        micro_batches = batch.micro_batches(*self.micro_batch_numbers, self.phase.collective)
+        # of encode, then of each micro-batch; on a CPU, Phase.on_device builds them on demand
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
-            inputs = to_device(inputs_of(self.phase, batch, micro_batches), self.device)
-        # until encode() returns: more micro-batches do not help if memory runs out in it
-        self.shares_encoding = True
+            inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
+        self.shares_encoding = True  # if encode runs out of memory
         if self.phase.one_seed:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
@@ -207,20 +206,21 @@ class OptimizerStep:
         return losses
 
     @property
-    def own_parts(self) -> tuple[range, int]:
-        """The numbers of this process's micro-batches, and the count of those of all processes."""
-        count, first = self.micro_batches, self.shard.rank * self.micro_batches
-        return range(first, first + count), self.shard.world_size * count
+    def micro_batch_numbers(self) -> tuple[range, int]:
+        """The numbers of this process's micro-batches, and the total over all processes."""
+        first = self.shard.rank * self.micro_batches
+        return range(first, first + self.micro_batches), self.shard.world_size * self.micro_batches
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
-        """The batch of a step. On a GPU it comes from the prefetcher, with its inputs."""
+        """The batch of a step. On a GPU, the prefetcher also copies its inputs to the device."""
         if self.prefetcher is None:
             return self.phase.plan(seed, epoch, index)
-        return self.prefetcher.take(Wanted(seed, epoch, index, *self.own_parts))
+        return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.micro_batch_numbers))
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
-        """What the phase encodes once per step, and the leaves that accumulate its gradients."""
-        # RowAdam returns the rows that this batch reads, up to date; other optimizers None
+        """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""
+        # RowAdam returns the rows that this batch reads, updated, in place of Phase.encode; other
+        # optimizers return None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             self.phase.start_step()
@@ -231,8 +231,8 @@ class OptimizerStep:
 
     def seed(self, batch: Batch, part: int) -> None:
         """Seed dropout from the step and ``part``, the micro-batch's number over all processes."""
-        value = key(batch.seed, Stream.DROPOUT, batch.epoch, self.phase_index, batch.index, part)
-        seed_device(self.device, value)
+        seed = key(batch.seed, Stream.DROPOUT, batch.epoch, self.phase_index, batch.index, part)
+        seed_device(self.device, seed)
 
     def backward(self, terms: Sequence[Term], losses: dict[str, Tensor]) -> None:
         """Add the gradients of these terms, and their values to ``losses``."""
@@ -254,17 +254,17 @@ class OptimizerStep:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
     def clip(self, norm: Tensor) -> None:
-        """Clip the gradients (loss scale already removed) to ``clip_norm``; norm: their 2-norm."""
-        limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
-        if limit is not None:
-            norm = norm if kind == 2 else self.optimizer.gradient_norm(kind)
+        """Clip the unscaled gradients to ``clip_norm``. norm: their 2-norm."""
+        max_norm, norm_type = self.options.clip_norm, float(self.options.clip_norm_type)
+        if max_norm is not None:
+            norm = norm if norm_type == 2 else self.optimizer.gradient_norm(norm_type)
             # with RowAdam: the rows that the batch reads, in the place of the whole table
-            torch.nn.utils.clip_grads_with_norm_(self.optimizer.parameters, limit, norm)
+            torch.nn.utils.clip_grads_with_norm_(self.optimizer.parameters, max_norm, norm)
 
     def try_update(self, found_inf: Tensor) -> None:
         """:meth:`update`, repeated once if memory runs out before anything has changed.
 
-        Gradients are final here, so a process repeats it without the others.
+        The gradients are complete, so a process can repeat the update without the others.
         """
         if self.out_of_memory is not None:  # skipped on all processes
             if self.precision.scaler is not None:

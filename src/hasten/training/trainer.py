@@ -84,21 +84,21 @@ class Trainer:
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
         limit, pins = options.bad_steps, self.state.pins
         self.guard = NonFiniteGuard(model, self.steppers, limit, journal, processes, pins)
-        self.guard.sharded = bool(self.tables)
-        if self.tables:  # a process that runs out of memory would not send its rows to the others
+        if self.tables:  # other processes would wait for the rows of one that ran out of memory
+            self.guard.sharded = True
             self.recovery.disable()
         self.writer = CheckpointWriter(config, self.state, self.tables, processes)
-        self.selected: Evaluation | None = None  #: of the best epoch, if by this process
-        #: a model without phases is fitted, not trained: one round of evaluation and saving
+        #: the evaluation of the best epoch; None if that was before the run was resumed
+        self.best_evaluation: Evaluation | None = None
+        #: a model without phases is fitted: evaluated and saved once
         self.epochs = options.epochs if self.phases else 1
-        self.clock = time.perf_counter()
+        self.last_time, self.cleanup_every = time.perf_counter(), options.cleanup_every
         self.sync_interval = _SYNC_INTERVAL_CPU if self.device.type == "cpu" else _SYNC_INTERVAL
-        self.cleanup_every = options.cleanup_every
 
     def run(self, until: int | None = None) -> str:
         """Train until the epoch limit, early stopping, time limit or a callback; return the reason.
 
-        until: stop after this epoch at the latest; learning rates are those of all epochs.
+        until: stop after this epoch at the latest; the schedule remains that of all epochs.
         """
         self.control.start()
         self.state.started = self.control.started
@@ -118,7 +118,7 @@ class Trainer:
         return "epochs"
 
     def compile(self) -> None:
-        """Compile the hot function of every phase as configured or, in a resumed run, as before."""
+        """Compile each phase as configured or, in a resumed run, as the run did before."""
         mode, earlier = self.config.training.compile, self.state.compile_reports
         if mode == "off" and not earlier:
             return
@@ -130,7 +130,7 @@ class Trainer:
         self.state.compile_reports = reports
 
     def compile_phase(self, stepper: OptimizerStep, mode: str) -> CompileReport:
-        """Compile a phase. A signal stops the run at once: there is nothing new to save."""
+        """Compile one phase. A signal stops the run at once, as there is nothing to save."""
         try:
             with self.control.signals.immediate():
                 return compile_step(stepper, mode, self.config.seed, self.epochs)
@@ -148,7 +148,7 @@ class Trainer:
                 stepper.phase.start_epoch(self.config.seed, epoch)
             if self.train_phase(stepper):
                 return True
-            self.clock = time.perf_counter()
+            self.last_time = time.perf_counter()
             stepper.phase.end_epoch(self.config.seed, epoch)
             self.record_time()
             position.phase, position.index = position.phase + 1, 0
@@ -158,7 +158,7 @@ class Trainer:
         """Take the remaining steps of a phase; True if time ran out."""
         state, position, phase = self.state, self.state.position, stepper.phase
         losses: dict[str, Tensor] = {}
-        self.clock = time.perf_counter()
+        self.last_time = time.perf_counter()
         while position.index < phase.steps():
             batch = stepper.plan(self.config.seed, position.epoch, position.index)
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
@@ -166,8 +166,8 @@ class Trainer:
             try:
                 # a signal interrupts a step only while torch.compile compiles it, and only in a run
                 # of one process: several processes must stop after the same step
-                when = is_compiling if self.processes.world == 1 else (lambda: False)
-                with self.control.signals.immediate(when):
+                interrupts = is_compiling if self.processes.world == 1 else (lambda: False)
+                with self.control.signals.immediate(interrupts):
                     values = stepper(batch, state.schedule.at(position.step), flags)
             except StopNow:
                 stepper.zero_grad()
@@ -178,26 +178,26 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # ask whether memory ran out on any process: also before what could not be undone
-            agree = sync or position.index == phase.steps() or state.average_due or self.is_save_due
-            if self.recovery.recover(stepper, batch, agree):  # the position was set back
+            # check all processes for lack of memory, at the latest before what cannot be undone
+            check = sync or position.index == phase.steps() or state.average_due or self.is_save_due
+            if self.recovery.recover(stepper, batch, check):  # the position was set back
                 continue
             state.average_weights(stepper)
             if self.cleanup_every and position.step % self.cleanup_every == 0:
                 release_memory(self.device)
-            shown = None
+            shown_loss = None
             if sync:
                 self.record_losses(phase, losses)
                 self.guard.check(stepper, batch, position.step)
-                shown = sum(state.mean_losses().values())
-            self.progress.advance(shown)
-            due = self.control.after_step(stepper.summed_control_flags, sync)
-            out_of_time = due.time_out > 0
-            if out_of_time or due.save > 0 or self.is_save_due or self.control.stop is not None:
+                shown_loss = sum(state.mean_losses().values())
+            self.progress.advance(shown_loss)
+            agreed = self.control.after_step(stepper.summed_control_flags, sync)
+            out_of_time = agreed.time_out > 0
+            if out_of_time or agreed.save > 0 or self.is_save_due or self.control.stop is not None:
                 self.record_losses(phase, losses)
                 self.save()
                 self.raise_if_stopped()
-                self.clock = time.perf_counter()
+                self.last_time = time.perf_counter()
             if out_of_time:
                 return True
         self.record_losses(phase, losses)
@@ -212,9 +212,9 @@ class Trainer:
     def record_time(self) -> None:
         """Add the time since the last call to the totals."""
         totals, now = self.state.totals, time.perf_counter()
-        totals.epoch_seconds += now - self.clock
-        totals.train_seconds += now - self.clock
-        self.clock = now
+        totals.epoch_seconds += now - self.last_time
+        totals.train_seconds += now - self.last_time
+        self.last_time = now
 
     @property
     def is_save_due(self) -> bool:
@@ -243,7 +243,7 @@ class Trainer:
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
-        # only the total of the run is kept: estimate this epoch's examples by the mean over epochs
+        # only the run's total is counted: an epoch has the mean number of examples
         rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
         seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
         self.report = EpochReport(
@@ -252,21 +252,21 @@ class Trainer:
         self.report.write(self.journal, self.progress, early_stopping.metric)
         totals.losses, totals.epoch_seconds = {}, 0.0
         if is_best:
-            self.selected = evaluation
+            self.best_evaluation = evaluation
             self.write(self.folder.best)
         if is_last or finished % self.config.checkpoint.every == 0:
             self.save()
         return False
 
     def save_if_stopped(self) -> None:
-        """If a stop was agreed, save and raise: a resumed run begins with the evaluation due."""
+        """If the processes agreed to stop, save and raise Interrupted."""
         self.control.synchronize_stop()
         if self.control.stop is not None:
             self.save()
             self.raise_if_stopped()
 
     def raise_if_stopped(self) -> None:
-        """Raise Interrupted if a stop was agreed."""
+        """Raise Interrupted if the processes agreed to stop."""
         self.control.raise_if_stopped(self.state.position.step, self.folder.path)
 
     def save(self) -> None:
@@ -286,7 +286,7 @@ class Trainer:
         self.writer.write(folder)
 
     def finish(self) -> None:
-        """Write ``final``, and ``best`` if no evaluation chose one."""
+        """Write ``final``, and ``best`` if there was no evaluation."""
         self.write(self.folder.final)
         early_stopping = self.state.early_stopping
         if early_stopping.best is None:

@@ -69,14 +69,14 @@ class WeightAverage:
         # in place, because compiled steps hold the memory; a tensor at a time, to save a third copy
         for name, average in self.averages.items():
             weight = self.weights[name]
-            held = weight.clone()
+            trained = weight.clone()
             weight.copy_(average)
-            average.copy_(held)
+            average.copy_(trained)
 
     def of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """These weights by name, replaced by their averages where there is one."""
-        held = {name: self.averages[first] for name, first in self.names.items()}
-        return {**weights, **held}
+        averaged = {name: self.averages[first] for name, first in self.names.items()}
+        return {**weights, **averaged}
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Tensor], times: int) -> None:

@@ -1,1 +1,1 @@
-"""Search for settings of a model: ``hasten tune``."""
+"""Hyperparameter search: ``hasten tune``."""

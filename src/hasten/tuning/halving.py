@@ -35,8 +35,8 @@ class Step(NamedTuple):
 
 def rungs(epochs: int, every: int) -> list[int]:
     """A ninth, a third and all of the epochs, at evaluations: multiples of ``every``."""
-    wanted = (ceil(epochs / ETA**2), ceil(epochs / ETA), epochs)
-    return sorted({min(epochs, every * ceil(count / every)) for count in wanted})
+    budgets = (ceil(epochs / ETA**2), ceil(epochs / ETA), epochs)
+    return sorted({min(epochs, every * ceil(count / every)) for count in budgets})
 
 
 def next_step(trials: Sequence[Trial], at: Sequence[int], start: bool) -> Step | None:

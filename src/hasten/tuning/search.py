@@ -225,12 +225,12 @@ class Search:
         stop = () if until is None else (lambda report: report.number >= until,)
         return runs.train(built, quiet=True, callbacks=stop)
 
-    def _value(self, found: Summary) -> float:
-        if self.metric not in found.valid:
+    def _value(self, summary: Summary) -> float:
+        if self.metric not in summary.valid:
             raise UsageError(
                 "nothing to select by: the data have no validation part (data.split, data.ratios)"
             )
-        return float(found.valid[self.metric])
+        return float(summary.valid[self.metric])
 
 
 def _short(value: Any) -> str:

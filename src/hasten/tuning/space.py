@@ -44,8 +44,8 @@ def search_space(
             )
         return space
     keys = known_keys(model.Options, data_options_of(model))
-    named = {EVERYDAY.get(key, key): value for key, value in search.items()}
-    for key in named:
+    by_key = {EVERYDAY.get(key, key): value for key, value in search.items()}
+    for key in by_key:
         if key not in keys:
             raise UsageError(f"--search {key}: unknown key{nearest_key(key, keys)}")
         if not key.startswith(("model.", "training.")) or key in (*_LENGTH, "model.name"):
@@ -55,7 +55,7 @@ def search_space(
             )
         if key in fixed:
             raise UsageError(f"--search {key}: is given a value too; leave one of the two out")
-    return {key: _parse(key, value) for key, value in named.items()}
+    return {key: _parse(key, value) for key, value in by_key.items()}
 
 
 def _parse(key: str, given: Any) -> Range | Choice:

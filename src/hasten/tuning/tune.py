@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hasten.atomic_write import write_atomically
-from hasten.build import with_sample
+from hasten.build import with_builtin_sample
 from hasten.config import RunConfig
 from hasten.config_loading.build import EVERYDAY, build_config, load_config
 from hasten.config_loading.units import parse_seconds
@@ -64,15 +64,17 @@ def tune(
         raise UsageError("give a budget (--budget 2h), a number of trials (--trials 30), or both")
     if trials is not None and trials < 1:
         raise UsageError(f"trials {trials}: must be at least 1")
-    given = {EVERYDAY.get(key, key): value for key, value in {**(settings or {}), **flags}.items()}
+    configured = {
+        EVERYDAY.get(key, key): value for key, value in {**(settings or {}), **flags}.items()
+    }
     file = None if config is None else Path(config)
-    built = build_config(model, None if data is None else str(data), file, (), given)
+    built = build_config(model, None if data is None else str(data), file, (), configured)
     built = _prepared(built)
-    space = search_space(load_model(built.model.name), given, search or {})
+    space = search_space(load_model(built.model.name), configured, search or {})
     seconds = None if budget is None else parse_seconds("budget", str(budget))
     limits = Limits(seconds, trials, baseline == "equal")
-    named = built.data.path or built.data.train or "data"
-    folder = Path(out) if out is not None else new_folder("tunings", built.model.name, named)
+    data_name = built.data.path or built.data.train or "data"
+    folder = Path(out) if out is not None else new_folder("tunings", built.model.name, data_name)
     fixed = {k: v for k, v in all_options(built).items() if k != "training.max_time"}
     plan = {
         "settings": fixed,
@@ -103,7 +105,7 @@ def _prepared(config: RunConfig) -> RunConfig:
         raise UsageError("--max-time limits one run; a tuning is limited by --budget")
     if config.data.refit:
         raise UsageError("data.refit trains on the validation part, which a tuning selects by")
-    config = with_sample(config)
+    config = with_builtin_sample(config)
     split_seed = config.data.seed_for_split(config.seed)
     data = config.data.model_copy(update={"split_seed": split_seed})
     evaluation = config.evaluation.model_copy(update={"test": False})
@@ -205,17 +207,18 @@ def _notes(selected: Mapping[str, Any], defaults: Mapping[str, Any], search: Sea
     return notes
 
 
-def _about(found: Tuning) -> list[str]:
+def _about(tuning: Tuning) -> list[str]:
     """The first lines of the recipe."""
-    changed = ", ".join(f"{key}={value}" for key, value in found.selected["settings"].items())
+    changed = ", ".join(f"{key}={value}" for key, value in tuning.selected["settings"].items())
     return [
-        f"{found.model} on {found.data}, selected by hasten tune among {len(found.trials)} trials",
-        f"valid {found.metric} {found.selected['valid']:.4f}, "
-        f"defaults {found.defaults['valid']:.4f}: {changed or 'the defaults'}",
-        found.protocol,
+        f"{tuning.model} on {tuning.data}, selected by hasten tune among {len(tuning.trials)} "
+        "trials",
+        f"valid {tuning.metric} {tuning.selected['valid']:.4f}, "
+        f"defaults {tuning.defaults['valid']:.4f}: {changed or 'the defaults'}",
+        tuning.protocol,
     ]
 
 
-def _write(found: Tuning, limits: Limits) -> None:
-    values = {**found.to_json(), "limits": [limits.seconds, limits.trials]}
-    write_atomically(found.path / RESULT, (to_plain_json(values, indent=1) + "\n").encode())
+def _write(tuning: Tuning, limits: Limits) -> None:
+    values = {**tuning.to_json(), "limits": [limits.seconds, limits.trials]}
+    write_atomically(tuning.path / RESULT, (to_plain_json(values, indent=1) + "\n").encode())

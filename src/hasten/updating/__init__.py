@@ -1,1 +1,1 @@
-"""Update a finished run with new data: joined vocabularies, warm weights and moments, a check."""
+"""Update a finished run with new data: join ids, keep weights and moments, check the quality."""

@@ -100,5 +100,5 @@ def _known_targets(task: AnyTask, known: KnownRows) -> NDArray[np.bool_]:
         return np.asarray(known.old_row["users"][task.queries.user] >= 0)
     entity, relation = known.old_row["entities"], known.old_row["relations"]
     queries, row = task.queries, task.targets.rows
-    asked = (entity[queries.entity] >= 0) & (relation[queries.relation % len(relation)] >= 0)
-    return np.asarray(asked[row] & (entity[task.targets.items] >= 0))
+    is_known = (entity[queries.entity] >= 0) & (relation[queries.relation % len(relation)] >= 0)
+    return np.asarray(is_known[row] & (entity[task.targets.items] >= 0))

@@ -46,8 +46,8 @@ def join_graph(
     part = new.part if new.split.startswith("given") else np.zeros(len(b), np.int8)
     if old.typed:
         b, part = _as_stored(old, b, part, entities, kinds[0])
-    again, whole = repeated([a.head, a.relation, a.tail], [b.head, b.relation, b.tail])
-    fresh = ~again
+    is_repeated, whole = repeated([a.head, a.relation, a.tail], [b.head, b.relation, b.tail])
+    fresh = ~is_repeated
     if not fresh.any():
         raise DataError(
             f"{new.source.path or 'the new data'}: holds no triple that the run does not have"
@@ -62,9 +62,9 @@ def join_graph(
     trained = np.concatenate([old.part == TRAIN, np.zeros(len(b), bool)])[order]
     rank_last = np.concatenate([old.rank_last, np.zeros(len(b), bool)])[order]
     notes = []
-    if again.any():
+    if is_repeated.any():
         notes.append(
-            f"{counted(int(again.sum()), 'triple')} of the new data are in the run already"
+            f"{counted(int(is_repeated.sum()), 'triple')} of the new data are in the run already"
         )
     split = old.split.removesuffix(", refitted on train and validation")
     split += f", {counted(len(b), 'triple')} added"
@@ -125,8 +125,8 @@ def _as_stored(
     row = np.full(int(max(edges.relation.max(), relation_place.max())) + 1, -1, np.int64)
     row[relation_place] = np.arange(len(relation_place))
     known = row[edges.relation]
-    is_known, at = known >= 0, np.maximum(known, 0)
-    source, target = number[types.source][at], number[types.target][at]
+    is_known, old_ids = known >= 0, np.maximum(known, 0)
+    source, target = number[types.source][old_ids], number[types.target][old_ids]
     first, second = code[edges.head], code[edges.tail]
     turned = is_known & (source != target) & (first == target) & (second == source)
     wrong = is_known & ~turned & ((first != source) | (second != target))
@@ -140,17 +140,17 @@ def _as_stored(
         )
     head = np.where(turned, edges.tail, edges.head)
     tail = np.where(turned, edges.head, edges.tail)
-    both = is_known & types.symmetric[at] & (head != tail)
+    reversible = is_known & types.symmetric[old_ids] & (head != tail)
     stored = np.stack(
         [
-            np.concatenate([head, tail[both]]),
-            np.concatenate([edges.relation, edges.relation[both]]),
-            np.concatenate([tail, head[both]]),
+            np.concatenate([head, tail[reversible]]),
+            np.concatenate([edges.relation, edges.relation[reversible]]),
+            np.concatenate([tail, head[reversible]]),
         ]
     )
     _, first_rows = np.unique(stored, axis=1, return_index=True)
     first_rows.sort()
-    return Triples(*stored[:, first_rows]), np.concatenate([part, part[both]])[first_rows]
+    return Triples(*stored[:, first_rows]), np.concatenate([part, part[reversible]])[first_rows]
 
 
 def _with_features(
@@ -169,16 +169,16 @@ def _with_features(
         joined_type = types.names.index(name)
         start, stop = types.offsets[joined_type : joined_type + 2].tolist()
         labels = graph.entities.labels[start:stop]
-        places, given = [], []
+        places, features_by_side = [], []
         for side, kinds in sides:
             new_type = kinds.names.index(name) if name in kinds.names else None
             begin, end = (
                 (0, 0) if new_type is None else kinds.offsets[new_type : new_type + 2].tolist()
             )
             places.append(Vocabulary(labels).index(side.entities.labels[begin:end]))
-            given.append(dict(side.features).get(-1 if new_type is None else new_type))
+            features_by_side.append(dict(side.features).get(-1 if new_type is None else new_type))
         modality = joined_features(
-            features, given[1], (places[0], places[1]), labels, f"node of type {name}"
+            features, features_by_side[1], (places[0], places[1]), labels, f"node of type {name}"
         )
         modalities.append((joined_type, replace(modality, name=f"type-{joined_type}")))
     return replace(graph, features=tuple(sorted(modalities, key=lambda each: each[0])))

@@ -52,12 +52,12 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
     before = [user_places[0][a.user], item_places[0][a.item]]
     after = [user_places[1][b.user], item_places[1][b.item]]
     if a.time is not None and b.time is not None:
-        again, whole = repeated([*before, a.time], [*after, b.time])
+        is_repeated, whole = repeated([*before, a.time], [*after, b.time])
     else:
-        again, whole = repeated(before, after)
+        is_repeated, whole = repeated(before, after)
         if not whole:  # without times, an event may happen again
-            again = np.zeros(len(b), bool)
-    fresh = ~again
+            is_repeated = np.zeros(len(b), bool)
+    fresh = ~is_repeated
     if not fresh.any():
         raise DataError(
             f"{new.source.path or 'the new data'}: holds no event that the run does not have"
@@ -68,8 +68,8 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
         return None if first is None else np.concatenate([first, second[fresh]])
 
     # parts of new rows are stored as NEW - part: -1, -2, -3
-    given = new.split.startswith("given")
-    of_new = NEW - (new.part[fresh] if given else np.zeros(int(fresh.sum()), np.int8))
+    has_given_split = new.split.startswith("given")
+    of_new = NEW - (new.part[fresh] if has_given_split else np.zeros(int(fresh.sum()), np.int8))
     columns = clean.Columns(
         np.concatenate([before[0], after[0][fresh]]).astype(np.int32),
         np.concatenate([before[1], after[1][fresh]]).astype(np.int32),
@@ -90,8 +90,10 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
         notes.append(
             f"{counted(int(held_out.sum()), 'event')} stay in the training part of the run"
         )
-    if again.any():
-        notes.append(f"{counted(int(again.sum()), 'event')} of the new data are in the run already")
+    if is_repeated.any():
+        notes.append(
+            f"{counted(int(is_repeated.sum()), 'event')} of the new data are in the run already"
+        )
     interactions = Interactions(user, item, columns.rating, columns.time)
     source = replace(new.source, counts={}, notes=())
     dataset = Dataset(old.name, users, items, interactions, part, split, source)
@@ -170,8 +172,8 @@ def _facts(old: Dataset, new: Dataset, joined: Dataset) -> Facts:
     others = pa.array(np.flatnonzero(~taken))
     names = None
     if entities.names is not None:
-        at = Vocabulary(entities.labels).index(items)
-        own_names = entities.names.take(pa.array(at, mask=at < 0))
+        indices = Vocabulary(entities.labels).index(items)
+        own_names = entities.names.take(pa.array(indices, mask=indices < 0))
         names = pa.concat_arrays([own_names, entities.names.take(others)])
     vocabulary = Vocabulary(pa.concat_arrays([items, entities.labels.take(others)]), names)
     keys = []
@@ -182,6 +184,6 @@ def _facts(old: Dataset, new: Dataset, joined: Dataset) -> Facts:
         known = side.facts.triples
         head, tail = node[known.head], node[known.tail]
         keys.append((head * len(relations) + kind[known.relation]) * len(vocabulary) + tail)
-    rest, tail = np.divmod(distinct(np.concatenate(keys)), len(vocabulary))
-    head, relation = np.divmod(rest, len(relations))
+    head_relation, tail = np.divmod(distinct(np.concatenate(keys)), len(vocabulary))
+    head, relation = np.divmod(head_relation, len(relations))
     return Facts(vocabulary, relations, Triples(head, relation, tail))

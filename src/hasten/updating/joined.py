@@ -39,10 +39,10 @@ def united(old: Vocabulary, new: Vocabulary) -> tuple[Vocabulary, Int64, Int64]:
     before, after = old.labels, new.labels
     if before.type != after.type:
         before, after = before.cast(pa.string()), after.cast(pa.string())
-    both = pa.concat_arrays([before, after])
-    labels = pc.unique(both)
+    all_labels = pa.concat_arrays([before, after])
+    labels = pc.unique(all_labels)
     labels = labels.take(pc.array_sort_indices(labels))
-    place = np.asarray(pc.index_in(both, value_set=labels), np.int64)
+    place = np.asarray(pc.index_in(all_labels, value_set=labels), np.int64)
     names = None
     if old.names is not None or new.names is not None:
         known = [
@@ -69,14 +69,14 @@ def repeated(old: list[Int64], new: list[Int64]) -> tuple[NDArray[np.bool_], boo
         value = value.reshape(-1)
         _, code = np.unique(code * (int(value.max(initial=0)) + 1) + value, return_inverse=True)
         code = code.reshape(-1)
-    held = np.bincount(code[:size], minlength=int(code.max(initial=0)) + 1)
-    rest = code[size:]
-    order = np.argsort(rest, kind="stable")
-    starts = np.searchsorted(rest[order], rest[order])
-    occurrence = np.empty(len(rest), np.int64)
-    occurrence[order] = np.arange(len(rest)) - starts
-    given = np.bincount(rest, minlength=len(held))
-    return occurrence < held[rest], bool((given >= held).all())
+    old_counts = np.bincount(code[:size], minlength=int(code.max(initial=0)) + 1)
+    new_codes = code[size:]
+    order = np.argsort(new_codes, kind="stable")
+    starts = np.searchsorted(new_codes[order], new_codes[order])
+    occurrence = np.empty(len(new_codes), np.int64)
+    occurrence[order] = np.arange(len(new_codes)) - starts
+    new_counts = np.bincount(new_codes, minlength=len(old_counts))
+    return occurrence < old_counts[new_codes], bool((new_counts >= old_counts).all())
 
 
 def joined_features(
@@ -140,9 +140,9 @@ def joined_item_features(
     item = np.concatenate([item, added[fresh]])
     value = np.concatenate([first[old.value], second[new.value][fresh]])
     order = np.argsort(item, kind="stable")
-    both = np.concatenate([old.weight, weight[fresh].astype(np.float32)])
+    weights = np.concatenate([old.weight, weight[fresh].astype(np.float32)])
     return replace(
-        old, values=values.labels, item=item[order], value=value[order], weight=both[order]
+        old, values=values.labels, item=item[order], value=value[order], weight=weights[order]
     )
 
 

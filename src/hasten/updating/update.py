@@ -87,13 +87,13 @@ def update_run(
     limit = Margin.parse(margin)
     folder = RunFolder.open(run, lock=False)
     before = load_config(run / "config.yaml")
-    config, given = _configured(run, before, new, out, sets, flags or {})
+    config, data_keys = _configured(run, before, new, out, sets, flags or {})
     kind = load_model(config.model.name)
     trains = Supports.of(kind).gradient_steps
     if not trains:
         _refuse_without_steps(config.model.name, {"--replay": replay is not None, "--check": check})
     old = in_memory(load_stored(folder.data))
-    joined = read_and_join(old, config, table, given)
+    joined = read_and_join(old, config, table, data_keys)
     about = _described(folder, old, joined, config)
     _refuse_replay(replay, kind, joined.dataset)
     prepare_torch(config.threads, config.training.deterministic, torch.device("cpu"))
@@ -108,8 +108,8 @@ def update_run(
             checker = Checker(joined, known, config, limit, start.model)
 
     def fill(target: RunFolder) -> RunConfig:
-        named = config.data.model_copy(update={"path": str(target.path)})
-        final = config.model_copy(update={"data": named})
+        data_section = config.data.model_copy(update={"path": str(target.path)})
+        final = config.model_copy(update={"data": data_section})
         target.write_json(UPDATE, about)
         if start is not None:
             start.write(target, final)
@@ -173,16 +173,18 @@ def _configured(
             f"{', '.join(wrong)} cannot change in an update; only data.*, evaluation.* and "
             f"{', '.join(_CHANGEABLE)} can: train a new run"
         )
-    named = {*(text.partition("=")[0] for text in sets), *flags}
-    given = {key.split(".")[1] for key in named if key.startswith("data.")} | {*flags}
+    option_keys = {*(text.partition("=")[0] for text in sets), *flags}
+    data_keys = {key.split(".")[1] for key in option_keys if key.startswith("data.")} | {*flags}
     first, last = _trained_epochs(run)
     epochs = max(1, round(EPOCHS * first))
     training = config.training
     average = training.average
     if average is not None:  # over the same share of training
-        average *= min(1.0, (training.epochs if "epochs" in _fields(named) else epochs) / last)
+        average *= min(
+            1.0, (training.epochs if "epochs" in _fields(option_keys) else epochs) / last
+        )
     usual = {"epochs": epochs, "patience": None, "average": average}
-    changes = {key: value for key, value in usual.items() if key not in _fields(named)}
+    changes = {key: value for key, value in usual.items() if key not in _fields(option_keys)}
     training = training.model_copy(update=changes)
     every = min(config.evaluation.every, max(1, training.epochs))
     return config.model_copy(
@@ -195,7 +197,7 @@ def _configured(
             "training": training,
             "evaluation": config.evaluation.model_copy(update={"every": every}),
         }
-    ), given
+    ), data_keys
 
 
 def _fields(named: Collection[str]) -> set[str]:

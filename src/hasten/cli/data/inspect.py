@@ -233,16 +233,16 @@ def check(
         output.write_json({"ok": True, **description, "seconds": seconds})
 
 
-def _show_audit(found: Mapping[str, Any]) -> None:
+def _show_audit(audit: Mapping[str, Any]) -> None:
     """Print the tables of --deep, and what to do about the findings."""
-    output.show_rows(found["audit"], ("part", "finding", "affected", "of", "share"))
-    used = (row for row in found["relation_pairs"] if row["valid"] or row["test"])
+    output.show_rows(audit["audit"], ("part", "finding", "affected", "of", "share"))
+    used = (row for row in audit["relation_pairs"] if row["valid"] or row["test"])
     if pairs := [row for row in used if row["implies"]]:
         sys.stdout.write("\n")
         output.show_rows(pairs[:_PAIRS], list(pairs[0])[:-1])
         if len(pairs) > _PAIRS:
             output.say(f"({len(pairs) - _PAIRS:,} more pairs of relations with --json)")
-    for name, remedy in found["remedies"].items():
+    for name, remedy in audit["remedies"].items():
         output.say(f"{name}: {remedy}")
 
 

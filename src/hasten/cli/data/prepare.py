@@ -1,4 +1,4 @@
-"""``hasten data prepare``: files of events to a store that is mapped into memory for training."""
+"""``hasten data prepare``: convert files of events to a memory-mapped store for training."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def prepare(
     from hasten.data.detect import narrowed  # noqa: PLC0415 - slow to import
     from hasten.data.event_store.prepare import prepare as write  # noqa: PLC0415
 
-    given = data_options(path, format, sets or [])
-    if given.path is None and given.train is None:
+    section = data_options(path, format, sets or [])
+    if section.path is None and section.train is None:
         raise UsageError("no data are named: give FILE, or --set data.train=FILE")
-    if given.event_features:
+    if section.event_features:
         raise UsageError(
             "data.event_features: a store holds users, items and times, no other columns; train "
             "from the files themselves"
@@ -55,7 +55,7 @@ def prepare(
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total)
 
-        store = write(narrowed(given, InteractionOptions), out, overwrite, report)
+        store = write(narrowed(section, InteractionOptions), out, overwrite, report)
     seconds = time.perf_counter() - started
     counts = store.counts
     for note in store.notes:

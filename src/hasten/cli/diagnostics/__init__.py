@@ -1,1 +1,1 @@
-"""Commands that examine the machine, the installation and a run: doctor, verify."""
+"""Commands that examine the machine, the installation and runs: doctor, verify."""

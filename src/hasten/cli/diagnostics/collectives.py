@@ -87,16 +87,16 @@ def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
     }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(report: dict[str, Any]) -> list[str]:
     """The report as lines of text."""
-    text = [f"{found['world']} processes, {found['backend']}"]
-    for each in found["processes"]:
+    text = [f"{report['world']} processes, {report['backend']}"]
+    for each in report["processes"]:
         variables = ", ".join(f"{k}={v}" for k, v in each["variables"].items())
         about = "rank {rank}  {host}, {device}, {threads} threads".format(**each)
         text.append(f"{about}  {variables}")
     names = ("bytes", "median us", "slowest us", "GB/s", "bus GB/s", "through")
     text += ["", "{:>12} {:>11} {:>11} {:>8} {:>9}  {}".format(*names)]
     row = "{:>12,} {:>11.0f} {:>11.0f} {:>8.3f} {:>9.3f}  {}"
-    text += [row.format(*measured.values()) for measured in found["sums"]]
-    wrong = ", ".join(map(str, found["wrong_ranks"]))
+    text += [row.format(*measured.values()) for measured in report["sums"]]
+    wrong = ", ".join(map(str, report["wrong_ranks"]))
     return [*text, "", f"WRONG on ranks {wrong}" if wrong else "sums and broadcasts are right"]

@@ -63,7 +63,9 @@ def doctor(
     if step:
         _measure_steps(context, json)
         return
-    flags = options.given(device=device, devices=devices, backend=backend, master_port=master_port)
+    flags = options.configuration_flags(
+        device=device, devices=devices, backend=backend, master_port=master_port
+    )
     if flags and not distributed:
         raise UsageError(f"--{next(iter(flags)).replace('_', '-')} needs --distributed")
     options.prepare_process(several=distributed)
@@ -85,17 +87,23 @@ def _measure_steps(context: typer.Context, json: bool) -> None:
     root: Any = context.find_root().command
     command = root.commands["train"]
     words = context.meta[__name__]
-    given = command.make_context("hasten doctor --step", [*words], obj=["train", *words]).params
-    if useless := [name for name in _OF_RUNS if given[name]]:
+    parameters = command.make_context(
+        "hasten doctor --step", [*words], obj=["train", *words]
+    ).params
+    if useless := [name for name in _OF_RUNS if parameters[name]]:
         raise UsageError(f"--{useless[0].replace('_', '-')} has no effect with --step")
     options.prepare_process(several=True)
     from hasten.config_loading.build import build_config  # noqa: PLC0415 - only when needed
 
     config = build_config(
-        given["model"], given["data"], given["config"], given["sets"] or [], options.given(**given)
+        parameters["model"],
+        parameters["data"],
+        parameters["config"],
+        parameters["sets"] or [],
+        options.configuration_flags(**parameters),
     )
     port = config.distributed.master_port
-    options.start_if_several(context, config.devices, given["devices"] is not None, port)
+    options.maybe_start_processes(context, config.devices, parameters["devices"] is not None, port)
     from hasten.profiling.profile import profile_step  # noqa: PLC0415 - brings torch
 
     profile = profile_step(config)
@@ -104,12 +112,13 @@ def _measure_steps(context: typer.Context, json: bool) -> None:
     _show_steps(profile)
 
 
-def _show_steps(found: dict[str, Any]) -> None:
+def _show_steps(profile: dict[str, Any]) -> None:
     output.say(
-        f"{found['model']} on {found['data']}: {found['device']}, processes {found['devices']}, "
-        f"threads {found['threads']}, {found['precision']}, batch size {found['batch_size']}"
+        f"{profile['model']} on {profile['data']}: {profile['device']}, processes "
+        f"{profile['devices']}, "
+        f"threads {profile['threads']}, {profile['precision']}, batch size {profile['batch_size']}"
     )
-    for phase in found["phases"]:
+    for phase in profile["phases"]:
         parts = phase["milliseconds"]
         output.say(
             f"\nstep of {phase['name']}: {sum(parts.values()):.1f} ms (mean of "
@@ -117,17 +126,17 @@ def _show_steps(found: dict[str, Any]) -> None:
         )
         for part, milliseconds in parts.items():
             output.say(f"  {part:<15} {milliseconds:10.2f} ms")
-    if (evaluation := found["evaluation"]) is not None:
+    if (evaluation := profile["evaluation"]) is not None:
         output.say(
             f"\nevaluation: {evaluation['seconds']:.2f} s; a batch "
             f"{evaluation['batch_milliseconds']:.1f} ms, {evaluation['batches']:,} batches"
         )
-    epoch = found["epoch"]
+    epoch = profile["epoch"]
     output.say(f"\nepoch with its evaluation: about {epoch['seconds']:.2f} s")
     for part, share in epoch["shares"].items():
         output.say(f"  {part:<15} {share:10.0%}")
-    output.say(f"\nbottleneck: {found['bottleneck']}")
-    for each in found["advice"]:
+    output.say(f"\nbottleneck: {profile['bottleneck']}")
+    for each in profile["advice"]:
         output.say(f"  try {each['option']}: {each['reason']}")
 
 
@@ -137,7 +146,9 @@ def _examine_processes(context: typer.Context, flags: dict[str, Any]) -> dict[st
     settings = parse_changes([], flags)
     distributed = {name.partition(".")[2]: value for name, value in settings.items() if "." in name}
     count = settings.get("devices", 2)
-    options.start_if_several(context, count, "devices" in flags, distributed.get("master_port", 0))
+    options.maybe_start_processes(
+        context, count, "devices" in flags, distributed.get("master_port", 0)
+    )
     from hasten.cli.diagnostics.collectives import examine_processes  # noqa: PLC0415 - brings torch
     from hasten.config import DistributedOptions  # noqa: PLC0415 - only when needed
 
@@ -192,17 +203,17 @@ def memory() -> dict[str, int | None]:
     }
 
 
-def _show(found: dict[str, Any]) -> None:
-    environment, torch = found["environment"], found["torch"]
+def _show(report: dict[str, Any]) -> None:
+    environment, torch = report["environment"], report["torch"]
     cpu, threads = environment["cpu"], environment["threads"]
     devices = [f"{d['device']} {d['name']}" for d in environment["devices"]] or ["no accelerator"]
-    features = [name for name, there in found["cpu_features"].items() if there]
+    features = [name for name, there in report["cpu_features"].items() if there]
     memory = [
         f"{name.removesuffix('_bytes')} {size / 2**30:.1f} GB"
-        for name, size in found["memory"].items()
+        for name, size in report["memory"].items()
         if size
     ]
-    allocator = (name.replace("_", " ") for name, on in found["allocator"].items() if on)
+    allocator = (name.replace("_", " ") for name, on in report["allocator"].items() if on)
     versions = environment["versions"]
     lines = {
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
@@ -217,12 +228,12 @@ def _show(found: dict[str, Any]) -> None:
         "torch": f"{torch['build']} build, mkldnn {_yes(torch['mkldnn'])}, "
         f"openmp {_yes(torch['openmp'])}",
         "devices": ", ".join(devices),
-        "variables": ", ".join(f"{k}={v}" for k, v in found["variables"].items()) or "none set",
+        "variables": ", ".join(f"{k}={v}" for k, v in report["variables"].items()) or "none set",
     }
     for name, text in lines.items():
         output.say(f"{name:<11} {text}")
     output.say()
-    checks = found["checks"]
+    checks = report["checks"]
     width = max(len(check["name"]) for check in checks)
     for check in checks:
         output.say(f"{check['status']:<8} {check['name']:<{width}}  {check['detail']}")

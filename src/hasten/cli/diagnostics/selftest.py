@@ -130,8 +130,10 @@ def check_training() -> Check:
 
 def check_compiler() -> Check:
     """What torch.compile needs on the CPU. Training works without it."""
-    named = os.environ.get("CXX")
-    compiler = next((c for c in (named, "g++", "clang++", "c++") if c and shutil.which(c)), None)
+    configured = os.environ.get("CXX")
+    compiler = next(
+        (c for c in (configured, "g++", "clang++", "c++") if c and shutil.which(c)), None
+    )
     if compiler:
         return Check("compiler", "ok", f"{shutil.which(compiler)}, for --compile on the CPU")
     return Check("compiler", "warning", "none (g++ or clang++): --compile cannot work on the CPU")

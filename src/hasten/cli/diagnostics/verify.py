@@ -40,36 +40,36 @@ def verify(
         raise typer.Exit(1)
 
 
-def _show(found: Mapping[str, Any]) -> None:
+def _show(report: Mapping[str, Any]) -> None:
     """Print what was compared, and the verdict."""
-    for text in found["changed"]:
+    for text in report["changed"]:
         output.say(f"changed      {text}")
-    if found["changed"]:
+    if report["changed"]:
         output.say("not the same: files of the run were changed; nothing was repeated")
         return
-    for text in found["resumed"]:
+    for text in report["resumed"]:
         output.say(f"resumed      {text}")
-    for each in found["environment"]:
+    for each in report["environment"]:
         output.say(f"differs      {each['name']}: {each['recorded']}, here {each['here']}")
     for name in ("losses", "metrics"):
-        output.say(f"{name:<12} {_agreement(found[name])}")
-    for name, equal in found["weights"].items():
+        output.say(f"{name:<12} {_agreement(report[name])}")
+    for name, equal in report["weights"].items():
         output.say(f"weights      {name}: {'identical' if equal else 'different'} (SHA-256)")
     expected = "bit by bit"
-    if found["expected"] == "digits":
-        why = "the environment differs" if found["environment"] else "the options changed"
-        expected = f"in {found['required_digits']} digits ({why})"
-    verdict = "the same" if found["same"] else "not the same"
-    count = "1 epoch" if found["epochs"] == 1 else f"{found['epochs']} epochs"
+    if report["expected"] == "digits":
+        why = "the environment differs" if report["environment"] else "the options changed"
+        expected = f"in {report['required_digits']} digits ({why})"
+    verdict = "the same" if report["same"] else "not the same"
+    count = "1 epoch" if report["epochs"] == 1 else f"{report['epochs']} epochs"
     output.say(f"{verdict}: {count} repeated, expected to agree {expected}")
 
 
-def _agreement(found: Mapping[str, Any]) -> str:
-    if found["equal"]:
-        return f"{found['compared']} figures, identical"
-    worst = found["worst"]
+def _agreement(report: Mapping[str, Any]) -> str:
+    if report["equal"]:
+        return f"{report['compared']} figures, identical"
+    worst = report["worst"]
     return (
-        f"{found['different']} of {found['compared']} figures differ, in {found['digits']} digits "
-        f"they agree; most: {worst['name']} of epoch {worst['epoch']}, {worst['recorded']}, "
+        f"{report['different']} of {report['compared']} figures differ, in {report['digits']} "
+        f"digits they agree; most: {worst['name']} of epoch {worst['epoch']}, {worst['recorded']}, "
         f"here {worst['repeated']}"
     )

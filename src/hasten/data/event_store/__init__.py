@@ -1,1 +1,1 @@
-"""Events on disk: sequences of users in files that are mapped into memory (``data prepare``)."""
+"""Memory-mapped files of events, sorted by user, for data larger than memory (``data prepare``)."""

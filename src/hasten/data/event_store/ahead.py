@@ -1,4 +1,4 @@
-"""Do work in threads ahead of its use, with a bounded number of results in memory."""
+"""Run work in threads ahead of its use, with a bounded number of results in memory."""
 
 from __future__ import annotations
 

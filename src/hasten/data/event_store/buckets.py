@@ -1,4 +1,4 @@
-"""The second pass: divide the rows into ranges of users that fit into memory, then sort each."""
+"""Second pass of ``data prepare``: divide rows into ranges of users, and sort each in memory."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def boundaries(counts: Int64) -> Int64:
     return np.append(np.flatnonzero(np.diff(ends // size, prepend=-1)), len(counts))
 
 
-def divide(found: Collected, users: Places, items: Places, counts: Int64) -> Int64:
+def divide(collected: Collected, users: Places, items: Places, counts: Int64) -> Int64:
     """Write the rows of each range of users together, in the order of the files.
 
     users, items: the position of every number that the first pass gave out; counts: int64 [U] the
     rows of each user. Replaces the scratch files of the first pass. Returns the first users of the
     ranges.
     """
-    first, kind = boundaries(counts), found.time_type
+    first, kind = boundaries(counts), collected.time_type
     range_of = np.repeat(np.arange(len(first) - 1, dtype=np.uint16), np.diff(first))
     starts = np.concatenate([[0], np.cumsum(counts)])[first[:-1]]
     names = ("user", "item") if kind is None else ("user", "item", "time")
@@ -63,7 +63,7 @@ def divide(found: Collected, users: Places, items: Places, counts: Int64) -> Int
         begin, end, dtype = chunk
         kinds = ("int32", "int32", dtype)
         user, item, *time = (
-            _load(found.folder / name, type_, begin, end)
+            _load(collected.folder / name, type_, begin, end)
             for name, type_ in zip(names, kinds, strict=False)
         )
         user, item = users[user], items[item]
@@ -72,9 +72,9 @@ def divide(found: Collected, users: Places, items: Places, counts: Int64) -> Int
         columns = [user, item, *(t.astype(kind, copy=False) for t in time)]
         return np.bincount(where, minlength=len(starts)), [column[order] for column in columns]
 
-    written = [(found.folder / f"{name}.ranges").open("wb") for name in names]
+    written = [(collected.folder / f"{name}.ranges").open("wb") for name in names]
     try:
-        for sizes, columns in ahead(sorted_chunk, _chunks(found), workers()):
+        for sizes, columns in ahead(sorted_chunk, _chunks(collected), workers()):
             stops = np.cumsum(sizes)
             for column, file in zip(columns, written, strict=True):
                 for number in np.flatnonzero(sizes).tolist():
@@ -85,14 +85,14 @@ def divide(found: Collected, users: Places, items: Places, counts: Int64) -> Int
         for stream in written:
             stream.close()
     for name in names:
-        (found.folder / name).unlink()
+        (collected.folder / name).unlink()
     return first
 
 
-def _chunks(found: Collected) -> Iterator[tuple[int, int, str]]:
+def _chunks(collected: Collected) -> Iterator[tuple[int, int, str]]:
     """The rows of the scratch files in order: (begin, end, type of the times)."""
     begin = 0
-    for rows, kind in found.groups:
+    for rows, kind in collected.groups:
         end = begin + rows
         for start in range(begin, end, _DIVIDED):
             yield start, min(start + _DIVIDED, end), kind
@@ -104,19 +104,19 @@ def _load(path: Path, kind: str, begin: int, end: int) -> NDArray[Any]:
 
 
 def sorted_ranges(
-    found: Collected, first: Int64, counts: Int64, options: InteractionOptions
+    collected: Collected, first: Int64, counts: Int64, options: InteractionOptions
 ) -> Iterator[Sorted]:
     """The sorted rows of every range of users, which :func:`divide` has written."""
     ends = np.cumsum(counts)[first[1:] - 1]
     ranges = list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
-    unit = found.times[0].unit if found.times else None
+    unit = collected.times[0].unit if collected.times else None
 
     def one(begin_end: tuple[int, int]) -> Sorted:
-        folder = found.folder
+        folder = collected.folder
         user, item = (_load(folder / f"{n}.ranges", "int32", *begin_end) for n in ("user", "item"))
         time = key = None
-        if found.time_type is not None:
-            values = _load(folder / "time.ranges", found.time_type, *begin_end)
+        if collected.time_type is not None:
+            values = _load(folder / "time.ranges", collected.time_type, *begin_end)
             time, key, _ = times.unite([TimeColumn(values, unit)], options.time_unit)
         events = clean.Columns(user, item, None, time, key, None)
         order = clean.sort_order(events)

@@ -1,4 +1,4 @@
-"""The first pass of ``data prepare``: read the files in blocks, number the labels, append rows.
+"""First pass of ``data prepare``: read files in blocks, encode the labels, append the rows.
 
 What was read is appended to scratch files, one a column, in the order of the files: the numbers of
 users and items (int32) and times as they were read (int64 or float64).
@@ -107,11 +107,11 @@ def _kind(table: Table) -> pa.DataType | None:
 
 
 def _append(
-    group: list[Table], found: Collected, options: InteractionOptions, pool: Executor
+    group: list[Table], collected: Collected, options: InteractionOptions, pool: Executor
 ) -> None:
     users, items = pool.map(
         lambda labels, role: labels.codes([table.plain_ids(role) for table in group]),
-        (found.users, found.items),
+        (collected.users, collected.items),
         ("user", "item"),
     )
     times = [time for table in group if (time := _times(table)) is not None]
@@ -122,18 +122,18 @@ def _append(
         if not rated:
             raise DataError(f"data.min_rating={options.min_rating:g}, but the data have no ratings")
         ratings = joined(rated)
-        found.highest = max(found.highest, float(ratings.max(initial=-np.inf)))
+        collected.highest = max(collected.highest, float(ratings.max(initial=-np.inf)))
         columns = [column[ratings >= options.min_rating] for column in columns]
-    list(pool.map(Labels.count, (found.users, found.items), columns[:2]))
+    list(pool.map(Labels.count, (collected.users, collected.items), columns[:2]))
     for name, column in zip(("user", "item", "time"), columns, strict=False):
-        with (found.folder / name).open("ab") as file:
+        with (collected.folder / name).open("ab") as file:
             column.tofile(file)
-    found.groups.append((len(columns[0]), str(columns[2].dtype) if times else ""))
+    collected.groups.append((len(columns[0]), str(columns[2].dtype) if times else ""))
     if times and len(columns[2]):
         values = columns[2]
         sample = values[:: max(1, len(values) // _SAMPLE)]
         ends = np.array([values.min(), values.max()])
-        found.times.append(TimeColumn(np.concatenate([sample, ends]), times[0].unit))
+        collected.times.append(TimeColumn(np.concatenate([sample, ends]), times[0].unit))
 
 
 def _times(table: Table) -> TimeColumn | None:

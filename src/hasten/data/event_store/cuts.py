@@ -1,4 +1,4 @@
-"""Splits of sequences in the order of time: train before valid before test, by positions."""
+"""Time-ordered splits of sequences, stored as positions: train, then valid, then test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number the labels of a column that is read in blocks, in the order of their first occurrence."""
+"""Encode the labels of a column that is read in blocks, in order of first occurrence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store in a run folder: links to its files where the file system can, copies elsewhere."""
+"""An event store in a run folder: hard links where the file system supports them, else copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of a store: its files, where its events come from, and whether these changed."""
+"""The manifest of an event store: its files, its sources, and whether these have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset whose events stay in the mapped files of a store."""
+"""A dataset whose events are in memory-mapped files."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class MappedDataset(Dataset):
     def __init__(
         self,
         folder: Path,
-        found: Manifest,
+        stored: Manifest,
         split: str,
         bounds: list[Int64],
         notes: tuple[str, ...],
         options: dict[str, Any],
         refit: bool = False,
     ) -> None:
-        files = tuple({k: s[k] for k in ("name", "sha256", "bytes")} for s in found.sources)
+        files = tuple({k: s[k] for k in ("name", "sha256", "bytes")} for s in stored.sources)
         users, items = (_vocabulary(folder / n) for n in (manifest.USERS, manifest.ITEMS))
         sizes = {n: int(np.sum(bounds[p + 1] - bounds[p])) for p, n in enumerate(PART_NAMES)}
-        source = Source("store", found.path, files, {**found.counts, **sizes}, notes)
-        values = {"name": found.name, "users": users, "items": items, "split": split}
+        source = Source("store", stored.path, files, {**stored.counts, **sizes}, notes)
+        values = {"name": stored.name, "users": users, "items": items, "split": split}
         values |= {"source": source, "facts": None, "modalities": ()}
-        values |= {"folder": folder, "manifest": found, "bounds": bounds}
+        values |= {"folder": folder, "manifest": stored, "bounds": bounds}
         values |= {"options": options, "refit": refit}
         for name, value in values.items():  # the class it extends is frozen
             object.__setattr__(self, name, value)

@@ -1,4 +1,4 @@
-"""Open a store as a dataset, divided as the options say."""
+"""Open an event store as a dataset, with the split of the options."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
         UsageError: options that are applied when a store is made.
     """
     stored = manifest.read_manifest(folder)
-    given = options.model_dump(exclude_defaults=True)
-    if "event_features" in given:
+    values = options.model_dump(exclude_defaults=True)
+    if "event_features" in values:
         raise UsageError(
             f"data.event_features: {folder} is a store, which holds users, items and times, no "
             "other columns; train from the files of events"
         )
-    if others := [f"data.{key}" for key in given if key not in CHOSEN]:
+    if others := [f"data.{key}" for key in values if key not in CHOSEN]:
         raise UsageError(
             f"{', '.join(others)} has no effect: {folder} is a store; give these options to "
             "hasten data prepare"
         )
     options = InteractionOptions.model_validate(
-        {key: value for key, value in given.items() if key != "refit"}
+        {key: value for key, value in values.items() if key != "refit"}
     )
     offsets = map_column(folder / manifest.OFFSETS, np.int64)
     time = map_column(folder / manifest.TIME_COLUMN, np.int64) if stored.timed else None

@@ -1,4 +1,4 @@
-"""``hasten data prepare``: files of events to a store of each user's sequence, in bounded memory.
+"""Convert files of events to an event store, in bounded memory.
 
 Two passes: read in blocks and number the labels (:mod:`.collect`); divide the rows into ranges of
 users and sort each (:mod:`.buckets`). The result is what :func:`~.interactions.assemble` makes in
@@ -63,8 +63,8 @@ def prepare(
         DataError: what is wrong with the data, with file, line and text.
         UsageError: options that a store does not apply, or a folder that exists.
     """
-    given = options.model_dump(exclude_defaults=True)
-    if others := [f"data.{key}" for key in given if key not in APPLIED]:
+    values = options.model_dump(exclude_defaults=True)
+    if others := [f"data.{key}" for key in values if key not in APPLIED]:
         raise UsageError(
             f"{', '.join(others)}: not applied by data prepare; options of the split are given to "
             "hasten train STORE, others need the data in memory: hasten train MODEL FILE"

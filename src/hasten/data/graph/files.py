@@ -91,8 +91,8 @@ def _locate(options: TripleOptions, path: Path | None, name: str | None) -> File
     names = _names(options.names, path)
     beside = {p for p in (entities, relations, relation_names, names) if p is not None}
     place = located_parts(options, path, lambda folder: _folder(folder, beside, options))
-    given = {options.entities, options.relations, options.names, options.relation_names}
-    neighbors = [p.name for p in sorted(beside) if str(p) not in given]
+    explicit = {options.entities, options.relations, options.names, options.relation_names}
+    neighbors = [p.name for p in sorted(beside) if str(p) not in explicit]
     notes = (f"taken from the same folder: {', '.join(neighbors)}",) if neighbors else ()
     return replace(
         place,
@@ -129,17 +129,17 @@ def _only(key: str, given: str | None, path: Path | None, usual: list[Path]) -> 
         return resolve(key, given, path)
     existing = [file for file in usual if file.is_file()]
     if len(existing) > 1:
-        both = ", ".join(p.name for p in existing)
-        raise DataError(f"{path}: {both}: choose with --set data.{key}=FILE")
+        names = ", ".join(p.name for p in existing)
+        raise DataError(f"{path}: {names}: choose with --set data.{key}=FILE")
     return existing[0] if existing else None
 
 
 def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
-    named = [p for p in data_files(folder) if p not in beside]
-    if files := numbered_with_rows(named) or ([] if named else partitioned_files(folder)):
+    data_paths = [p for p in data_files(folder) if p not in beside]
+    if files := numbered_with_rows(data_paths) or ([] if data_paths else partitioned_files(folder)):
         return joined_files(Files(set_name(folder), str(folder), ()), files)
-    named = named or [p for p in sorted(folder.glob("*.npy")) if not is_features(p)]
-    candidates = [p for p in named if stem(p) != "nodes"] or named
+    data_paths = data_paths or [p for p in sorted(folder.glob("*.npy")) if not is_features(p)]
+    candidates = [p for p in data_paths if stem(p) != "nodes"] or data_paths
     graphs = [p for p in candidates if is_graph(p)]
     parts: tuple[tuple[Path, int | None], ...] = part_files(folder, candidates)
     if not parts or (graphs and not claims_triples(parts[0][0], options)):
@@ -155,7 +155,7 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
                 "data.test"
             )
         parts = ((readable[0], None),)
-    return Files(set_name(folder), str(folder), parts, notes=unused_note(named, parts))
+    return Files(set_name(folder), str(folder), parts, notes=unused_note(data_paths, parts))
 
 
 def claims_triples(path: Path, options: TripleOptions, named: bool = True) -> bool:
@@ -180,9 +180,9 @@ def holds_typed(options: TripleOptions) -> bool:
         is_typed = True
     else:
         is_typed = _first_claims(options)
-    given = [f"data.{key}" for key in _OF_TYPED if getattr(options, key)]
-    if given and not is_typed:
-        raise UsageError(f"{', '.join(given)}: these data hold no typed edges")
+    keys_of_typed = [f"data.{key}" for key in _OF_TYPED if getattr(options, key)]
+    if keys_of_typed and not is_typed:
+        raise UsageError(f"{', '.join(keys_of_typed)}: these data hold no typed edges")
     return is_typed
 
 
@@ -201,8 +201,8 @@ def _first_claims(options: TripleOptions) -> bool:
 
 def typed_files(options: TripleOptions) -> list[EdgeFile]:
     """Every file of edges, and how it is read."""
-    named = options.format in SUMMARIES and options.format != EDGE_FILES
-    form = str(options.format) if named else ""
+    format_is_typed = options.format in SUMMARIES and options.format != EDGE_FILES
+    form = str(options.format) if format_is_typed else ""
     default = "" if options.nodes is None else METAEDGES
     return [typed.open_edge_file(*edge_file, form, default) for edge_file in _edge_files(options)]
 

@@ -1,4 +1,4 @@
-"""The types of a typed graph's nodes and relations, derived from its labels and triples.
+"""Node types and relation types of a typed graph, derived from labels and triples.
 
 In a typed graph an entity's label is ``type::id``. Labels are sorted, so the nodes of a type are
 contiguous. A relation joins one type to one type. A symmetric relation (both ends of one type) is

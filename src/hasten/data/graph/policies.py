@@ -66,8 +66,8 @@ def apply_outside(selected: Selection, outside: NDArray[np.bool_], options: Trip
 def apply_duplicates(selected: Selection, options: TripleOptions) -> None:
     """Refuse, drop or keep repetitions of a triple within a part; the first one stays."""
     triples = selected.triples
-    again = repeats(triples.tail, triples.relation, triples.head, selected.part)
-    count = int(again.sum())
+    is_repeated = repeats(triples.tail, triples.relation, triples.head, selected.part)
+    count = int(is_repeated.sum())
     selected.counts["duplicates"] = count
     if not count:
         return
@@ -77,7 +77,7 @@ def apply_duplicates(selected: Selection, options: TripleOptions) -> None:
     did = "left out" if options.duplicates == "drop" else "kept"
     selected.notes.append(f"{what} {did} (data.duplicates)")
     if options.duplicates == "drop":
-        selected.take(~again)
+        selected.take(~is_repeated)
 
 
 def apply_unknown(

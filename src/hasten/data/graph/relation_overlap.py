@@ -1,4 +1,4 @@
-"""Relations that imply each other: inverse and near-duplicate relations, and what they leak.
+"""Inverse and near-duplicate relations, and the test triples that they leak.
 
 A relation r' is an inverse of r if for most triples (h, r, t) the triple (t, r', h) is known too,
 and a near-duplicate if (h, r', t) is. A held-out triple of r whose counterpart is in training then
@@ -42,8 +42,8 @@ class PairIndex:
             keys, relation = np.divmod(distinct(keys * relations + triples.relation), relations)
             head, tail = np.divmod(keys, entities)
             return cls(Triples(head, relation, tail), keys, entities, relations)
-        again = repeats(keys, triples.relation)
-        keys, triples = keys[~again], triples.take(~again)
+        is_repeated = repeats(keys, triples.relation)
+        keys, triples = keys[~is_repeated], triples.take(~is_repeated)
         order = order_by(keys, triples.relation)
         return cls(triples.take(order), keys[order], entities, relations)
 

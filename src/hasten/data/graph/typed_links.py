@@ -1,4 +1,4 @@
-"""Stored form of typed edges: each in one direction, each relation between one pair of types.
+"""Normalize typed edges: one direction, and one pair of node types per relation.
 
 A file may hold every edge in both directions (PrimeKG does). An edge and its reverse must never
 be in different parts. So edges between two types are kept in the direction of the first edge of
@@ -58,8 +58,8 @@ def chosen_edges(
     if left := int((~keep).sum()):
         notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")
     used, _ = triples.take(keep).used(len(entities), len(relations))
-    wanted = kinds if options.node_types is None else set(options.node_types)
-    bare = sorted(wanted - {names[i] for i in np.unique(code[used])})
+    node_types = kinds if options.node_types is None else set(options.node_types)
+    bare = sorted(node_types - {names[i] for i in np.unique(code[used])})
     if options.edge_types is None and bare:
         table = where if nodes is None else str(nodes.path)
         raise DataError(
@@ -67,7 +67,7 @@ def chosen_edges(
             "leave the type out with data.node_types, or add its edges"
         )
     if nodes is not None:
-        listed = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in wanted]
+        listed = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in node_types]
         joined = set(entities.labels.filter(pa.array(used)).to_pylist())
         if isolated := len(listed) - len(joined.intersection(listed)):
             notes.append(f"{isolated:,} of {len(listed):,} nodes have no edge and were left out")
@@ -110,27 +110,28 @@ def stored_links(
     row = np.arange(len(head))
     if turned.any():
         keys = (relation * count + head) * count + tail
-        again = turned.copy()
-        again[turned] = among(keys[turned], np.sort(keys[~turned]))
+        is_repeated = turned.copy()
+        is_repeated[turned] = among(keys[turned], np.sort(keys[~turned]))
         notes.append(
             f"{counted(int(turned.sum()), 'edge')} against the direction of the relation: "
-            f"{int(again.sum()):,} are reverses of others and were left out, the rest was turned"
+            f"{int(is_repeated.sum()):,} are reverses of others and were left out, the rest was "
+            "turned"
         )
-        keep = ~again
+        keep = ~is_repeated
         head, tail, relation, row = head[keep], tail[keep], relation[keep], row[keep]
     links = Triples(head, relation, tail)
     within = np.zeros(len(labels), bool)
     within[relation[code[head] == code[tail]]] = True
-    both = symmetric_relations(links, len(labels), count) & within
+    is_symmetric = symmetric_relations(links, len(labels), count) & within
     vocabulary = Vocabulary(pa.array(labels, pa.string()))
-    wanted = vocabulary.index(pa.array(list(symmetric), pa.string()))
-    for name, number in zip(symmetric, wanted.tolist(), strict=True):
+    relation_ids = vocabulary.index(pa.array(list(symmetric), pa.string()))
+    for name, number in zip(symmetric, relation_ids.tolist(), strict=True):
         if number < 0:
             raise DataError(f"data.symmetric: no relation {name!r} (there are {', '.join(labels)})")
         if not within[number]:
             raise DataError(f"data.symmetric: {name!r} joins two types of nodes")
-        both[number] = True
-    add = both[relation] & (head != tail)
+        is_symmetric[number] = True
+    add = is_symmetric[relation] & (head != tail)
     if add.any():
         links, row = _in_both_directions(links, row, add, count)
     return links, vocabulary, row
@@ -162,9 +163,9 @@ def _one_pair_each(
         target[number] = label, against
     labels = sorted({label for label, _ in target.values()})
     number_of = {label: number for number, label in enumerate(labels)}
-    at = np.asarray(encoded.indices)
-    relation = np.array([number_of[target[k][0]] for k in kinds], np.int64)[at]
-    turned = np.array([target[k][1] for k in kinds], bool)[at]
+    codes = np.asarray(encoded.indices)
+    relation = np.array([number_of[target[k][0]] for k in kinds], np.int64)[codes]
+    turned = np.array([target[k][1] for k in kinds], bool)[codes]
     return relation, labels, turned
 
 
@@ -175,12 +176,12 @@ def _in_both_directions(
     head, relation, tail = triples.head, triples.relation, triples.tail
     keys = (relation * count + head) * count + tail
     more = (relation[add] * count + tail[add]) * count + head[add]
-    again = np.flatnonzero(add)[~among(more, np.sort(keys))]
-    rows = np.concatenate([row, row[again]])
-    both = Triples(
-        np.concatenate([head, tail[again]]),
-        np.concatenate([relation, relation[again]]),
-        np.concatenate([tail, head[again]]),
+    reversed_rows = np.flatnonzero(add)[~among(more, np.sort(keys))]
+    rows = np.concatenate([row, row[reversed_rows]])
+    both_directions = Triples(
+        np.concatenate([head, tail[reversed_rows]]),
+        np.concatenate([relation, relation[reversed_rows]]),
+        np.concatenate([tail, head[reversed_rows]]),
     )
     order = np.argsort(rows, kind="stable")
-    return both.take(order), rows[order]
+    return both_directions.take(order), rows[order]

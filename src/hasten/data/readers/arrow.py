@@ -124,8 +124,8 @@ def tables_by_part(data: Any) -> list[tuple[str, Any, int | None]]:
         )
     if len(present) == 1:
         return [("table", next(iter(data.values())), None)]
-    named = zip(parts.items(), data.values(), strict=True)
-    tables = [(f"table {key}", table, part) for (key, part), table in named]
+    parts_with_tables = zip(parts.items(), data.values(), strict=True)
+    tables = [(f"table {key}", table, part) for (key, part), table in parts_with_tables]
     return sorted(tables, key=lambda each: each[2] or 0)
 
 

@@ -57,14 +57,14 @@ def find_roles(
     roles: dict[str, int] = {}
     for role in among:
         if role in overrides:
-            wanted = overrides[role].strip()
-            if known.count(wanted) != 1:
-                count = "twice" if wanted in known else "no"
+            column_name = overrides[role].strip()
+            if known.count(column_name) != 1:
+                count = "twice" if column_name in known else "no"
                 raise DataError(
-                    f"{source}: data.columns.{role}={wanted!r}, but the header has {count} such "
-                    f"column{did_you_mean(wanted, known)} (it has {', '.join(known)})"
+                    f"{source}: data.columns.{role}={column_name!r}, but the header has {count} "
+                    f"such column{did_you_mean(column_name, known)} (it has {', '.join(known)})"
                 )
-            roles[role] = known.index(wanted)
+            roles[role] = known.index(column_name)
             continue
         fitting = [
             i
@@ -72,9 +72,9 @@ def find_roles(
             if plain(name) in SYNONYMS[role] and name not in overrides.values()
         ]
         if len(fitting) > 1 and role != "part":
-            both = " or ".join(repr(known[i]) for i in fitting)
+            choices = " or ".join(repr(known[i]) for i in fitting)
             raise DataError(
-                f"{source}: the {role} could be column {both}; "
+                f"{source}: the {role} could be column {choices}; "
                 f"choose with --set data.columns.{role}=NAME"
             )
         if fitting:

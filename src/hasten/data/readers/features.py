@@ -75,9 +75,9 @@ class FeatureFile:
             with np.errstate(over="ignore"):
                 out[start : start + len(part)] = self.values[part]
             block = out[start : start + len(part)]
-            at = np.argwhere(~np.isfinite(block))
-            count += len(at)
-            for row, column in at[: _SHOWN - len(bad)]:
+            nonfinite = np.argwhere(~np.isfinite(block))
+            count += len(nonfinite)
+            for row, column in nonfinite[: _SHOWN - len(bad)]:
                 value = self.values[part[row], column]
                 bad.append(f"  row {part[row]:,}, column {column:,} (both from 0): {value}")
         if count:
@@ -134,20 +134,20 @@ def _parquet(path: Path) -> FeatureFile:
     if len(ids) > 1:
         raise DataError(f"{path}: the item could be column {' or '.join(map(repr, ids))}")
     items = table.column(ids[0]).combine_chunks().cast(pa.string()) if ids else None
-    rest = [n for n in table.column_names if n not in ids]
+    feature_names = [n for n in table.column_names if n not in ids]
     if items is not None:
         _once(path, items)
-    return FeatureFile(path, _matrix(path, _values(path, table, rest)), items)
+    return FeatureFile(path, _matrix(path, _values(path, table, feature_names)), items)
 
 
 def _once(path: Path, items: pa.Array) -> None:
     if items.null_count:
         raise DataError(f"{path}: {counted(items.null_count, 'row')} without an item")
-    again = np.flatnonzero(repeats(np.asarray(items.dictionary_encode().indices)))
-    if len(again):
+    repeated = np.flatnonzero(repeats(np.asarray(items.dictionary_encode().indices)))
+    if len(repeated):
         raise DataError(
-            f"{path}: row {again[0]:,} (from 0): item {items[int(again[0])].as_py()!r} again "
-            f"({counted(len(again), 'row')} in all); one row an item is expected"
+            f"{path}: row {repeated[0]:,} (from 0): item {items[int(repeated[0])].as_py()!r} again "
+            f"({counted(len(repeated), 'row')} in all); one row an item is expected"
         )
 
 
@@ -188,6 +188,6 @@ def notes_on(values: Matrix) -> Iterator[str]:
     if zero:
         yield f"{counted(zero, 'item')} whose features are all zero"
     seen = {hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in values}
-    again = len(values) - len(seen) - max(zero - 1, 0)
-    if again:
-        yield f"{counted(again, 'item')} with the features of another"
+    duplicates = len(values) - len(seen) - max(zero - 1, 0)
+    if duplicates:
+        yield f"{counted(duplicates, 'item')} with the features of another"

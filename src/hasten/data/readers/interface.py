@@ -83,8 +83,8 @@ class Read:
             columns.part if part is None else np.full(len(columns), part, np.int8)
             for columns, part in self.columns
         ]
-        named = [part for part in parts if part is not None]
-        return np.concatenate(named) if named else None
+        given_parts = [part for part in parts if part is not None]
+        return np.concatenate(given_parts) if given_parts else None
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ def _claim(sample: Sample, options: InteractionOptions, named: bool) -> Claim | 
     if not named:
         if any(not position.strip().isdecimal() for position in options.columns.values()):
             return "data.columns names columns, so there is a header"
-        declined = _decline(rows, width, frequency, told=bool(options.columns))
+        declined = _decline(rows, width, frequency, is_named=bool(options.columns))
         if declined is not None:
             return declined
     notes: tuple[str, ...] = ()
@@ -47,12 +47,12 @@ def _claim(sample: Sample, options: InteractionOptions, named: bool) -> Claim | 
 
 
 def _decline(  # noqa: PLR0911 - one return a reason
-    rows: list[list[str]], width: int, frequency: int, told: bool
+    rows: list[list[str]], width: int, frequency: int, is_named: bool
 ) -> str | None:
     """Why the rows are not one interaction per line. told: the options name the columns."""
     if _header_like(rows[0]):
         return "the first line looks like a header"
-    if told:
+    if is_named:
         return None
     if not 2 <= width <= 4:
         return f"{width} cells a line (2 to 4 are expected)"

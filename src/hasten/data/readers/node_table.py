@@ -122,21 +122,21 @@ def read_nodes(path: Path) -> NodeTable:
     texts, kinds = rows["head"], rows["head_type"]
     labels: dict[str, str] = {}
     seen: set[str] = set()
-    again = []
+    duplicates = []
     for row, (text, of) in enumerate(zip(texts, kinds, strict=True)):
         label = label_of(of, text)
         if text in labels or label in seen:
-            again.append(row)
+            duplicates.append(row)
         labels[text] = label
         seen.add(label)
-    if again:
+    if duplicates:
         raise bad_rows(
             [(table.rows, len(texts))],
-            np.array(again),
+            np.array(duplicates),
             lambda row: f"duplicate (type, id): ({kinds[row]}, {texts[row]})",
             "every node stands in the table once",
         )
-    named = "head_name" in table.columns
-    called = names_of(table, "head_name").to_pylist() if named else [""] * len(texts)
+    has_names = "head_name" in table.columns
+    called = names_of(table, "head_name").to_pylist() if has_names else [""] * len(texts)
     names = {labels[text]: name for text, name in zip(texts, called, strict=True) if name}
     return NodeTable(path, labels, names, tuple(dict.fromkeys(kinds)))

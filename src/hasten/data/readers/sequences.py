@@ -142,7 +142,7 @@ _Ragged = tuple[pa.ChunkedArray, pa.ChunkedArray, NDArray[np.int64]]
 def _read(_: Sample, claim: Claim) -> Columns:
     files: _Files = claim.layout
     scans = [text.scan(files.path)]
-    first, rest, counts = _ragged(files, files.path, encode=True)
+    first, items, counts = _ragged(files, files.path, encode=True)
     users = IdColumn.of(first)
     if len(np.unique(users.codes)) < len(users.codes):
         raise files.rows.refused("a user has two lines")
@@ -154,14 +154,14 @@ def _read(_: Sample, claim: Claim) -> Columns:
         raise files.rows.refused("double quotes")
     if any(scan.hexadecimal for scan in scans) and next(files.rows.problems(Rules()), None):
         raise files.rows.refused("")
-    if not len(rest):
+    if not len(items):
         raise DataError(f"{files.path}: 0 interactions, no user has an item")
     empty = int(np.count_nonzero(counts == 0))
     return Columns(
         rows=files.rows,
         ids={
             "user": IdColumn(np.repeat(users.codes, counts), users.values),
-            "item": IdColumn.of(rest),
+            "item": IdColumn.of(items),
         },
         time=time,
         files=tuple(scan.source for scan in scans),
@@ -170,7 +170,7 @@ def _read(_: Sample, claim: Claim) -> Columns:
 
 
 def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn) -> TimeColumn:
-    first, rest, lengths = _ragged(files, path, encode=False)
+    first, times, lengths = _ragged(files, path, encode=False)
     keys = IdColumn.of(first)
     same = len(keys) == len(users) and np.array_equal(counts, lengths)
     mine, in_times_file = (column.values.take(pa.array(column.codes)) for column in (users, keys))
@@ -178,7 +178,7 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
         raise files.rows.refused("the lines of the two files differ")
     for kind in (pa.int64(), pa.float64()):
         try:
-            values = rest.cast(kind).to_numpy()
+            values = times.cast(kind).to_numpy()
         except pa.ArrowInvalid:
             continue
         if np.all(np.abs(values) <= MAX_TIME):
@@ -189,17 +189,17 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
 def _ragged(files: _Files, path: Path, encode: bool) -> _Ragged:
     """All lines, block by block; encode: dictionary-encode the other cells too."""
     pattern = "[ \t]+" if files.separator == cells.BLANKS else re.escape(files.separator)
-    first, rest, counts = [], [], []
+    first, following, counts = [], [], []
     for lines in _line_blocks(path):
         trimmed = pc.ascii_trim(lines, files.margin + "\r")
         rows = pc.split_pattern_regex(trimmed.filter(pc.not_equal(trimmed, "")), pattern)
         first.append(pc.list_element(rows, 0).dictionary_encode())
         others = pc.list_slice(rows, 1).flatten()
-        rest.append(others.dictionary_encode() if encode else others)
+        following.append(others.dictionary_encode() if encode else others)
         counts.append(np.asarray(pc.list_value_length(rows), np.int64) - 1)
     if not counts:
         raise DataError(f"{path}: 0 rows, the file is empty")
-    return pa.chunked_array(first), pa.chunked_array(rest), np.concatenate(counts)
+    return pa.chunked_array(first), pa.chunked_array(following), np.concatenate(counts)
 
 
 def _line_blocks(path: Path) -> Iterator[pa.Array]:

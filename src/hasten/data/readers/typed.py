@@ -169,9 +169,9 @@ def read_edge_table(table: pa.Table, source: str) -> TypedEdges:
 
 
 def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> TypedEdges:
-    named = [i for i, role in enumerate(_ENDS) if f"{role}_name" in table.columns]
-    texts = [names_of(table, f"{_ENDS[i]}_name") for i in named]
-    names = _names([ends[i] for i in named], texts, table.rows) if named else {}
+    named_ends = [i for i, role in enumerate(_ENDS) if f"{role}_name" in table.columns]
+    texts = [names_of(table, f"{_ENDS[i]}_name") for i in named_ends]
+    names = _names([ends[i] for i in named_ends], texts, table.rows) if named_ends else {}
     triples = Columns(
         rows=table.rows,
         ids={"head": ends[0], "relation": column["relation"], "tail": ends[1]},
@@ -188,8 +188,8 @@ def _joined(column: dict[str, IdColumn]) -> list[IdColumn]:
     distinct_pairs, codes = encoded(pairs, len(kinds.values) * len(ids.values))
     of_kind, name = np.divmod(distinct_pairs, len(ids.values))
     labels = labels_for(kinds.values.take(pa.array(of_kind)), ids.values.take(pa.array(name)))
-    both = unified(codes, labels)
-    return [IdColumn(half, both.values) for half in np.split(both.codes, 2)]
+    joined = unified(codes, labels)
+    return [IdColumn(half, joined.values) for half in np.split(joined.codes, 2)]
 
 
 def _united(columns: list[IdColumn]) -> IdColumn:
@@ -227,25 +227,27 @@ def _names(ends: list[IdColumn], texts: list[pa.Array], rows: Rows) -> dict[str,
     ends: columns with the same values; texts: the names in each of their rows, empty for none.
     """
     code, text = np.concatenate([end.codes for end in ends]), pa.concat_arrays(texts)
-    named = np.flatnonzero(np.asarray(pc.binary_length(text)))
+    rows_with_name = np.flatnonzero(np.asarray(pc.binary_length(text)))
     values = ends[0].values
     first = np.full(len(values), -1)
-    first[code[named][::-1]] = named[::-1]  # of repeated places, the last assignment holds
+    first[code[rows_with_name][::-1]] = rows_with_name[
+        ::-1
+    ]  # of repeated places, the last assignment holds
     known = np.flatnonzero(first >= 0)
     called = text.take(pa.array(first[known]))
     place = np.zeros(len(values), np.int64)
     place[known] = np.arange(len(known))
-    again = named if len(named) < len(text) else slice(None)
-    now = text.take(pa.array(named)) if len(named) < len(text) else text
+    again = rows_with_name if len(rows_with_name) < len(text) else slice(None)
+    now = text.take(pa.array(rows_with_name)) if len(rows_with_name) < len(text) else text
     same = np.asarray(pc.equal(now, called.take(pa.array(place[code[again]]))))
     if not same.all():
-        at = int(named[np.argmin(same)])
-        kind, _, node = values[int(code[at])].as_py().partition(TYPE_MARK)
-        before = text[int(first[code[at]])].as_py()
+        index = int(rows_with_name[np.argmin(same)])
+        kind, _, node = values[int(code[index])].as_py().partition(TYPE_MARK)
+        before = text[int(first[code[index]])].as_py()
         raise bad_rows(
             [(rows, len(ends[0]))],
-            np.array([at % len(ends[0])]),
-            f"duplicate ({kind}, {node}): named {text[at].as_py()!r} here and {before!r} before",
+            np.array([index % len(ends[0])]),
+            f"duplicate ({kind}, {node}): named {text[index].as_py()!r} here and {before!r} before",
             "the pair (type, id) must name one node",
         )
     labels = values.take(pa.array(known)).to_pylist()

@@ -55,13 +55,13 @@ def first_pairs(user: Int64, item: Int64, events: int) -> tuple[Int64, Int64]:
     user: ascending, from 0 without gaps.
     """
     users, items = int(user[-1]) + 1, int(item.max()) + 1
-    pair, at = np.unique(user * items + item, return_index=True)
-    order = np.argsort(at)
+    pair, first_index = np.unique(user * items + item, return_index=True)
+    order = np.argsort(first_index)
     user, item = pair[order] // items, pair[order] % items
-    wanted = np.full(users, events // users)
-    wanted[: events - int(wanted.sum())] += 1
+    events_per_user = np.full(users, events // users)
+    events_per_user[: events - int(events_per_user.sum())] += 1
     begin = np.searchsorted(user, np.arange(users))
-    is_first = np.arange(len(user)) - begin[user] < wanted[user]
+    is_first = np.arange(len(user)) - begin[user] < events_per_user[user]
     return user[is_first], item[is_first]
 
 

@@ -69,9 +69,9 @@ def write_sample(
     return {**written, **_counts(sample), "seed": seed}
 
 
-def _counts(made: SampleSet) -> dict[str, int]:
+def _counts(sample: SampleSet) -> dict[str, int]:
     """The sizes of interactions, of typed edges or of triples."""
-    table = made.table
+    table = sample.table
 
     def distinct(name: str) -> int:
         return len(pc.unique(table.column(name)))
@@ -84,7 +84,7 @@ def _counts(made: SampleSet) -> dict[str, int]:
         nodes = table.select(["x_type", "x_id"]).group_by(["x_type", "x_id"]).aggregate([])
         sizes = {"nodes": nodes.num_rows, "types": distinct("x_type")}
         return {**sizes, "relations": distinct("relation"), "edges": table.num_rows}
-    sizes = {"entities": len(made.names), "relations": distinct("relation")}
+    sizes = {"entities": len(sample.names), "relations": distinct("relation")}
     return {**sizes, "triples": table.num_rows}
 
 

@@ -66,8 +66,8 @@ def _read(
     by_genre = np.argsort(genre_of_author, kind="stable")
     starts = np.searchsorted(genre_of_author[by_genre], np.arange(len(_GENRES) + 1))
     sizes = np.maximum(np.diff(starts), 1)
-    drawn = integers(1 << 30, users * _FAVORITES, 33, seed).reshape(users, _FAVORITES)
-    favorite = by_genre[np.minimum(starts[genre][:, None] + drawn % sizes[genre][:, None],
+    random = integers(1 << 30, users * _FAVORITES, 33, seed).reshape(users, _FAVORITES)
+    favorite = by_genre[np.minimum(starts[genre][:, None] + random % sizes[genre][:, None],
                                     authors - 1)]  # fmt: skip
     tries = 6 * (events // users + 1)
     kind = uniform(users * tries, 34, seed)

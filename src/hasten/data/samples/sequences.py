@@ -102,8 +102,8 @@ make_sittings = partial(make_sequences, sessions=True)
 
 def _lengths(users: int, events: int, seed: int) -> Int64:
     """Events of each user: at least 3, skewed, and exactly ``events`` together."""
-    drawn = integers(len(_LENGTHS), users, 1, seed)
-    weight = _LENGTHS[drawn]
+    random = integers(len(_LENGTHS), users, 1, seed)
+    weight = _LENGTHS[random]
     lengths: Int64 = 3 + weight * (events - 3 * users) // int(weight.sum())
     lengths[: events - int(lengths.sum())] += 1  # less than one a user was rounded off
     return lengths
@@ -114,8 +114,8 @@ def _tastes(users: int, genres: int, seed: int) -> Int64:
     edges = np.cumsum(_GENRE_WEIGHTS[:genres])
     tastes = []
     for part in (2, 3):
-        drawn = uniform(users, part, seed)
-        tastes.append(np.searchsorted(edges, drawn * edges[-1], side="right"))
+        random = uniform(users, part, seed)
+        tastes.append(np.searchsorted(edges, random * edges[-1], side="right"))
     both = uniform(users, 4, seed) < _SECOND_TASTE
     chosen = np.stack([tastes[0], np.where(both, tastes[1], tastes[0])], axis=1)
     limited: Int64 = np.minimum(chosen, genres - 1)
@@ -188,12 +188,12 @@ def _walks_in_sessions(
     the ring of genre i % genres at place i // genres.
     """
     events = int(offsets[-1])
-    drawn = [uniform(events, part, seed) for part in range(10, 14)]
+    random = [uniform(events, part, seed) for part in range(10, 14)]
     firsts = offsets[:-1]
     user = np.repeat(np.arange(len(lengths)), lengths)
     pace = _PACES[integers(3, len(lengths), 14, seed)]
-    kind = np.searchsorted(_SHARES, drawn[0], side="right")
-    pause = np.floor(pace[user] * _PAUSES[kind] * (1 + 0.25 * drawn[1])).astype(np.int64)
+    kind = np.searchsorted(_SHARES, random[0], side="right")
+    pause = np.floor(pace[user] * _PAUSES[kind] * (1 + 0.25 * random[1])).astype(np.int64)
     kind[firsts] = 2
     start = integers(300 * 86400, len(firsts), 15, seed)
     pause[firsts] = _FIRST_SECOND + start
@@ -201,8 +201,8 @@ def _walks_in_sessions(
     size = (items - genre + genres - 1) // genres
     steps = np.empty(events, np.int64)
     steps[1:] = (1 + kind[:-1] * (size[1:] // 3)) % size[1:]
-    anywhere = np.floor(size * drawn[3]).astype(np.int64)
-    steps = np.where(drawn[2] < _ANY, anywhere, steps)
+    anywhere = np.floor(size * random[3]).astype(np.int64)
+    steps = np.where(random[2] < _ANY, anywhere, steps)
     steps[firsts] = anywhere[firsts]
     place = _sums(steps, offsets) % size
     return place * genres + genre, _sums(pause, offsets)

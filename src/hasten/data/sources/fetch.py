@@ -44,8 +44,8 @@ def cache_folder(cache: Path | None = None) -> Path:
     """Where downloads are kept."""
     if cache is not None:
         return cache
-    named = os.environ.get("HASTEN_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "hasten"
+    configured = os.environ.get("HASTEN_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "hasten"
 
 
 def cached(name: str, sha256: str, cache: Path | None = None) -> Path | None:
@@ -98,21 +98,21 @@ def fetch(
     """
     name, url, digest = _target(name_or_url, sha256)
     entry = CATALOGUE.get(name_or_url)
-    wanted = {_file_name(url): (url, digest)}
+    remote_files = {_file_name(url): (url, digest)}
     if isinstance(entry, RemoteFolder) and sha256 is None:
-        wanted = {file: (f"{url}/{file}", kind) for file, kind in entry.files.items()}
+        remote_files = {file: (f"{url}/{file}", kind) for file, kind in entry.files.items()}
     final = _folder(name, digest, cache)
     if offline is None:
         offline = os.environ.get("HASTEN_OFFLINE", "0") not in ("", "0")
     downloads = final / "download"
     downloaded = [
         file
-        for file, (_, kind) in wanted.items()
+        for file, (_, kind) in remote_files.items()
         if (downloads / file).is_file() and _digest(downloads / file, kind) == kind
     ]
-    if _is_whole(final) and (offline or len(downloaded) == len(wanted)):
+    if _is_whole(final) and (offline or len(downloaded) == len(remote_files)):
         return final / "content"
-    if offline and len(downloaded) < len(wanted):
+    if offline and len(downloaded) < len(remote_files):
         where = f"{final} is not whole" if final.is_dir() else f"{name} is not in the cache"
         raise UsageError(f"{where}, and offline is set (--offline or HASTEN_OFFLINE)")
     if isinstance(entry, Fetched) and sha256 is None:
@@ -121,13 +121,13 @@ def fetch(
     aside = Path(tempfile.mkdtemp(prefix=".incoming-", dir=final.parent))
     try:
         (aside / "download").mkdir()
-        for file, (address, kind) in wanted.items():
+        for file, (address, kind) in remote_files.items():
             target = aside / "download" / file
             if file in downloaded:
                 os.link(downloads / file, target)
             else:
                 _download(address, target, kind, cap, report)
-            if len(wanted) == 1 and archives.is_archive(target):
+            if len(remote_files) == 1 and archives.is_archive(target):
                 archives.unpack(target, aside / "content")
             else:
                 (aside / "content").mkdir(exist_ok=True)
@@ -248,8 +248,10 @@ def _download(url: str, target: Path, expected: str, cap: int, report: Report | 
 def _stream(
     url: str, response: http.client.HTTPResponse, target: Path, cap: int, report: Report | None
 ) -> None:
-    given = response.headers.get("Content-Length")
-    length = int(given) if given is not None and given.isdecimal() else None
+    content_length = response.headers.get("Content-Length")
+    length = (
+        int(content_length) if content_length is not None and content_length.isdecimal() else None
+    )
     if length is not None and length > cap:
         raise DataError(f"{url}: {length} bytes, more than the cap of {cap}")
     done = 0

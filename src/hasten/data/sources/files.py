@@ -123,8 +123,8 @@ def joined_files(files: Files, paths: Sequence[Path]) -> Files:
 
 def refuse_options(what: str, options: DataOptions, keys: tuple[str, ...]) -> None:
     """Raise UsageError for options about files where the data are in memory."""
-    if given := [f"data.{key}" for key in keys if getattr(options, key)]:
-        raise UsageError(f"{', '.join(given)} has no effect on {what}")
+    if set_keys := [f"data.{key}" for key in keys if getattr(options, key)]:
+        raise UsageError(f"{', '.join(set_keys)} has no effect on {what}")
 
 
 def resolve(key: str, text: str, path: Path | None) -> Path:
@@ -141,8 +141,8 @@ def named_files(options: DataOptions, folder: Path | None) -> Files:
     """The files that data.train, data.valid and data.test name."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"data.path names {folder} and data.train names a file: give one of them")
-    named = ((key, getattr(options, key), part) for part, key in enumerate(PART_NAMES))
-    parts = [(resolve(key, text, folder), part) for key, text, part in named if text is not None]
+    texts = ((key, getattr(options, key), part) for part, key in enumerate(PART_NAMES))
+    parts = [(resolve(key, text, folder), part) for key, text, part in texts if text is not None]
     if len({path.resolve() for path, _ in parts}) < len(parts):
         raise UsageError("data.train, data.valid and data.test name the same file twice")
     first = parts[0][0]
@@ -153,13 +153,13 @@ def named_files(options: DataOptions, folder: Path | None) -> Files:
 
 
 def _folder(folder: Path, options: InteractionOptions) -> Files:
-    named = [p for p in data_files(folder) if "names" not in words(p)]
-    candidates = [p for p in named if not is_graph(p)] or named
+    data_paths = [p for p in data_files(folder) if "names" not in words(p)]
+    candidates = [p for p in data_paths if not is_graph(p)] or data_paths
     base = Files(set_name(folder), str(folder), ())
-    if files := numbered_with_rows(candidates) or ([] if named else partitioned_files(folder)):
+    if files := numbered_with_rows(candidates) or ([] if data_paths else partitioned_files(folder)):
         return joined_files(base, files)
     if parts := part_files(folder, candidates):
-        return replace(base, parts=parts, notes=unused_note(named, parts))
+        return replace(base, parts=parts, notes=unused_note(data_paths, parts))
     if atomic := [p for p in candidates if p.suffix == ".inter"]:
         candidates = atomic
     if options.times is None and (pair := _with_times(candidates)):
@@ -169,7 +169,7 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
     if options.times is not None:
         candidates = [p for p in candidates if p.name != Path(options.times).name]
     if len(candidates) == 1:
-        notes = unused_note([p for p in named if is_graph(p)], ((candidates[0], None),))
+        notes = unused_note([p for p in data_paths if is_graph(p)], ((candidates[0], None),))
         return replace(base, parts=((candidates[0], None),), notes=notes)
     readable = [p for p in candidates if holds_events(p, options)]
     if len(readable) == 1:
@@ -215,8 +215,8 @@ def unused_note(
     candidates: list[Path], parts: tuple[tuple[Path, int | None], ...]
 ) -> tuple[str, ...]:
     """The note about the files of a folder that are not read, if there are any."""
-    rest = [p.name for p in candidates if p not in dict(parts)]
-    return (f"files not used: {', '.join(rest)}",) if rest else ()
+    unused = [p.name for p in candidates if p not in dict(parts)]
+    return (f"files not used: {', '.join(unused)}",) if unused else ()
 
 
 def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
@@ -237,9 +237,9 @@ def part_files(folder: Path, files: list[Path]) -> tuple[tuple[Path, int], ...]:
     }
     for paths in by_part.values():
         if len(paths) > 1 and not are_numbered(paths):
-            both = ", ".join(path.name for path in paths)
+            file_names = ", ".join(path.name for path in paths)
             raise DataError(
-                f"{folder}: more than one file for one part: {both}. "
+                f"{folder}: more than one file for one part: {file_names}. "
                 "Name data.train, data.valid and data.test"
             )
     return tuple((path, part) for part, paths in by_part.items() for path in paths)
@@ -253,8 +253,8 @@ def _with_times(files: list[Path]) -> tuple[Path, Path] | None:
     if len(timed) != 1:
         return None
     items = files[1 - files.index(timed[0])]
-    rest = [w for w in words(items) if w not in _ITEM_WORDS]
-    same = rest == [w for w in words(timed[0]) if w not in _TIME_WORDS]
+    item_words = [w for w in words(items) if w not in _ITEM_WORDS]
+    same = item_words == [w for w in words(timed[0]) if w not in _TIME_WORDS]
     return (items, timed[0]) if same else None
 
 

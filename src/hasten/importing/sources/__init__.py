@@ -1,1 +1,1 @@
-"""One file for each architecture: which weights it has, and what they are called here."""
+"""One file per architecture: how the names of its weights translate to hasten's."""

@@ -66,7 +66,7 @@ def aggregate(
 
 
 def mix(
-    own: Tensor,
+    node_rows: Tensor,
     neighbors: Tensor,
     matrices: Sequence[tuple[Tensor, Tensor]],
     aggregator: Aggregator,
@@ -75,16 +75,16 @@ def mix(
 ) -> Tensor:
     """[S, K] the same from rows and the sums of their neighbors, with PyTorch's operations."""
     parts = [
-        F.leaky_relu(_linear(_input(kind, own, neighbors), weight, bias), slope)
+        F.leaky_relu(_linear(_input(kind, node_rows, neighbors), weight, bias), slope)
         for kind, (weight, bias) in zip(_INPUTS[aggregator], matrices, strict=True)
     ]
     return dropout(reduce(torch.add, parts), probability, training=True)
 
 
-def _input(kind: str, own: Tensor, neighbors: Tensor) -> Tensor:
+def _input(kind: str, node_rows: Tensor, neighbors: Tensor) -> Tensor:
     if kind == "sum":
-        return own + neighbors
-    return own * neighbors if kind == "product" else torch.cat([own, neighbors], 1)
+        return node_rows + neighbors
+    return node_rows * neighbors if kind == "product" else torch.cat([node_rows, neighbors], 1)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -145,10 +145,10 @@ class _Aggregate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_picked: Tensor, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, sums, picked, rows, *rest = ctx.saved_tensors
+        x, sums, picked, rows, *saved = ctx.saved_tensors
         kinds, slope, graph = ctx.kinds, ctx.slope, ctx.graph
-        parts, rest = rest[: len(kinds)], rest[len(kinds) :]
-        masks, matrices = rest[: ctx.masks], rest[ctx.masks :]
+        parts, saved = saved[: len(kinds)], saved[len(kinds) :]
+        masks, matrices = saved[: ctx.masks], saved[ctx.masks :]
         low_matrices = [matrix.to(ctx.dtype) for matrix in matrices]
         of_chunks: list[list[Tensor]] = []
         grad_own, full = torch.empty_like(sums), accumulation_dtype(sums)

@@ -245,32 +245,32 @@ class KGAT(NodeVectorModel):
         """[S, D + D1 + ...] vectors of the wanted nodes (int64 [S] on the host, distinct)."""
         return self._propagate(to_device(self._wanted(wanted), self.device))
 
-    def _propagate(self, wanted: Wanted) -> Tensor:
+    def _propagate(self, requested: Wanted) -> Tensor:
         x = self.nodes.block(0, len(self.nodes))
         layers: list[Tensor] = []
         for left in reversed(range(len(self.layers))):
             layer = cast(Layer, self.layers[~left])
             # the layer before the last computes the nodes that the last one reads
-            rows = wanted.needed if left <= 1 else None
+            rows = requested.needed if left <= 1 else None
             function = self._last if left == 0 else self._layer
-            layer_rows, x = self.checkpointed(function, layer, x, wanted.nodes, rows)
+            layer_rows, x = self.checkpointed(function, layer, x, requested.nodes, rows)
             layers.append(layer_rows)
-        first, *rest = (upcast(rows) for rows in (*layers, x))
+        first, *later_layers = (upcast(rows) for rows in (*layers, x))
         unit = F.normalize if first.device.type == "cpu" else lambda x: normalized_rows([x])
-        return torch.cat([first, *map(unit, rest)], dim=1)
+        return torch.cat([first, *map(unit, later_layers)], dim=1)
 
     def _wanted(self, nodes: Tensor) -> Wanted:
         """What :meth:`propagate` needs of these nodes, on the host."""
         assert self.graph is not None
         return Wanted(RowPositions.of(self.graph, nodes), self._needed(nodes))
 
-    def _needed(self, wanted: Tensor) -> Tensor | None:
+    def _needed(self, nodes: Tensor) -> Tensor | None:
         """The nodes that the last layer reads; None: all, or nearly all."""
         assert self.graph is not None
-        many = len(wanted) > _MOST * len(self.nodes)
+        many = len(nodes) > _MOST * len(self.nodes)
         if len(self.layers) == 1 or many or visits_all(self.graph):
             return None
-        needed = with_neighbors(self.graph, wanted)
+        needed = with_neighbors(self.graph, nodes)
         return None if len(needed) > _MOST * len(self.nodes) else needed
 
     def _layer(

@@ -3,8 +3,8 @@
 ``E⁽ᵏ⁺¹⁾ = A E⁽ᵏ⁾`` with ``A[u, i] = A[i, u] = 1 / sqrt(|N(u)| |N(i)|)`` over the training pairs.
 The vector of a node is the mean of its layers 0 to K; the score of a user and an item is the inner
 product of their vectors. Only layer 0 is trained, with BPR and the squared norms of the batch's
-layer 0. In training, the last layer is computed only for the nodes of the batch, with the same
-result.
+layer 0. In training, the last layer is computed only for the nodes of the batch; the result is the
+same.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
 
-#: steps of an epoch, above which the default batch is doubled
-MOST_STEPS = 1000
+#: the default batch size is doubled until an epoch has at most this many steps
+MAX_STEPS_PER_EPOCH = 1000
 
 
 class LightGCNOptions(ModelOptions):
@@ -49,7 +49,7 @@ class LightGCNOptions(ModelOptions):
 
 
 class LightGCN(NodeVectorModel):
-    """Nodes [N + U, D], the items first. :meth:`phases` builds the graph from the data."""
+    """Embeddings [N + U, D] of the items, then the users; :meth:`phases` builds the graph."""
 
     name = "lightgcn"
     summary = "graph convolution: the mean of propagated embeddings (He et al. 2020)"
@@ -62,10 +62,10 @@ class LightGCN(NodeVectorModel):
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
-        """Larger batches of a large graph, since each step propagates through all of it."""
+        """Larger batches for larger graphs, as each step propagates through the whole graph."""
         batch_size = config.training.batch_size
         if not config.gives("training.batch_size"):
-            while batch_size * MOST_STEPS < size.interactions:
+            while batch_size * MAX_STEPS_PER_EPOCH < size.interactions:
                 batch_size *= 2
         training = config.training.model_copy(update={"batch_size": batch_size})
         defaults = super().defaults_for(size, config.model_copy(update={"training": training}))
@@ -81,20 +81,20 @@ class LightGCN(NodeVectorModel):
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         pairs = CSR.of(dataset.histories(TRAIN)).distinct()
-        whole = Bipartite.build(pairs, self.sizes.items, "symmetric").whole
-        self.graph = whole.to(self.nodes.weight)
+        adjacency = Bipartite.build(pairs, self.sizes.items, "symmetric").whole
+        self.graph = adjacency.to(self.nodes.weight)
         return super().phases(dataset, training)
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions:
         """The distinct nodes of a batch."""
-        return self._positions(self.distinct(self.pair_nodes(pairs)))
+        return self._row_positions(self.distinct(self.pair_nodes(pairs)))
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         assert self.graph is not None
         return [self.graph.graph]
 
     def encode_pairs(self, inputs: RowPositions, seed: int | None) -> Encoded:
-        """For the distinct nodes of a batch: vectors and layer 0 [S, D], nodes [S], ascending."""
+        """Of the S distinct nodes of a batch: vectors [S, D], layer 0 [S, D], ascending ids [S]."""
         layer_0, mean = self._propagate(inputs)
         return mean, layer_0, inputs.rows
 
@@ -103,22 +103,22 @@ class LightGCN(NodeVectorModel):
         _, layer_0, nodes = encoded
         return self.take(layer_0, nodes, pairs)
 
-    def _positions(self, wanted: Tensor) -> RowPositions:
+    def _row_positions(self, nodes: Tensor) -> RowPositions:
         assert self.graph is not None
-        return RowPositions.of(self.graph.graph, wanted)
+        return RowPositions.of(self.graph.graph, nodes)
 
-    def _propagate(self, wanted: RowPositions) -> tuple[Tensor, Tensor]:
+    def _propagate(self, nodes: RowPositions) -> tuple[Tensor, Tensor]:
         """[S, D] layer 0 and the mean of all layers of these nodes."""
         assert self.graph is not None
         x = self.nodes.block(0, len(self.nodes))
         layers: list[Tensor] = []
         for _ in range(self.options.layers - 1):
-            layers.append(x.index_select(0, wanted.rows))
+            layers.append(x.index_select(0, nodes.rows))
             x = self.graph @ x
-        # the rows of the last two layers: the last one is computed only for these nodes
-        layers += spmm_rows(self.graph.graph, self.graph.weights, x, wanted)
+        # these nodes of the last two layers; the last layer is computed for them only
+        layers += spmm_rows(self.graph.graph, self.graph.weights, x, nodes)
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 
     def all_vectors(self) -> Tensor:
-        wanted = self._positions(torch.arange(len(self.nodes)))
-        return self._propagate(to_device(wanted, self.device))[1]
+        nodes = self._row_positions(torch.arange(len(self.nodes)))
+        return self._propagate(to_device(nodes, self.device))[1]

@@ -121,8 +121,8 @@ class TripleModel(Model):
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
 
     def rows_of(self) -> Mapping[str, Rows]:
-        both = Rows.of("relations", "relations")
-        return {"entities.weight": Rows.of("entities"), "relations.weight": both}
+        relation_rows = Rows.of("relations", "relations")
+        return {"entities.weight": Rows.of("entities"), "relations.weight": relation_rows}
 
     @abstractmethod
     def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:

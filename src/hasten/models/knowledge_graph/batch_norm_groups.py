@@ -25,9 +25,9 @@ def check_groups(training: TrainingOptions, group: int) -> None:
 def group_sizes(count: int, group: int) -> list[int]:
     """Sizes of the BatchNorm groups. A single query at the end joins the group before it."""
     sizes = [group] * (count // group)
-    rest = count % group
-    if rest == 1 and sizes:
+    remainder = count % group
+    if remainder == 1 and sizes:
         sizes[-1] += 1
-    elif rest:
-        sizes.append(rest)
+    elif remainder:
+        sizes.append(remainder)
     return sizes

@@ -97,7 +97,7 @@ class _RectifiedLinear(torch.autograd.Function):
                 grad_patches, grad_filters = torch.empty_like(patches), torch.empty_like(filters)
                 for start, columns in _blocks(group):
                     y = next(saved_outputs, None)
-                    again = y is None
+                    recompute = y is None
                     if y is None:
                         y = _features(group, start).to(ctx.dtype)
                     target = grad_weight[:, columns]
@@ -109,7 +109,7 @@ class _RectifiedLinear(torch.autograd.Function):
                             target.copy_(product)
                         else:
                             target += product
-                    inner = _through(y, low, weight[:, columns], again).to(filters.dtype)
+                    inner = _through(y, low, weight[:, columns], recompute).to(filters.dtype)
                     masked = _masked(group, start).transpose(1, 2)
                     beta = int(start > 0)
                     torch.baddbmm(grad_patches, masked, inner, beta=beta, out=grad_patches)

@@ -90,9 +90,9 @@ class _SparseScorer:
         width, items, rows = stop - start, self.history.items, self.history.rows
         scores = self.weights.new_zeros(len(self.history) * width)
         for first, last in ranges(self.offsets[items + 1] - self.offsets[items], _ADDED):
-            at, new = ragged_positions(self.offsets, items[first:last])
+            entries, new = ragged_positions(self.offsets, items[first:last])
             row = np.repeat(rows[first:last] * width - start, np.diff(new))
-            entry, place = (torch.from_numpy(each).to(scores.device) for each in (at, row))
+            entry, place = (torch.from_numpy(each).to(scores.device) for each in (entries, row))
             target, weight = self.targets[entry], self.weights[entry]
             place += target
             if width < len(self.offsets) - 1:

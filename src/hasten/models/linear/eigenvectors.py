@@ -56,8 +56,8 @@ def _orthogonal(new: Tensor, basis: Tensor, width: int, generator: torch.Generat
         new, triangle = torch.linalg.qr(new)
         new = new[:, triangle.diagonal().abs() > max(1e-5 * scale, 1e-6)]
     missing = width - new.shape[1]
-    drawn = torch.randn(len(basis), missing, generator=generator)
-    new = torch.cat([new, drawn.to(new.device)], 1)
+    random = torch.randn(len(basis), missing, generator=generator)
+    new = torch.cat([new, random.to(new.device)], 1)
     for _ in range(2):
         new = torch.linalg.qr(new - basis @ (basis.T @ new)).Q
     return new

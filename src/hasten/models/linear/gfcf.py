@@ -113,8 +113,8 @@ class _Normalized:
         degrees = np.maximum(np.bincount(pairs.items, minlength=items), 1) ** -0.5
         user_degrees = np.maximum(pairs.lengths, 1) ** -0.5
         values = (user_degrees[pairs.rows] * degrees[pairs.items]).astype(np.float32)
-        held = np.bincount(pairs.items, minlength=items) > 0
-        inverse = torch.from_numpy((degrees * held).astype(np.float32)).to(device)
+        has_pairs = np.bincount(pairs.items, minlength=items) > 0
+        inverse = torch.from_numpy((degrees * has_pairs).astype(np.float32)).to(device)
         return cls(graph, graph.weigh(torch.from_numpy(values).to(device)), inverse)
 
     def times(self, x: Tensor) -> Tensor:

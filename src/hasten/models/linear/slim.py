@@ -80,10 +80,10 @@ class SLIM(SparseItemModel):
             work = np.maximum(np.minimum(lengths[columns], _ACTIVE) ** 2, len(among))
             for first, last in ranges(work, _TOGETHER):
                 part = columns[first:last]
-                at, offsets = ragged_positions(chosen.offsets, part)
+                entries, offsets = ragged_positions(chosen.offsets, part)
                 row = np.repeat(np.arange(len(part)), np.diff(offsets))
                 target = torch.zeros(len(part), len(among))
-                target[row, place[chosen.items[at]]] = torch.from_numpy(goal[at])
+                target[row, place[chosen.items[entries]]] = torch.from_numpy(goal[entries])
                 row, position, weight = self._solve(dense, target.to(self.device))
                 blocks.append((among[position], part[row], weight))
         sources, targets, weights = zip(*blocks, strict=True) if blocks else ([], [], [])
@@ -127,22 +127,27 @@ class SLIM(SparseItemModel):
             ).T
             row, slot = torch.nonzero(weights, as_tuple=True)
             place, value = active[row, slot], weights[row, slot]
-            again = rows.new_zeros(0)
+            unfinished = rows.new_zeros(0)
             if not complete:
                 offsets = torch.searchsorted(row, torch.arange(len(rows) + 1, device=row.device))
                 met = product(offsets.int(), place.int(), value, dense)
                 change = (row_targets - options.l1 - met) / (diagonal + options.l2)
                 change.scatter_(1, active, -torch.inf)
                 late = (change > options.tolerance).sum(1)
-                again = torch.nonzero(late)[:, 0]
-                if len(again):  # keep the weights above 0, and take up the largest changes
+                unfinished = torch.nonzero(late)[:, 0]
+                if len(unfinished):  # keep the weights above 0, and take up the largest changes
                     change[row, place] = torch.inf
-                    held = (weights > 0).sum(1) + late.clamp(max=_ACTIVE)
-                    active = change[again].topk(int(held[again].max())).indices.sort(1).values
+                    active_counts = (weights > 0).sum(1) + late.clamp(max=_ACTIVE)
+                    active = (
+                        change[unfinished]
+                        .topk(int(active_counts[unfinished].max()))
+                        .indices.sort(1)
+                        .values
+                    )
             done = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-            done[again] = False
+            done[unfinished] = False
             solved.append((rows[row[done[row]]], place[done[row]], value[done[row]]))
-            rows = rows[again]
+            rows = rows[unfinished]
         row, place, value = (torch.cat(each).cpu() for each in zip(*solved, strict=True))
         return row.numpy(), place.numpy(), value
 
@@ -161,9 +166,9 @@ def _cooccurrences(pairs: CSR, items: int) -> tuple[CSR, NDArray[np.float32]]:
 
 def _dense(gram: CSR, counts: NDArray[np.float32], among: Int64, place: Int64) -> Tensor:
     """[n, n] the co-occurrences of these items, which have these places; the others -1."""
-    at, offsets = ragged_positions(gram.offsets, among)
-    row, column = np.repeat(np.arange(len(among)), np.diff(offsets)), place[gram.items[at]]
+    entries, offsets = ragged_positions(gram.offsets, among)
+    row, column = np.repeat(np.arange(len(among)), np.diff(offsets)), place[gram.items[entries]]
     inside = column >= 0
     dense = np.zeros((len(among), len(among)), np.float32)
-    dense[row[inside], column[inside]] = counts[at][inside]
+    dense[row[inside], column[inside]] = counts[entries][inside]
     return torch.from_numpy(dense)

@@ -127,8 +127,10 @@ class DRAGON(MultimodalModel):
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         of_users, of_items, users, items = encoded
         user = of_users.index_select(0, torch.searchsorted(users, pairs.user))
-        both = self.pair_nodes(pairs)[len(user) :]
-        positive, negative = of_items.index_select(0, torch.searchsorted(items, both)).chunk(2)
+        pair_items = self.pair_nodes(pairs)[len(user) :]
+        positive, negative = of_items.index_select(0, torch.searchsorted(items, pair_items)).chunk(
+            2
+        )
         return user, positive, negative
 
     def pair_penalty(self, pairs: Pairs) -> Tensor:

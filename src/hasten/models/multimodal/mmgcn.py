@@ -257,10 +257,10 @@ class MMGCN(MultimodalModel):
         parts = zip(sums, node_rows, ids, strict=True)
         return torch.cat([self._mixed(*part, layer) for part in parts])
 
-    def _mixed(self, summed: Tensor, own: Tensor, ids: Tensor, layer: Layer) -> Tensor:
+    def _mixed(self, summed: Tensor, node_rows: Tensor, ids: Tensor, layer: Layer) -> Tensor:
         # compiled in training only: an evaluation has one pass, which would compile again
         mix = self._mix if torch.is_grad_enabled() else mix_layer
-        return mix(summed, own, ids, layer)
+        return mix(summed, node_rows, ids, layer)
 
     def _users(self, channel: Channel) -> Tensor:
         """[U, d0] normalized; computed once if they are frozen."""

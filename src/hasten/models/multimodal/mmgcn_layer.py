@@ -68,17 +68,19 @@ class StackedLayer:
         )
 
 
-def mix_layer(summed: Tensor, own: Tensor, ids: Tensor, layer: Layer | StackedLayer) -> Tensor:
+def mix_layer(
+    summed: Tensor, node_rows: Tensor, ids: Tensor, layer: Layer | StackedLayer
+) -> Tensor:
     """``lrelu([H, X̂] G + c)``. summed: ``D⁻¹ A X W``; own: ``X V + b``."""
     h = F.leaky_relu_(summed, _SLOPE)
-    own = F.leaky_relu_(own, _SLOPE)
-    own = own + ids.to(own.dtype)
-    if own.device.type != "cpu" or isinstance(layer, StackedLayer):
-        return F.leaky_relu_(layer.mix(torch.cat([h, own], -1)), _SLOPE)
+    node_rows = F.leaky_relu_(node_rows, _SLOPE)
+    node_rows = node_rows + ids.to(node_rows.dtype)
+    if node_rows.device.type != "cpu" or isinstance(layer, StackedLayer):
+        return F.leaky_relu_(layer.mix(torch.cat([h, node_rows], -1)), _SLOPE)
     # no copy of both
     width = h.shape[1]
     weight = layer.mix.weight
-    mixed = linear(h, weight[:, :width]) + linear(own, weight[:, width:], layer.mix.bias)
+    mixed = linear(h, weight[:, :width]) + linear(node_rows, weight[:, width:], layer.mix.bias)
     return F.leaky_relu_(mixed, _SLOPE)
 
 

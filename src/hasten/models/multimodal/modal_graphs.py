@@ -28,8 +28,8 @@ def modality_weights(
     """
     names = [name for name, _ in modalities]
     if len(names) > 1:
-        rest = (1 - first) / (len(names) - 1)
-        return dict(zip(names, [first] + [rest] * (len(names) - 1), strict=True))
+        other_weight = (1 - first) / (len(names) - 1)
+        return dict(zip(names, [first] + [other_weight] * (len(names) - 1), strict=True))
     if given:
         raise ConfigurationError(
             "model.first_weight shares out the items of several modalities; with one it would "

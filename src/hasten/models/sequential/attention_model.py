@@ -20,7 +20,7 @@ from hasten.objectives.sequence_batch import SequenceBatch
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.layer_norm import LayerNorm
 
-#: with more items than this, the default loss samples
+#: the default loss is sampled-softmax for more items than this
 MANY_ITEMS = 100_000
 
 
@@ -28,7 +28,7 @@ class AttentionModel(SequentialModel):
     """Embeddings, blocks of self-attention, and a final layer norm.
 
     A subclass creates its embeddings, calls :meth:`build_blocks`, and defines :meth:`hidden`, which
-    passes its attention to :meth:`through_blocks`.
+    passes its attention to :meth:`apply_blocks`.
     """
 
     defaults = {"lr": 2e-3, "schedule": "cosine", "betas": (0.9, 0.98), "clip_norm": 5.0}
@@ -50,7 +50,7 @@ class AttentionModel(SequentialModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> Mapping[str, Any]:
         """About 4,200 steps; longer sequences and less dropout for long histories.
 
-        A step of ``ce`` takes time in proportion to the items: sampled ones where there are many.
+        The cost of ``ce`` grows with the number of items, so large catalogs use sampled-softmax.
         """
         short = size.mean_length < 30
         return {
@@ -74,30 +74,30 @@ class AttentionModel(SequentialModel):
     @abstractmethod
     def hidden(
         self,
-        rows_TD: Tensor,
+        items_TD: Tensor,
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
         features_TD: Tensor | None = None,
     ) -> Tensor:
-        """[T, D] states of flat tokens.
+        """[T, D] hidden states of the tokens.
 
-        From their item rows, distances to the end, times, and what their features add.
+        items_TD: their item embeddings. positions_T: distances to the end of the sequence.
         """
 
-    def through_blocks(self, x_TD: Tensor, attention: Attention) -> Tensor:
-        """[T, D] the embedded tokens after all blocks and the final layer norm."""
-        flow: Any = self.residuals.expand(x_TD)
+    def apply_blocks(self, x_TD: Tensor, attention: Attention) -> Tensor:
+        """[T, D] output of all blocks and the final layer norm for the embedded tokens."""
+        x: Any = self.residuals.expand(x_TD)
         for block in self.blocks:
-            flow = self.checkpointed(block, flow, attention)
-        out: Tensor = self.final_norm(self.residuals.reduce(flow))
+            x = self.checkpointed(block, x, attention)
+        out: Tensor = self.final_norm(self.residuals.reduce(x))
         return out
 
-    def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
-        # the compiled function is for training: other batches would compile again
+    def encode(self, items_TD: Tensor, batch: SequenceBatch) -> Tensor:
+        # compiled for training only: other batch shapes would compile it again
         hidden = self._compiled if self.training else self.hidden
         features = self.features_of(batch)
-        return hidden(rows_TD, batch.positions, batch.times, batch.buckets, features)
+        return hidden(items_TD, batch.positions, batch.times, batch.buckets, features)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile the encoder of the flat tokens."""

@@ -3,7 +3,7 @@
 The embedded tokens ``x = √D · item + position`` pass dropout, blocks of causal self-attention and a
 point-wise feed-forward network with residuals, and a final layer norm; the score of an item is
 ``x · item`` (equations 2-6 of the paper). Differences from the paper: positions are counted from
-the end of the sequence, so the most recent item always has position 0; padding does not contribute
+the end of the sequence, so the most recent item always has position 0; padding is not attended to
 unless ``padding=keys``. :mod:`.self_attention` lists the differences within a block. Losses:
 cross-entropy over all items or over sampled items, BCE (the paper's) and gBCE. A model without
 attention derives from :class:`.base.SequentialModel` and defines ``encode``: see GRU4Rec in
@@ -32,14 +32,14 @@ from hasten.ops.table import EmbeddingTable
 
 
 class SASRecOptions(AttentionOptions):
-    """Options of SASRec: those of :class:`AttentionOptions`, and how short histories are padded."""
+    """Options of SASRec: :class:`AttentionOptions` and the padding of short histories."""
 
     name: Literal["sasrec"] = "sasrec"
     padding: Literal["masked", "keys"] = Field(
         "masked",
         description="masked: padding is not attended to; keys: short histories are padded to "
-        "max_length with zero vectors, which take part in the softmax of the attention as in "
-        "implementations without a mask of keys",
+        "max_length with zero vectors that are attended to, as in implementations without a "
+        "key mask",
     )
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class SASRecOptions(AttentionOptions):
 
 
 class SASRec(AttentionModel):
-    """An item table, a position table and blocks."""
+    """SASRec: item and position embeddings, and blocks of self-attention."""
 
     name = "sasrec"
     summary = "self-attention over a user's sequence (Kang & McAuley 2018)"
@@ -68,27 +68,27 @@ class SASRec(AttentionModel):
 
     def hidden(
         self,
-        rows_TD: Tensor,
+        items_TD: Tensor,
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
         features_TD: Tensor | None = None,
     ) -> Tensor:
-        """[T, D] states of the tokens. rows_TD: their item embeddings. times_T: not used."""
+        """[T, D] hidden states. items_TD: item embeddings of the tokens. times_T: not used."""
         options = self.options
-        x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
+        x_TD = items_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
         if features_TD is not None:
             x_TD = x_TD + features_TD
         x_TD = dropout(x_TD, options.dropout, self.training)
 
         def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             if options.padding == "keys":
-                drop = options.dropout if self.training else 0.0
+                rate = options.dropout if self.training else 0.0
                 return attention_with_padding_keys(
-                    query, key, value, positions_T, buckets, options.heads, options.max_length, drop
+                    query, key, value, positions_T, buckets, options.heads, options.max_length, rate
                 )
             return causal_attention(
                 query, key, value, buckets, options.heads, options.dropout, self.training
             )
 
-        return self.through_blocks(x_TD, attention)
+        return self.apply_blocks(x_TD, attention)

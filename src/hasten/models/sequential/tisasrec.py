@@ -100,7 +100,7 @@ class TiSASRec(AttentionModel):
 
     def hidden(
         self,
-        rows_TD: Tensor,
+        items_TD: Tensor,
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
@@ -113,7 +113,7 @@ class TiSASRec(AttentionModel):
         def dropped(x: Tensor) -> Tensor:
             return dropout(x, options.dropout, self.training)
 
-        x_TD = rows_TD * math.sqrt(options.width)
+        x_TD = items_TD * math.sqrt(options.width)
         x_TD = dropped(x_TD if features_TD is None else x_TD + features_TD)
         keys = dropped(self.key_positions.rows(positions_T))
         values = dropped(self.value_positions.rows(positions_T))
@@ -134,7 +134,7 @@ class TiSASRec(AttentionModel):
                 self.training,
             )
 
-        return self.through_blocks(x_TD, attention)
+        return self.apply_blocks(x_TD, attention)
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences.

@@ -1,4 +1,4 @@
-"""What the rows of the weights of HGT stand for."""
+"""What the rows of HGT's weights stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a model's input tables that belong to the nodes of a typed graph."""
+"""The rows of the input tables of each node of a typed graph."""
 
 from __future__ import annotations
 

@@ -37,10 +37,12 @@ def jaccard_pairs(sets: CSR, columns: int, threshold: float) -> CSR:
             np.repeat(owner * count, np.diff(new)) + holders[positions],
             minlength=(stop - start) * count,
         )
-        at = np.flatnonzero(shared)
-        row, other = at // count + start, at % count
-        both = shared[at]
-        similar = (both > threshold * (lengths[row] + lengths[other] - both)) & (row != other)
+        flat = np.flatnonzero(shared)
+        row, other = flat // count + start, flat % count
+        intersection = shared[flat]
+        similar = (intersection > threshold * (lengths[row] + lengths[other] - intersection)) & (
+            row != other
+        )
         rows.append(row[similar])
         others.append(other[similar])
     row = np.concatenate(rows) if rows else np.empty(0, np.int64)

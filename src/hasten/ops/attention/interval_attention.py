@@ -106,8 +106,8 @@ def interval_attention(
     if free and uses_triton("interval attention", query, query.shape[1] // heads, query.dtype):
         from hasten.ops.triton import interval_attention as kernels  # noqa: PLC0415
 
-        arguments = intervals.times, intervals.buckets, heads, chance
-        return kernels.interval_attention(query, key, value, key_table, value_table, *arguments)
+        found = intervals.times, intervals.buckets, heads, chance
+        return kernels.interval_attention(query, key, value, key_table, value_table, *found)
     tensors = query, key, value, key_table, value_table
     out: Tensor = _untraced(_IntervalAttention.apply, *tensors, intervals, heads, chance)
     return out
@@ -186,7 +186,7 @@ class _IntervalAttention(torch.autograd.Function):
         pieces = _pieces(intervals, heads, width)
         cells = sum(pairs.numel() for _, pairs in pieces)
         bits = keep_bytes(cells, drop, query.device) if drop else None
-        saved: list[Tensor] = []
+        kept: list[Tensor] = []
         with torch.autocast(query.device.type, enabled=False):
             for (piece, short), mask in zip(pieces, _masks(bits, pieces, drop, query), strict=True):
                 pairs = short.long()
@@ -201,21 +201,21 @@ class _IntervalAttention(torch.autograd.Function):
                 attended.baddbmm_(dropped.to(dtype), piece.of_keys(value).to(dtype))
                 piece.of_queries(out).copy_(attended)
                 if any(ctx.needs_input_grad):
-                    saved += [weights.to(query.dtype), bins.to(query.dtype)]
+                    kept += [weights.to(query.dtype), bins.to(query.dtype)]
         ctx.pieces, ctx.drop = pieces, drop
-        ctx.save_for_backward(query, key, value, *tables, bits, *saved)
+        ctx.save_for_backward(query, key, value, *tables, bits, *kept)
         ctx.dtypes, ctx.rows = (key_table.dtype, value_table.dtype), len(key_table)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, key_table, value_table, bits, *weights_and_bins = ctx.saved_tensors
+        query, key, value, key_table, value_table, bits, *kept = ctx.saved_tensors
         dtype, total = key_table.dtype, accumulation_dtype(query)
         grad_query, grad_key, grad_value = (torch.empty_like(query) for _ in range(3))
         grad_key_table = torch.zeros_like(key_table, dtype=total)
         grad_value_table = torch.zeros_like(value_table, dtype=total)
         masks = _masks(bits, ctx.pieces, ctx.drop, query)
-        saved = zip(ctx.pieces, masks, weights_and_bins[::2], weights_and_bins[1::2], strict=True)
+        saved = zip(ctx.pieces, masks, kept[::2], kept[1::2], strict=True)
         for (piece, short), mask, low_weights, bins in saved:
             pairs, weights = short.long(), low_weights.to(total)
             dropped = weights if mask is None else mask.mul_(weights)
@@ -251,10 +251,10 @@ class _IntervalAttention(torch.autograd.Function):
 
 def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
     """x_i · (keys_j + table[pairs_ij]) in float32 or wider: [rows, chunk, keys seen]."""
-    logits = upcast(torch.gather(torch.matmul(x, table.T), 2, pairs))
-    if logits.dtype == x.dtype:
-        return logits.baddbmm_(x, keys.transpose(1, 2))
-    return logits.add_(torch.bmm(x, keys.transpose(1, 2)))
+    found = upcast(torch.gather(torch.matmul(x, table.T), 2, pairs))
+    if found.dtype == x.dtype:
+        return found.baddbmm_(x, keys.transpose(1, 2))
+    return found.add_(torch.bmm(x, keys.transpose(1, 2)))
 
 
 def _bins(weights: Tensor, count: int, pairs: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Multi-head attention over typed edges, all relations at once: few launches on a GPU.
+"""Multi-head attention over typed edges, all relations at once, with few kernel launches.
 
 The same function as :mod:`.edge_attention`. Keys and values are mapped once per pair of a relation
 and a source, for all relations by one batched product (:mod:`hasten.ops.graph.edge_pairs`), and

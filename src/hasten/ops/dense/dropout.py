@@ -79,8 +79,8 @@ def keep_bytes(count: int, probability: float, device: torch.device = _CPU) -> T
     if torch.compiler.is_compiling():
         # torch.compile can trace neither these random bits nor the view, and merges two calls with
         # the same arguments: so each call gets its own seed, which is drawn inside the graph
-        drawn: Tensor = _drawn(torch.randint(2**62, (1,)), count, probability)
-        return drawn
+        mask_bytes: Tensor = _drawn(torch.randint(2**62, (1,)), count, probability)
+        return mask_bytes
     return _draw(count, probability, None)
 
 
@@ -108,30 +108,34 @@ def _(seed: Tensor, count: int, probability: float) -> Tensor:  # noqa: ARG001 -
 
 
 def mask_of(
-    kept: Tensor, shape: torch.Size, probability: float, dtype: torch.dtype, first: int = 0
+    mask_bytes: Tensor, shape: torch.Size, probability: float, dtype: torch.dtype, first: int = 0
 ) -> Tensor:
     """The mask of 0 and 1/(1-p) from :func:`keep_bytes`. first: the element that it begins with.
 
     kept: may also be a mask itself, which is then cut.
     """
     stop = first + shape.numel()
-    if kept.dtype == dtype:
-        return kept[first:stop].view(shape)
-    if kept.dtype == torch.bool:
-        return (kept[first:stop].view(shape) * (1 / (1 - probability))).to(dtype)
+    if mask_bytes.dtype == dtype:
+        return mask_bytes[first:stop].view(shape)
+    if mask_bytes.dtype == torch.bool:
+        return (mask_bytes[first:stop].view(shape) * (1 / (1 - probability))).to(dtype)
     table = (_BITS * kept_scale(probability)).to(dtype)
-    expanded = table.index_select(0, kept[first // 8 : (stop + 7) // 8].to(torch.int32)).view(-1)
+    expanded = table.index_select(0, mask_bytes[first // 8 : (stop + 7) // 8].to(torch.int32)).view(
+        -1
+    )
     return expanded[first % 8 : first % 8 + shape.numel()].view(shape)
 
 
 def masks_of(
-    kept: Tensor, shapes: Sequence[Sequence[int]], probability: float, dtype: torch.dtype
+    mask_bytes: Tensor, shapes: Sequence[Sequence[int]], probability: float, dtype: torch.dtype
 ) -> Iterable[Tensor]:
     """The masks of these shapes, one after the other, from one :func:`keep_bytes`."""
     sizes = [math.prod(shape) for shape in shapes]
     if torch.compiler.is_compiling():  # it cannot trace parts of bytes
-        whole = mask_of(kept, torch.Size([sum(sizes)]), probability, dtype)
+        whole = mask_of(mask_bytes, torch.Size([sum(sizes)]), probability, dtype)
         parts = zip(torch.split(whole, sizes), shapes, strict=True)
         return [part.view(shape) for part, shape in parts]
     begin = zip(accumulate([0, *sizes]), shapes, strict=False)
-    return (mask_of(kept, torch.Size(shape), probability, dtype, first) for first, shape in begin)
+    return (
+        mask_of(mask_bytes, torch.Size(shape), probability, dtype, first) for first, shape in begin
+    )

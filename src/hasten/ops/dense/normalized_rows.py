@@ -1,4 +1,4 @@
-"""Stack parts to tables, L2-normalize the rows, and concatenate the tables along the columns.
+"""Stack tensors to tables, L2-normalize their rows, and concatenate the tables by columns.
 
 Table m is its parts stacked by rows; columns m D to (m + 1) D of the result are its rows
 ``row / max(|row|, 1e-12)``. Forward writes directly into the result and keeps it; with y a row of

@@ -1,4 +1,4 @@
-"""Ranks among the candidates that one process holds; over all processes they add up to the ranks.
+"""Ranks among the candidates of one process, which add up over processes.
 
 The score of a target comes from the process that holds it. A process then counts those of its own
 candidates that score higher, and those that tie.
@@ -52,9 +52,11 @@ class CandidatePart:
         targets, part = lists.targets, _Shifted(scorer, self.first)
         inside = self._holds(targets.items)
         blocks = ColumnBlocks.choose(len(lists), self.stop - self.first, columns)
-        at = Positions.build(targets.rows[inside], targets.items[inside] - self.first, blocks)
+        positions = Positions.build(
+            targets.rows[inside], targets.items[inside] - self.first, blocks
+        )
         whole = blocks.scores(part, 0) if len(blocks) == 1 else None
-        part_scores = at.scores(part, whole)
+        part_scores = positions.scores(part, whole)
         target_scores = part_scores.new_zeros(len(targets.items))
         target_scores[inside] = part_scores
         self.sum_(target_scores)
@@ -62,7 +64,7 @@ class CandidatePart:
             part,
             blocks,
             self._excluded(lists, inside),
-            at,
+            positions,
             target_scores,
             whole=whole,
             inside=inside,
@@ -90,8 +92,10 @@ class CandidatePart:
         """The lists with the excluded candidates of this part, counted from its first."""
         if lists.excluded is None or lists.among is None:
             return lists
-        held = lists.excluded.host
-        in_part = held.keep((held.items >= self.first) & (held.items < self.stop))
+        excluded_ids = lists.excluded.host
+        in_part = excluded_ids.keep(
+            (excluded_ids.items >= self.first) & (excluded_ids.items < self.stop)
+        )
         if not len(in_part.items):
             return RankingLists(lists.targets)
         excluded = ListedIds.of(type(in_part)(in_part.offsets, in_part.items - self.first))

@@ -114,12 +114,12 @@ class Positions:
         expected = values[part if self.order is None else self.order[part]]
         return (expected == self.take(scores, number)).all()
 
-    def in_order(self, found: Sequence[Tensor]) -> Tensor:
+    def in_order(self, blocks: Sequence[Tensor]) -> Tensor:
         """[n] what ``take`` found in all blocks, in the caller's order."""
         if self.order is None:
-            (values,) = found
+            (values,) = blocks
             return values
-        values = torch.cat(list(found))
+        values = torch.cat(list(blocks))
         result = torch.empty_like(values)
         result[self.order] = values
         return result

@@ -1,4 +1,4 @@
-"""What a ranking needs beside scores: targets and excluded candidates, on the device of the scores.
+"""Targets and excluded candidates of a ranking, on the device of the scores.
 
 Sizes are known on the host as well, so that no operation has to wait for the device.
 """

@@ -1,4 +1,4 @@
-"""Exact ranks of targets among the whole catalogue, by counting, in little memory.
+"""Exact ranks of targets in the whole catalogue, block by block.
 
 A target's rank follows from two counts: how many admissible candidates score higher, and how many
 score the same. Both come from comparisons of float32 scores. The target's own score is that of its
@@ -71,25 +71,27 @@ def rank_all(
     With several blocks the host waits for the device at most three times.
     """
     blocks = ColumnBlocks.choose(len(lists), count, columns)
-    at = Positions.build(lists.targets.rows, lists.targets.items, blocks)
+    positions = Positions.build(lists.targets.rows, lists.targets.items, blocks)
     if len(blocks) == 1:
         whole = blocks.scores(scorer, 0)
-        ranks = count_ranks(scorer, blocks, lists, at, at.scores(scorer, whole), whole=whole)
+        ranks = count_ranks(
+            scorer, blocks, lists, positions, positions.scores(scorer, whole), whole=whole
+        )
     else:
-        ranks, tried = None, _listed(scorer, lists.targets, at)
+        ranks, tried = None, _listed(scorer, lists.targets, positions)
         if tried is not None:
-            ranks = count_ranks(scorer, blocks, lists, at, tried, check=True)
+            ranks = count_ranks(scorer, blocks, lists, positions, tried, check=True)
         if ranks is None:
-            ranks = count_ranks(scorer, blocks, lists, at, at.scores(scorer, None))
+            ranks = count_ranks(scorer, blocks, lists, positions, positions.scores(scorer, None))
     assert ranks is not None
     return ranks
 
 
-def _listed(scorer: Scorer, targets: ListedIds, at: Positions) -> Tensor | None:
+def _listed(scorer: Scorer, targets: ListedIds, positions: Positions) -> Tensor | None:
     """[S] the scores of the targets by products with their rows alone, if that is less work."""
-    width, count = at.blocks.columns, len(targets.items)
+    width, count = positions.blocks.columns, len(targets.items)
     products = -(-count // width)
-    if not (count and isinstance(scorer, ListScorer)) or 2 * products > len(at.numbers):
+    if not (count and isinstance(scorer, ListScorer)) or 2 * products > len(positions.numbers):
         return None
     columns = []
     for start in range(0, count, width):
@@ -106,8 +108,8 @@ def count_ranks(
     scorer: Scorer,
     blocks: ColumnBlocks,
     lists: RankingLists,
-    at: Positions,
-    own: Tensor,
+    positions: Positions,
+    target_scores: Tensor,
     *,
     whole: Tensor | None = None,
     check: bool = False,
@@ -118,10 +120,10 @@ def count_ranks(
     whole: the scores of the only block. check: return None unless the scores in the blocks are
     ``own`` at the targets. inside: bool [S], the targets among the candidates; None: all.
     """
-    count, device = blocks.count, own.device
+    count, device = blocks.count, target_scores.device
     one_each = bool((lists.targets.host.lengths == 1).all())
     row = None if one_each else lists.targets.rows
-    at_most, below = torch.zeros((2, len(own)), dtype=torch.int64, device=device)
+    at_most, below = torch.zeros((2, len(target_scores)), dtype=torch.int64, device=device)
     excluded, apart, taken = lists.excluded, None, []
     if excluded is not None:
         apart = Positions.build(excluded.rows, excluded.items, blocks)
@@ -129,22 +131,22 @@ def count_ranks(
     for block in range(len(blocks)):
         scores = blocks.scores(scorer, block) if whole is None else whole
         if same is not None:
-            same &= at.same(own, scores, block)
+            same &= positions.same(target_scores, scores, block)
             if device.type == "cpu" and not same:
                 return None
         if apart is not None:
             taken.append(apart.take(scores, block))
-        _count(scores, row, own, at_most, below)
+        _count(scores, row, target_scores, at_most, below)
     if same is not None and not same:  # on other devices than CPUs it is read once
         return None
-    number = ~own.isnan() if inside is None else ~own.isnan() & inside
+    number = ~target_scores.isnan() if inside is None else ~target_scores.isnan() & inside
     at_most -= number.to(torch.int64)  # the target itself, which was counted unless NaN
     others = count - (1 if inside is None else inside.to(torch.int64))
     ranks = RankCounts.of(others - at_most, at_most - below)
     if apart is None or excluded is None or lists.among is None:
         return ranks
     among = lists.among & number
-    higher, tied = _apart(excluded, lists.among, among, apart.in_order(taken), row, own)
+    higher, tied = _apart(excluded, lists.among, among, apart.in_order(taken), row, target_scores)
     return replace(ranks, excluded_higher=higher, excluded_tied=tied)
 
 
@@ -165,8 +167,8 @@ def rank_among(
     else:
         row = torch.arange(queries, device=candidates.device)[:, None].expand(-1, width)
         whole = blocks.scores(scorer, 0) if len(blocks) == 1 else None
-        at = Positions.build(row.reshape(-1), candidates.reshape(-1), blocks)
-        scores = at.scores(scorer, whole).view(queries, width)
+        positions = Positions.build(row.reshape(-1), candidates.reshape(-1), blocks)
+        scores = positions.scores(scorer, whole).view(queries, width)
     return rank_scores(scores)
 
 
@@ -183,7 +185,7 @@ def _apart(
     counted: Tensor,
     scores: Tensor,
     row: Tensor | None,
-    own: Tensor,
+    target_scores: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """How many excluded candidates score higher than each target, and how many the same [S].
 
@@ -195,22 +197,26 @@ def _apart(
     table = scores.new_full((len(excluded), most), torch.nan)  # NaN: no candidate
     column = torch.arange(len(rows), device=rows.device) - excluded.offsets[rows]
     table[rows, column] = scores
-    at_most, below = torch.zeros((2, len(own)), dtype=torch.int64, device=own.device)
-    _count(table, row, own, at_most, below)
+    at_most, below = torch.zeros(
+        (2, len(target_scores)), dtype=torch.int64, device=target_scores.device
+    )
+    _count(table, row, target_scores, at_most, below)
     others = excluded.lengths
     others = (others if row is None else others[row]) - among.to(torch.int64)
     at_most -= counted.to(torch.int64)
     return others - at_most, at_most - below
 
 
-def _count(scores: Tensor, row: Tensor | None, own: Tensor, at_most: Tensor, below: Tensor) -> None:
+def _count(
+    scores: Tensor, row: Tensor | None, target_scores: Tensor, at_most: Tensor, below: Tensor
+) -> None:
     """For every pair, add the numbers of scores in its row that are at most, and below, its own.
 
     row: int64 [S], the row of each pair; None: one pair per row. On a CPU comparisons are written
     as float32 0 and 1, whose sums are exact up to 2^24 and several times faster than those of
     booleans, which take less memory elsewhere.
     """
-    pairs, width, on_cpu = len(own), scores.shape[1], scores.device.type == "cpu"
+    pairs, width, on_cpu = len(target_scores), scores.shape[1], scores.device.type == "cpu"
     assert width <= 2**24
     chunk = max(1, (_CHUNK if on_cpu else WHOLE) // width)
     shape = min(chunk, pairs), width
@@ -218,7 +224,7 @@ def _count(scores: Tensor, row: Tensor | None, own: Tensor, at_most: Tensor, bel
     taken = None if row is None else scores.new_empty(shape)
     for start in range(0, pairs, chunk):
         stop = min(start + chunk, pairs)
-        flag, limit = flags[: stop - start], own[start:stop, None]
+        flag, limit = flags[: stop - start], target_scores[start:stop, None]
         if row is None or taken is None:
             part = scores[start:stop]
         else:

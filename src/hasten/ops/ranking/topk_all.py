@@ -1,4 +1,4 @@
-"""The exact top k of the whole catalogue for every query, in little memory.
+"""The exact top k of the whole catalogue, block by block.
 
 Candidates are ordered by score, then by lower id. ``torch.topk`` may return any of several equal
 elements; so it is asked for k + 1, and rows whose k-th place is tied are searched again by int64
@@ -99,10 +99,10 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, column = values[:, :k], column[:, :k]
     rows = contested.nonzero()[:, 0]
     if len(rows):
-        again = scores[rows]
+        row_scores = scores[rows]
         ids = torch.arange(width, device=scores.device)
-        place = _key(again, ids).topk(k, dim=1).indices
-        values[rows], column[rows] = again.gather(1, place), place
+        place = _key(row_scores, ids).topk(k, dim=1).indices
+        values[rows], column[rows] = row_scores.gather(1, place), place
     return values, column
 
 

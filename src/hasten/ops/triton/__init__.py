@@ -1,1 +1,1 @@
-"""Kernels in Triton for NVIDIA GPUs, and when they are used."""
+"""Triton kernels for NVIDIA GPUs."""

@@ -1,1 +1,1 @@
-"""Experiment trackers beside the run folder and TensorBoard: MLflow and Weights & Biases."""
+"""Experiment trackers: MLflow and Weights & Biases."""

@@ -42,9 +42,9 @@ class MLflowTracker:
         """Options are parameters, the rest tags."""
         from mlflow.entities import Param, RunTag  # noqa: PLC0415 - optional
 
-        given = [Param(key, str(value)[:_LONGEST]) for key, value in settings.items()]
-        for number in range(0, len(given), _BATCH):
-            self.client.log_batch(self.id, params=given[number : number + _BATCH])
+        parameters = [Param(key, str(value)[:_LONGEST]) for key, value in settings.items()]
+        for number in range(0, len(parameters), _BATCH):
+            self.client.log_batch(self.id, params=parameters[number : number + _BATCH])
         tags = [RunTag(f"hasten.{key}", value) for key, value in about.items()]
         self.client.log_batch(self.id, tags=tags)
 

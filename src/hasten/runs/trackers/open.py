@@ -1,4 +1,4 @@
-"""The trackers of a run: begun or continued, and what they keep."""
+"""Open the trackers of a run, new or resumed."""
 
 from __future__ import annotations
 

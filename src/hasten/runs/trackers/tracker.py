@@ -1,4 +1,4 @@
-"""What a journal tells an experiment tracker."""
+"""The interface of experiment trackers."""
 
 from __future__ import annotations
 

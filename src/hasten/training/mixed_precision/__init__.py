@@ -1,1 +1,1 @@
-"""Find modules whose results overflow or deviate in a lower precision, and pin them to fp32."""
+"""Find modules that overflow or deviate in lower precision, and keep them in fp32."""

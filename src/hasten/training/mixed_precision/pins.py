@@ -101,7 +101,7 @@ def compare(
                 reason = first_line(error)
             # outside of the handler: the error holds the tensors of the failed attempt
             release_memory(stepper.device)
-            if micro_batches >= batch.most_parts:
+            if micro_batches >= batch.max_micro_batches:
                 raise OutOfMemoryError(f"memory ran out ({reason})")
             micro_batches *= 2
     finally:

@@ -83,7 +83,7 @@ class Recording:
         self.begun: list[Call] = []
         self.finished: list[Call] = []
         self._handles: list[Any] = []
-        held, stepper.precision = stepper.precision, precision
+        original, stepper.precision = stepper.precision, precision
         device = stepper.device
         # hooks of modules inside of a compiled function are not called
         compiled = "torch._dynamo" in sys.modules
@@ -105,7 +105,7 @@ class Recording:
         finally:
             for handle in self._handles:
                 handle.remove()
-            stepper.precision = held
+            stepper.precision = original
             stepper.zero_grad()
 
     def _begin(self, name: str, _module: nn.Module, _inputs: Any) -> None:
@@ -144,8 +144,8 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 def _gradients(stepper: OptimizerStep, model: nn.Module) -> Samples:
     """The gradients by the names of the parameters; those of the rows that a batch reads."""
-    held: Sequence[Tensor] = stepper.optimizer.parameters
-    grads = {id(p): t.grad for p, t in zip(stepper.parameters, held, strict=True)}
+    parameters: Sequence[Tensor] = stepper.optimizer.parameters
+    grads = {id(p): t.grad for p, t in zip(stepper.parameters, parameters, strict=True)}
     return {
         name: Sample.of(grad)
         for name, p in model.named_parameters()

@@ -1,1 +1,1 @@
-"""Adam for dense parameters, and row-wise Adam for tables of which a batch reads few rows."""
+"""Adam for dense parameters, and row-wise Adam for large embedding tables."""

@@ -93,7 +93,7 @@ class PhaseAdam(torch.optim.Adam):
 
     def drop_incomplete_state(self) -> None:
         """Forget the moments of parameters for which not all could be allocated."""
-        for parameter in [p for p, held in self.state.items() if "exp_avg_sq" not in held]:
+        for parameter in [p for p, fields in self.state.items() if "exp_avg_sq" not in fields]:
             del self.state[parameter]
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:

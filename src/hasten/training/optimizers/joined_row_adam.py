@@ -35,8 +35,8 @@ class JoinedRowAdam(RowAdam):
         return torch.split(rows, [len(weight) for weight in self.tables])
 
     def gather_rows(self, batch: Batch) -> Tensor:
-        held = self.tables[0].data_ptr() == self.weight.data_ptr()
-        assert held, "the tables were moved to other memory"
+        same_memory = self.tables[0].data_ptr() == self.weight.data_ptr()
+        assert same_memory, "the tables were moved to other memory"
         return super().gather_rows(batch)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:

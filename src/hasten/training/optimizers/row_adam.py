@@ -132,14 +132,14 @@ class RowAdam(PhaseAdam):
         self._restore_table()
         state, _ = super().tensors()
         tables = {"weight": self.weight.detach(), "exp_avg": self.first, "exp_avg_sq": self.second}
-        held: dict[str, Tensor] = {}
+        pending: dict[str, Tensor] = {}
         if self.pending:
-            held = {f"{PENDING}{name}": table for name, table in tables.items()}
-            held |= {f"{PENDING}after": self.after, f"{PENDING}sums": self.missed.sums()}
+            pending = {f"{PENDING}{name}": table for name, table in tables.items()}
+            pending |= {f"{PENDING}after": self.after, f"{PENDING}sums": self.missed.sums()}
             tables = {name: table.clone() for name, table in tables.items()}
             self._catch_up_all(*tables.values())
         weight = tables.pop("weight")
-        fields = {**tables, "step": torch.tensor(float(self.missed.last)), **held}
+        fields = {**tables, "step": torch.tensor(float(self.missed.last)), **pending}
         state.update({f"{self._number}.{name}": value for name, value in fields.items()})
         return state, {self.weight: weight}
 

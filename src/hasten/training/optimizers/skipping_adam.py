@@ -45,6 +45,6 @@ class SkippingAdam(PhaseAdam):
         for parameter, weight, fields in before:
             parameter.copy_(torch.where(taken, parameter, weight))
             for name, value in self.state[parameter].items():
-                held = fields.get(name)  # None: made in this step, from zeros
-                value.copy_(torch.where(taken, value, 0.0 if held is None else held))
+                earlier = fields.get(name)  # None: made in this step, from zeros
+                value.copy_(torch.where(taken, value, 0.0 if earlier is None else earlier))
         return result
