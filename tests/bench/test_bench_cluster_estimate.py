@@ -129,7 +129,7 @@ def test_sent_bytes_are_those_of_the_collectives(world, monkeypatch):
     assert sum(whole.values()) == pytest.approx(summed(weight, dense))
     processes = Counting(world)
     shard = RowShard(processes, ITEMS)
-    shard.exchange(rows, weight[rows[shard.own(rows)]].detach())
+    shard.exchange(rows, weight[rows[shard.held(rows)[0]]].detach())
     read = nn.Parameter(torch.zeros(len(rows), WIDTH))
     sharded = sent_bytes(WORK, PIECES, "sharded", world)
     exchanged = others * processes.spread + summed(read, dense)

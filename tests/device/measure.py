@@ -12,7 +12,7 @@ from hasten.config_loading.build import build_config
 from hasten.data.tables import AnyDataset
 from hasten.evaluation.ranker import evaluate
 from hasten.models.interface import Model
-from hasten.objectives.prefetch import inputs_of
+from hasten.objectives.prefetch import batch_inputs
 from hasten.ops.transfer import layout, send
 from hasten.training.capture.step import refusal
 from hasten.training.precision import Precision, PrecisionName
@@ -89,7 +89,7 @@ def alike_to_second(stepper: OptimizerStep) -> tuple[int, int]:
 
     def layout_of(epoch: int, index: int) -> Any:
         batch = phase.plan(0, epoch, index)
-        sent = send(inputs_of(phase, batch, batch.parts(*stepper.own_parts)), stepper.device)
+        sent = send(batch_inputs(phase, batch, batch.micro_batches(*stepper.micro_batch_numbers)), stepper.device)
         return layout(sent.tree), phase.host_values(batch)
 
     third, second = (0, 2 % phase.steps()), (0, 1 % phase.steps())
