@@ -54,7 +54,7 @@ def test_the_equation_and_its_gradients(kind, options):
     model, histories = build(kind, event_values=VALUES, **options), described()
     phase = phase_of(model, histories, options.get("negatives", 0))
     batch = phase.plan(0, 0, 0)
-    laid_out = phase.lay_out(batch, batch.ids.numpy())
+    laid_out = phase.build_micro_batch(batch, batch.ids.numpy())
     expected = reference_loss(model, histories, laid_out.negatives)
     found = phase.terms((), batch, batch.ids)[0].numerator
     assert found.item() == pytest.approx(expected.item(), rel=1e-10)
