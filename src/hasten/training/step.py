@@ -16,6 +16,7 @@ from torch import Tensor
 from hasten.config import TrainingOptions
 from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
+from hasten.distributed.touched_rows import touched_rows
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.prefetch import Prefetcher, Wanted, inputs_of
@@ -64,8 +65,7 @@ class OptimizerStep:
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
         self.micro_batches = options.accumulate
-        #: whether Phase.encode computed something that all micro-batches of the last step share:
-        #: more micro-batches do not reduce the memory of that part
+        #: whether the last step's micro-batches share memory of Phase.encode: more save none of it
         self.shares_encoding = False
         #: called instead of :meth:`eager`, if set: replays the step as a CUDA graph
         self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
@@ -79,8 +79,7 @@ class OptimizerStep:
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         self.zero, self.one = torch.zeros((), device=device), torch.ones((), device=device)
-        #: steps in a row whose gradients were not finite, and the number of all such steps: float32
-        #: like ``found_inf``, exact below 2^24
+        #: steps in a row with non-finite gradients, and all of them: float32, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
         self.nonfinite_steps = torch.zeros((), device=device)
 
@@ -102,12 +101,13 @@ class OptimizerStep:
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.alone:
             return {}
-        # with RowAdam these hold the rows that the batch reads in the place of the whole table, so
-        # they can differ from self.parameters
+        # RowAdam has put the rows that the batch reads in the place of their table
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
-            losses, summed = self.all_reduce(parameters, losses, flags, self.phase.buffers_to_sum())
+            rows = touched_rows(self.phase.table, parameters, batch)
+            sums = self.phase.buffers_to_sum()
+            losses, summed = self.all_reduce(parameters, losses, flags, sums, rows)
             self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
         losses["steps"] = self.one
         self.precision.unscale(self.optimizer)
