@@ -3,7 +3,9 @@
     torchrun --nproc-per-node 2 -m bench.exchange [--width 64] [--items 3416] [--accumulate 2]
 
 Both take the same optimiser steps of SASRec on synthetic sequences, in turns, in the same
-processes; printed are medians of a step's wall and CPU milliseconds on rank 0.
+processes; printed are medians of a step's wall and CPU milliseconds on rank 0, and the mean bytes
+that the flat all-reduce sums in a step, beside those of all gradients. ``--bytes-only`` takes three
+steps and counts.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -52,23 +55,21 @@ def build(options: argparse.Namespace) -> tuple[SASRec, NextItemPhase]:
     items = generator.integers(0, options.items, lengths.sum())
     histories = Histories(np.concatenate([[0], np.cumsum(lengths)]), items)
     torch.manual_seed(0)
-    chosen = SASRecOptions(width=options.width, max_length=200, dropout=0.2, loss="bce")
-    model = SASRec(chosen, Sizes(users=len(lengths), items=options.items))
-    phase = NextItemPhase(
-        model,
-        histories,
-        items=options.items,
-        batch_size=options.batch_size,
-        max_length=200,
-        negatives=1,
+    given: dict[str, Any] = {} if options.loss == "ce" else {"negatives": options.negatives}
+    chosen = SASRecOptions(
+        width=options.width, max_length=200, dropout=0.2, loss=options.loss, **given
     )
-    return model.train(), phase
+    model = SASRec(chosen, Sizes(users=len(lengths), items=options.items))
+    training = TrainingOptions(batch_size=options.batch_size)
+    return model.train(), model.next_item_phase(histories, training)
 
 
 def flat(processes: Processes, options: argparse.Namespace) -> Callable[[int], None]:
     _, phase = build(options)
     shard = DataShard(processes.rank, processes.world)
-    training = TrainingOptions(clip_norm=5.0, accumulate=options.accumulate)
+    training = TrainingOptions(
+        clip_norm=5.0, accumulate=options.accumulate, weight_decay=options.weight_decay
+    )
     step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), shard, CPU, processes)
 
     def take(index: int) -> None:
@@ -81,7 +82,7 @@ def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], No
     model, phase = build(options)
     wrapped = DistributedDataParallel(Loss(model), gradient_as_bucket_view=True)
     parameters = list(phase.parameters())
-    optimiser = PhaseAdam(parameters, TrainingOptions())
+    optimiser = PhaseAdam(parameters, TrainingOptions(weight_decay=options.weight_decay))
     parts = processes.world * options.accumulate
 
     def take(index: int) -> None:
@@ -99,6 +100,23 @@ def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], No
     return take
 
 
+def summed_bytes(processes: Processes, options: argparse.Namespace) -> dict[str, Any]:
+    """Bytes of a step's all-reduce, a mean of three, and of all gradients."""
+    counted: list[int] = []
+    sum_ = Processes.sum_
+
+    def count(self: Processes, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        counted.append(tensor.nbytes)
+        return sum_(self, tensor, what)
+
+    take = flat(processes, options)
+    with patch.object(Processes, "sum_", count):
+        for index in range(3):
+            take(index)
+    gradients = sum(p.numel() for p in build(options)[0].parameters()) * 4
+    return {"summed_bytes": round(sum(counted) / 3), "bytes_of_all_gradients": gradients}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=64)
@@ -107,10 +125,19 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--loss", default="bce")
+    parser.add_argument("--negatives", type=int, default=1)
+    parser.add_argument("--weight-decay", type=float, default=0.0)
+    parser.add_argument("--bytes-only", action="store_true")
     options = parser.parse_args()
     tune_process()
     torch.set_num_threads(1)
     with Processes.join("cpu", DistributedOptions()) as processes:
+        counted = summed_bytes(processes, options)
+        if options.bytes_only:
+            if processes.is_rank0:
+                print(json.dumps({"settings": vars(options), **counted}))
+            return
         ways = {"flat": flat(processes, options), "ddp": ddp(processes, options)}
         wall: dict[str, list[float]] = {name: [] for name in ways}
         cpu: dict[str, list[float]] = {name: [] for name in ways}
@@ -125,6 +152,7 @@ def main() -> None:
         if processes.is_rank0:
             found = {
                 "settings": vars(options),
+                **counted,
                 "wall_ms": {name: round(median(values), 2) for name, values in wall.items()},
                 "cpu_ms": {name: round(median(values), 2) for name, values in cpu.items()},
                 "flat_over_ddp": {

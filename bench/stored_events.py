@@ -5,15 +5,17 @@
 Made events of events / 20 users and events / 100 items, in the order of time, are written to
 Parquet and prepared. Then SASRec trains for one epoch, with an evaluation of sampled users: from
 the store under ``RLIMIT_AS``; from the file under the same limit, which must fail if the data in
-memory are larger; from the file without a limit. Weights and moments of the first and the last must
-be the same bytes. Seconds are CPU seconds of all threads; peaks are those of the address space and
-of resident pages. Pages of mapped files among them can be dropped by the system.
+memory are larger; from the file without a limit. The last would rank all users at its end, which a
+store does not, so it is ended once its last checkpoint is there. Weights and moments of the first
+and the last must be the same bytes. Seconds are CPU seconds of all threads; peaks are those of the
+address space and of resident pages. Pages of mapped files among them can be dropped by the system.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,7 +75,8 @@ def main() -> int:
 
         def train(source: Path, out: str, limit: int | None) -> Outcome:
             command = ["train", "sasrec", str(source), "--out", str(folder / out), *common]
-            found = run(command, limit)
+            done = None if limit is not None else folder / out / "final"
+            found = run(command, limit, done)
             report(f"train from the {source.suffix[1:]}", found, limited=limit is not None)
             return found
 
@@ -99,8 +102,11 @@ def write_events(file: Path, events: int) -> None:
             writer.write_table(pa.table([user, item, time_], schema=schema))
 
 
-def run(arguments: list[str], limit: int | None) -> Outcome:
-    """Run ``hasten`` with these arguments, in an address space of at most ``limit`` bytes."""
+def run(arguments: list[str], limit: int | None, done: Path | None = None) -> Outcome:
+    """Run ``hasten`` with these arguments, in an address space of at most ``limit`` bytes.
+
+    done: end it when this folder exists, which is written at once.
+    """
     command = [sys.executable, "-m", "hasten", *arguments]
     if limit is not None:
         command = ["sh", "-c", f'ulimit -v {limit // 1024}; exec "$@"', "sh", *command]
@@ -112,6 +118,9 @@ def run(arguments: list[str], limit: int | None) -> Outcome:
             if pid:
                 break
             _raise_peaks(process.pid, peaks)
+            if done is not None and done.exists():
+                process.terminate()
+                done = None
             time.sleep(0.1)
         process.returncode = os.waitstatus_to_exitcode(status)
         errors.seek(0)
@@ -139,7 +148,11 @@ def _raise_peaks(process: int, peaks: dict[str, int]) -> None:
 
 def report(what: str, found: Outcome, *, limited: bool) -> None:
     """Print the line of a command."""
-    outcome = "done" if found.status == 0 else f"status {found.status}: {found.message}"
+    outcome = f"status {found.status}: {found.message}"
+    if found.status == 0:
+        outcome = "done"
+    elif found.status == 128 + signal.SIGTERM:
+        outcome = "ended after its last checkpoint"
     print(
         f"| {what} | {'yes' if limited else 'no'} | {found.address_space / 1e9:.2f} "
         f"| {found.resident / 1e9:.2f} ({found.mapped / 1e9:.2f}) | {found.seconds:.0f} "

@@ -89,7 +89,10 @@ def alike_to_second(stepper: OptimizerStep) -> tuple[int, int]:
 
     def layout_of(epoch: int, index: int) -> Any:
         batch = phase.plan(0, epoch, index)
-        sent = send(batch_inputs(phase, batch, batch.micro_batches(*stepper.micro_batch_numbers)), stepper.device)
+        sent = send(
+            batch_inputs(phase, batch, batch.micro_batches(*stepper.micro_batch_numbers)),
+            stepper.device,
+        )
         return layout(sent.tree), phase.host_values(batch)
 
     third, second = (0, 2 % phase.steps()), (0, 1 % phase.steps())

@@ -7,12 +7,14 @@ with them, so every process has the losses of the global batch. Control flags
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from hasten.distributed.processes import Processes
+from hasten.distributed.touched_rows import put_rows
 
 
 class GradientAllReduce:
@@ -34,11 +36,14 @@ class GradientAllReduce:
         losses: dict[str, Tensor],
         control_flags: Sequence[float],
         sums: Sequence[Tensor] = (),
+        rows: Mapping[int, Tensor] = MappingProxyType({}),
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Sum gradients and ``sums`` (in place), losses and flags over all processes.
 
         parameters: of one dtype and device, the same shapes on all ranks; losses: scalars by
         name; a process without examples has none. A phase must use the same names in every step.
+        rows: int64 [S] distinct, equal on all processes: the rows of a parameter outside of which
+        its gradient is zero, by the parameter's number.
         Returns the losses and the summed flags [len(control_flags)].
         """
         if self.processes.world == 1:  # the only process of a launcher
@@ -46,9 +51,20 @@ class GradientAllReduce:
         if not self._names:  # the first step; again if it left no losses on any process
             self._names, self._shapes = self._agreed_names(losses), []
         names = self._names
-        self._lay_out([*parameters, *sums], len(parameters), len(names) + len(control_flags))
+        summed_of = [
+            parameter.detach()[:1].expand(len(rows[n]), *parameter.shape[1:])
+            if n in rows
+            else parameter
+            for n, parameter in enumerate(parameters)
+        ]
+        self._lay_out([*summed_of, *sums], len(parameters), len(names) + len(control_flags))
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
-        grads = [parameter.grad for parameter in parameters]
+        grads = [
+            parameter.grad.index_select(0, rows[n])
+            if n in rows and parameter.grad is not None
+            else parameter.grad
+            for n, parameter in enumerate(parameters)
+        ]
         copies = [
             (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
@@ -68,8 +84,11 @@ class GradientAllReduce:
             if flag:  # rarely: a fill does not make the host wait, a copy may
                 tail[number].fill_(flag)
         self.processes.sum_(self._buffer[: self._count], "the sum of gradients")
-        for parameter, view in zip(parameters, self._views, strict=True):
-            parameter.grad = view
+        for n, (parameter, view) in enumerate(zip(parameters, self._views, strict=True)):
+            if n in rows:
+                put_rows(parameter, rows[n], view)
+            else:
+                parameter.grad = view
         summed = self._buffer[self._gradients : self._count].clone()
         *reduced, tail = torch.split(summed, [*(buffer.numel() for buffer in sums), len(tail)])
         for buffer, value in zip(sums, reduced, strict=True):

@@ -16,6 +16,7 @@ from torch import Tensor
 from hasten.config import TrainingOptions
 from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
+from hasten.distributed.touched_rows import touched_rows
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs
@@ -104,8 +105,9 @@ class OptimizerStep:
             return {}
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
-            buffers = self.phase.buffers_to_sum()
-            losses, summed = self.all_reduce(self.optimizer.summed, losses, flags, buffers)
+            tensors, buffers = self.optimizer.summed, self.phase.buffers_to_sum()
+            rows = touched_rows(self.phase.table, tensors, batch)
+            losses, summed = self.all_reduce(tensors, losses, flags, buffers, rows)
             self.optimizer.add_rows()
             self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
         self.precision.unscale(self.optimizer)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hasten.arrays import Int64
+from hasten.ops.graph.offsets import offset_tensor
 from hasten.ops.graph.row_products import row_products
 
 #: rows per matrix product on a CPU, so that intermediate results fit into the L2 cache
@@ -26,7 +27,7 @@ _ROWS_CPU = 2048
 class Span:
     """The edges of one relation, from start to stop in the order of relations.
 
-    heads: int64 [H] distinct heads, ascending. offsets: int32 [H + 1] of the edges of each head
+    heads: int64 [H] distinct heads, ascending. offsets: [H + 1] of the edges of each head
     within the span. tails: distinct tails, or None if they are more than the heads.
     """
 
@@ -66,7 +67,7 @@ class RelationEdges:
         spans = []
         for kind, start, stop in zip(kinds.tolist(), starts.tolist(), stops, strict=True):
             distinct_heads, first = np.unique(heads[start:stop], return_index=True)
-            offsets = torch.from_numpy(np.append(first, stop - start).astype(np.int32))
+            offsets = offset_tensor(np.append(first, stop - start))
             reached, which = _distinct(tails[start:stop], count)
             fewer = len(reached) <= len(distinct_heads)
             if fewer:

@@ -7,6 +7,8 @@ import warnings
 import torch
 from torch import Tensor
 
+from hasten.ops.graph.offsets import row_blocks
+
 #: elements gathered at once, if rows cannot be read in place
 _GATHERED = 1 << 24
 
@@ -14,9 +16,13 @@ _GATHERED = 1 << 24
 def row_products(offsets: Tensor, columns: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """[E] ``a[i] · b[j]`` for every entry (i, j), without gradient.
 
-    offsets: int32 [M + 1] and columns: int32 [E], entries by rows; a: [M, D]; b: [N, D].
+    offsets: int32 or int64 [M + 1] and columns: int32 [E], entries by rows; a: [M, D]; b: [N, D].
     """
     out = a.new_zeros(len(columns))
+    if offsets.dtype == torch.int64:
+        for part, some, short in row_blocks(offsets):
+            out[some] = row_products(short, columns[some], a[part], b)
+        return out
     if len(out) and a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64):
         # reads both rows in place, in a quarter of the time of gathering them
         with warnings.catch_warnings():

@@ -9,7 +9,8 @@ transpose:
 - CUDA: a compressed sparse row matrix;
 - other devices (MPS has no sparse tensors): gather, multiply, ``index_add``, in chunks of entries.
 
-Values may need a gradient too: it is ``grad[i] · x[j]`` for the entry (i, j).
+Values may need a gradient too: it is ``grad[i] · x[j]`` for the entry (i, j). More entries than
+int32 numbers are multiplied in blocks of rows (:mod:`.offsets`).
 
 Shapes: M rows, N columns, E entries, D width.
 """
@@ -29,6 +30,7 @@ from hasten.data.interactions.clean import stable_order
 from hasten.errors import DataError
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.embedding_bag import embedding_bag_sums
+from hasten.ops.graph.offsets import MOST, offset_tensor, row_blocks
 from hasten.ops.graph.row_products import row_products, rows_of
 
 Path = Literal["bag", "csr", "gather"]
@@ -40,9 +42,10 @@ _GATHERED = 1 << 24
 class SparseGraph:
     """The positions of the entries of an [M, N] matrix, by rows, and by rows of the transpose.
 
-    offsets: int32 [M + 1]; columns: int32 [E]; of the transpose: offsets_t [N + 1], columns_t [E];
-    order_t: int64 [E], the entry of the matrix for each entry of the transpose; bounds and
-    host_columns: the offsets, int64, and the columns on the host.
+    offsets: int32 [M + 1], int64 if there are more entries than int32 numbers; columns: int32 [E];
+    of the transpose: offsets_t [N + 1], columns_t [E]; order_t: int64 [E], the entry of the matrix
+    for each entry of the transpose; bounds and host_columns: the offsets, int64, and the columns on
+    the host.
     """
 
     offsets: Tensor
@@ -57,20 +60,14 @@ class SparseGraph:
     def build(cls, row: Int64, column: Int64, rows: int, columns: int) -> SparseGraph:
         """From entries sorted by row (int64 [E]); a pair may occur several times.
 
-        Raises DataError for more entries than int32 numbers.
+        Raises DataError for more rows or columns than int32 numbers.
         """
-        if len(row) >= 2**31:
-            raise DataError(
-                f"a graph of {len(row):,} entries, and at most {2**31 - 1:,} fit: leave out "
-                "interactions or facts, such as those of the oldest events or of rare relations"
-            )
+        if max(rows, columns) > MOST:
+            raise DataError(f"a graph of {max(rows, columns):,} nodes, and at most {MOST:,} fit")
         assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
         order, bounds = stable_order(column, columns), ragged_offsets(row, rows)
-        bounds_t = ragged_offsets(column, columns)
-        offsets, own, offsets_t, own_t = (
-            torch.from_numpy(numbers.astype(np.int32))
-            for numbers in (bounds, column, bounds_t, row[order])
-        )
+        offsets, offsets_t = offset_tensor(bounds), offset_tensor(ragged_offsets(column, columns))
+        own, own_t = (torch.from_numpy(ids.astype(np.int32)) for ids in (column, row[order]))
         return cls(offsets, own, offsets_t, own_t, torch.from_numpy(order), bounds, own)
 
     @property
@@ -181,6 +178,11 @@ def product(
 ) -> Tensor:
     """[M, D]: the product of entries sorted by row (see :class:`SparseGraph`), without gradient."""
     rows, path = len(offsets) - 1, path or _path_of(x)
+    if offsets.dtype == torch.int64:
+        out = x.new_empty(rows, x.shape[1])
+        for part, some, short in row_blocks(offsets):
+            out[part] = product(short, columns[some], values[some], x, path)
+        return out
     if path == "bag":
         return embedding_bag_sums(offsets, columns, values, x)
     if path == "csr":

@@ -22,6 +22,7 @@ from torch import Tensor
 from hasten.arrays import ragged_positions
 from hasten.data.interactions.clean import stable_order
 from hasten.ops.dtypes import autocast_dtype
+from hasten.ops.graph.offsets import offset_tensor, offset_type
 from hasten.ops.graph.row_products import rows_of
 from hasten.ops.graph.spmm import EdgeWeights, Path, SparseGraph, product
 from hasten.ops.transfer import to_device
@@ -119,8 +120,9 @@ class RowPositions:
     """Rows of a graph and where their entries are: all that comes from the host.
 
     rows: int64 [S], distinct, or with repetitions of which all but the first are not used;
-    position: int64 [E'], indices into the graph's columns; offsets: int32 [S + 1]. position and
-    offsets are None where products visit all entries (:func:`visits_all`).
+    position: int64 [E'], indices into the graph's columns; offsets: [S + 1], of the type that
+    :mod:`.offsets` gives. position and offsets are None where products visit all entries
+    (:func:`visits_all`).
     """
 
     rows: Tensor
@@ -133,16 +135,16 @@ class RowPositions:
         if visits_all(graph):
             return cls(rows, None, None)
         positions, offsets = ragged_positions(graph.bounds, rows.numpy())
-        return cls(rows, torch.from_numpy(positions), torch.from_numpy(offsets.astype(np.int32)))
+        return cls(rows, torch.from_numpy(positions), offset_tensor(offsets))
 
 
 @dataclass(frozen=True, eq=False)
 class RowEntries:
     """The entries of some rows of a graph, for the product and for its transpose (backward).
 
-    rows: int64 [S], as of :class:`RowPositions`; own: the same; offsets: int32 [S + 1], columns:
-    [E'] and values: [E'], their entries as in :class:`SparseGraph`. With ``among``, int64 [R]
-    ascending, own and columns are indices into it. whole: the entries are those of all rows.
+    rows: int64 [S], as of :class:`RowPositions`; own: the same; offsets: [S + 1], columns: [E'] and
+    values: [E'], their entries as in :class:`SparseGraph`. With ``among``, int64 [R] ascending, own
+    and columns are indices into it. whole: the entries are those of all rows.
     """
 
     graph: SparseGraph
@@ -220,7 +222,7 @@ class RowEntries:
         """Offsets, columns and values of the transpose."""
         columns = self.columns
         order = torch.from_numpy(stable_order(columns.numpy().astype(np.int64), self.count))
-        bounds = torch.zeros(self.count + 1, dtype=torch.int32)
+        bounds = torch.zeros(self.count + 1, dtype=offset_type(len(columns)))
         torch.cumsum(torch.bincount(columns, minlength=self.count), 0, out=bounds[1:])
         return bounds, pick(self._row, order), pick(self.values, order)
 
@@ -235,9 +237,10 @@ class RowEntries:
         graph, among = self.graph, self.among
         row = pick(places(self.rows, graph.shape[0]), graph.columns_t)
         kept = row.numpy() < len(self.rows)
-        before = np.zeros(len(graph) + 1, np.int32)
-        np.cumsum(kept.view(np.int8), dtype=np.int32, out=before[1:])
-        bounds = pick(torch.from_numpy(before), graph.offsets_t)
+        before = torch.zeros(len(graph) + 1, dtype=offset_type(len(self.columns)))
+        counts = before.numpy()
+        np.cumsum(kept.view(np.int8), dtype=counts.dtype, out=counts[1:])
+        bounds = pick(before, graph.offsets_t)
         if among is not None:  # the other columns have no entry in these rows
             bounds = torch.cat([pick(bounds, among), bounds[-1:]])
         index = torch.from_numpy(np.flatnonzero(kept))

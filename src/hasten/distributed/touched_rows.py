@@ -1,0 +1,49 @@
+"""The rows of a table that a step reads, summed over processes in the place of the whole gradient.
+
+Elsewhere the gradient is zero on all processes. They know the rows of the global batch, so no ids
+are exchanged, and the order of summation is that of any all-reduce of so many numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hasten.objectives.base import Batch, TableRows
+
+#: least rows of a table for each that a step reads; with fewer the whole gradient is summed
+FEWEST = 3
+
+
+def touched_rows(
+    table: TableRows | None, parameters: Sequence[Tensor], batch: Batch
+) -> dict[int, Tensor]:
+    """int64 [S] the rows with a gradient, by the number of the parameter; few of the whole.
+
+    Optimizers that update rows have put the rows themselves among the parameters.
+    """
+    if table is None or table.shard is not None:
+        return {}
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+    if id(table.weight) not in numbers:
+        return {}
+    found, first, ids = {}, 0, table.read(batch)
+    for weight in table.weights:
+        stop = first + len(weight)
+        start, end = torch.searchsorted(ids, torch.tensor([first, stop])).tolist()
+        if FEWEST * (end - start) <= len(weight):
+            rows = ids[start:end] - first
+            found[numbers[id(weight)]] = rows.to(weight.device, non_blocking=True)
+        first = stop
+    return found
+
+
+def put_rows(parameter: Tensor, ids: Tensor, summed: Tensor) -> None:
+    """Replace the rows of the gradient by their sums [S, D]."""
+    whole = parameter.grad
+    # None: a share without examples; one NaN for all elements: a step that ran out of memory
+    if whole is None or not whole.is_contiguous():
+        whole = parameter.grad = torch.zeros_like(parameter)
+    whole.index_copy_(0, ids, summed)
