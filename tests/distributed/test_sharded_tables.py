@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.csv as pacsv
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -113,9 +116,15 @@ def test_losses_over_whole_tables_are_the_plain_ones():
 
 FLAGS = [
     *("--device", "cpu", "--quiet", "--json", "--threads", "1", "--set", "model.width=8"),
-    *("model.dropout=0", "model.loss=bce", "model.max_length=8", "training.shard_tables=always"),
-    *("training.average=2", "evaluation.every=1", "training.schedule=constant"),
+    *("training.shard_tables=always", "evaluation.every=1", "training.schedule=constant"),
 ]
+_SASREC = ["model.dropout=0", "model.max_length=8", "training.average=2"]
+#: options by the name of a run: the model and its loss
+RUNS = {
+    "sasrec bce": [*_SASREC, "model.loss=bce"],
+    "sasrec ce": [*_SASREC, "model.loss=ce"],
+    "bprmf": ["training.batch_size=64"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -134,35 +143,49 @@ def run(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(events, tmp_path_factory):
-    """A run of one process without a stop."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    run("train", "sasrec", events, *FLAGS, "--epochs", "4", "--out", out)
-    return out
+    """A run of one process without a stop, by its name in :data:`RUNS`."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def of(name: str) -> Path:
+        run("train", name.split(maxsplit=1)[0], events, *FLAGS, *RUNS[name], "--epochs", "4",
+            "--out", folder / name)  # fmt: skip
+        return folder / name
+
+    return of
+
+
+_SLOW = [("sasrec bce", 2, 1), ("sasrec bce", 2, 3), ("sasrec bce", 3, 2)]
+_SLOW += [("sasrec ce", 2, 1), ("sasrec ce", 3, 2), ("bprmf", 1, 2), ("bprmf", 3, 2)]
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (1, 2),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(2, 1), (2, 3), (3, 2)]),
-    ],
+    ("name", "first", "second"),
+    [("sasrec ce", 1, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in _SLOW)],
 )
 def test_a_run_resumes_on_another_number_of_processes(
-    first, second, events, whole, tmp_path, capfd
+    name, first, second, events, whole, tmp_path, capfd
 ):
-    part = tmp_path / "part"
-    run("train", "sasrec", events, *FLAGS, "--epochs", "2", "--out", part, "--devices", first)
+    part, whole, model = tmp_path / "part", whole(name), name.split(maxsplit=1)[0]
+    flags = [*FLAGS, *RUNS[name], "--epochs", "2"]
+    run("train", model, events, *flags, "--out", part, "--devices", first)
     run("resume", part, "--epochs", "4", "--devices", second, "--quiet")
     for kind in ("final", "best"):
-        for group in ("weights", "training", "optimisers"):
+        for file in (whole / kind).glob("*.safetensors"):
+            group = file.stem
             ours = load_file(part / kind / f"{group}.safetensors")
             for key, values in load_file(whole / kind / f"{group}.safetensors").items():
                 if "pending" not in key:
                     torch.testing.assert_close(ours[key], values, rtol=1e-3, atol=2e-5)
     found = [json.loads((each / "metrics.json").read_text()) for each in (whole, part)]
     assert found[0]["test"] == pytest.approx(found[1]["test"], abs=1e-6)
-    assert found[1]["effective"]["sharded_tables"] == (["items.weight"] if second > 1 else None)
+    tables = ["users.weight", "items.weight"] if model == "bprmf" else ["items.weight"]
+    assert found[1]["effective"]["sharded_tables"] == (tables if second > 1 else None)
+    for each in (whole, part):
+        run("recommend", each, "--users", "all", "--topk", "5", "--out", each / "lists.csv")
     capfd.readouterr()
+    lists = [pacsv.read_csv(each / "lists.csv") for each in (whole, part)]
+    assert lists[0].column("item_id").equals(lists[1].column("item_id"))
 
 
 def processes(world: int = 2, device: str = "cpu") -> Any:
