@@ -37,7 +37,6 @@ from bench.statistics import spread
 from hasten import api, training_run
 from hasten.objectives.base import Batch
 from hasten.training.mixed_precision.pins import PinnedModules
-from hasten.training.precision import gradient_norm
 from hasten.training.step import OptimizerStep
 from hasten.training.trainer import Trainer
 
@@ -56,7 +55,7 @@ def plain_step(stepper: OptimizerStep, batch: Batch, lr: float) -> None:
     stepper.zero_grad()
     stepper.accumulate(batch)
     if stepper.options.clip_norm is not None:
-        stepper.clip(optimizer.parameters, gradient_norm(optimizer.parameters))
+        stepper.clip(optimizer.gradient_norm())
     optimizer.set_rate(lr)
     optimizer.grad_scale = optimizer.found_inf = None
     optimizer.step()
