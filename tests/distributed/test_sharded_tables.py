@@ -15,9 +15,12 @@ from safetensors.torch import load_file
 
 from hasten.cli.main import main
 from hasten.config_loading.build import build_config
+from hasten.distributed import row_shard
 from hasten.distributed.processes import Processes
+from hasten.distributed.row_shard import RowShard
 from hasten.errors import ConfigurationError
 from hasten.objectives.base import TableRows
+from hasten.ops.sharded_table import sharded_weights
 from hasten.training.sharding import tables as sharding
 from tests.contract.cases import sequences
 from tests.distributed import sharded_worker as worker
@@ -248,6 +251,49 @@ def test_one_process_holds_all_rows():
     tables = shard({}, world=1)
     assert not tables
     assert tables.shard is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["sasrec-ce", "conve-1-n", "bprmf"])
+def test_a_process_makes_only_its_rows_of_the_initial_tables(name, rank):
+    _, _, whole, _ = worker.built(name)
+    several = processes()
+    several.rank = rank
+    _, _, model, _ = worker.built(name, several)
+    shards = sharded_weights(model)
+    assert len(shards) == (2 if name == "bprmf" else 1)
+    for key, values in whole.state_dict().items():
+        rows = slice(shards[key].first, shards[key].stop) if key in shards else slice(None)
+        found = model.state_dict()[key]
+        assert torch.equal(found, values[rows] if values.dim() else values)
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 25])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_pieces_of_a_table_are_its_rows_in_order(size, rank, monkeypatch):
+    monkeypatch.setattr(row_shard, "_PIECE_BYTES", size)
+    whole, sent = torch.rand(10, 3), []
+    several = SimpleNamespace(world=3, rank=rank, is_rank0=rank == 0)
+    shard = RowShard(several, 10)
+
+    def broadcast_(piece: torch.Tensor, what: str, source: int = 0) -> torch.Tensor:
+        """From the process that has the rows: those after all that came before."""
+        start = sum(map(len, sent)) + shard.bounds[1]
+        sent.append(piece.copy_(whole[start : start + len(piece)]).clone())
+        return piece
+
+    several.broadcast_ = broadcast_
+    own = whole[shard.first : shard.stop]
+    pieces = [piece.clone() for piece in shard.pieces(own)]
+    assert sum(map(len, pieces)) == 10
+    assert torch.equal(torch.cat(sent), whole[shard.bounds[1] :])
+    if rank == 0:
+        assert torch.equal(torch.cat(pieces), whole)
+        sent.clear()
+        assert torch.equal(shard.scatter(whole, whole[:0]), own)
+    else:
+        sent.clear()
+        assert torch.equal(shard.scatter(None, whole[:0]), own)
 
 
 def test_phases_know_their_shard():
