@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,23 +67,32 @@ def test_metrics_and_ranks_are_those_of_one_process(name, several, alone):
 def test_each_process_holds_its_rows_of_weights_and_moments(name, several, alone):
     tables, held = several[0][name]["sharded"], [0] * len(several)
     for table in tables:
-        total, width = alone[name]["held"][table]
+        total, *widths = alone[name]["held"][table]
         shapes = [each[name]["held"][table] for each in several]
-        assert sum(rows for rows, _ in shapes) == total
-        assert max(rows for rows, _ in shapes) - min(rows for rows, _ in shapes) <= 1
-        assert {columns for _, columns in shapes} == {width}
-        held = [count + rows for count, (rows, _) in zip(held, shapes, strict=True)]
+        rows = [count for count, *_ in shapes]
+        assert sum(rows) == total
+        assert max(rows) - min(rows) <= 1
+        assert all(shape == widths for _, *shape in shapes)
+        if widths:  # no vector beside the table
+            (width,) = widths
+            held = [a + b for a, b in zip(held, rows, strict=True)]
     assert [each[name]["moments"] for each in several] == [[rows, width] for rows in held]
     others = alone[name]["held"].keys() - set(tables)
     assert all(each[name]["held"][key] == alone[name]["held"][key] for each in several
                for key in others)  # fmt: skip
 
 
+def sharded(found: dict[str, Any]) -> tuple[str, list[str]]:
+    """A sharded table, and the vectors beside it."""
+    names = sorted(found["sharded"], key=lambda name: -len(found["held"][name]))
+    return names[0], [name for name in names if len(found["held"][name]) == 1]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_sends_the_rows_that_it_reads(name, several):
     """Each once, by the process that holds it."""
     sent = sum(each[name]["sent"]["the rows of a step"] for each in several)
-    table = several[0][name]["sharded"][0]
+    table, _ = sharded(several[0][name])
     assert sent == several[0][name]["read"] * several[0][name]["held"][table][1]
 
 
@@ -96,13 +106,19 @@ OF_CATALOGUE = [
 @pytest.mark.parametrize("name", OF_CATALOGUE)
 def test_a_loss_over_all_rows_sends_queries_and_no_rows_of_the_table(name, several, alone):
     """Bytes are those of the queries, whatever the size of the table."""
-    (table,) = several[0][name]["sharded"]
+    table, vectors = sharded(several[0][name])
+    assert vectors == (["bias"] if name.startswith(("complex", "conve")) else [])
     width, world = alone[name]["held"][table][1], len(several)
     queries = alone[name]["queries"]
     sent = [each[name]["sent"] for each in several]
     back = [each["the gradients of the queries"] for each in sent]
     assert back == [queries * width] * world
     assert sum(each["the queries of a step"] for each in sent) <= queries * (width + 2 * 40)
+    others = [math.prod(shape) for key, shape in alone[name]["held"].items()
+              if key not in several[0][name]["sharded"]]  # fmt: skip
+    steps = len(alone[name]["losses"])
+    summed = alone[name]["read"] * width + steps * (sum(others) + 100)  # losses, moments, flags
+    assert max(each["the sum of gradients"] for each in sent) <= summed
     merged = [each.get("the sums of a step", 0) for each in sent]
     assert merged == [0 if name == "conve-1-n" else queries] * world
 

@@ -11,7 +11,6 @@ In each optimizer step the trainer calls
     phase.end_step(finite)
 
 and minimizes  the sum over terms of  weight * numerator / denominator.
-
 Loss denominators: a model returns the sum of its loss over examples and never divides it. The phase
 divides by the number of examples of the global batch, ``batch.denominators["examples"]``. This
 number is known before the backward pass, so the gradients of micro-batches and processes add up.
@@ -113,7 +112,7 @@ class TableRows:
     processes. at_most: about the largest S, or that of a usual step. shard: the rows of the table
     that ``weight`` holds, if it is sharded over processes. others: further tables of that width,
     whose rows are numbered after those of ``weight``; then the phase has no other parameters.
-    whole: the loss reads all rows too, so that all have gradients.
+    whole: the loss reads all rows too; all have gradients. beside: its vectors [N], sharded too.
     """
 
     weight: nn.Parameter
@@ -122,6 +121,7 @@ class TableRows:
     shard: Shard | JoinedRows | None = None
     others: tuple[nn.Parameter, ...] = ()
     whole: bool = False
+    beside: tuple[nn.Parameter, ...] = ()
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
