@@ -2,9 +2,10 @@
 
     python -m bench.sharded_tables --items 1000000 --width 128 --devices 1 2 3
 
-``hasten train sasrec`` on made events, one epoch of sampled softmax with 512 negatives and a
-validation of 256 users, one thread for each process. Memory is the largest peak of a process, of
-the whole run with its checkpoints and evaluations.
+``hasten train sasrec`` on made events and a validation of 256 users, one thread for each process:
+one epoch of sampled softmax with 512 negatives, or with ``--loss ce --max-time 1`` one step of
+cross-entropy over all items. Memory is the largest peak of a process, of the whole run with its
+checkpoints and evaluations. ``--resume``: of a second epoch that begins from a checkpoint.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--tables", nargs="+", default=["never", "always"])
+    parser.add_argument("--loss", choices=["sampled-softmax", "ce"], default="sampled-softmax")
+    parser.add_argument("--max-time", type=float, help="seconds; by default one epoch")
+    parser.add_argument("--resume", action="store_true")
     options = parser.parse_args()
     print("| processes | tables | peak memory of a process, MiB | training, s |")
     print("| --- | --- | --- | --- |")
@@ -38,7 +43,7 @@ def main() -> None:
         file = Path(scratch) / "events.parquet"
         write_events(file, options.items)
         for devices in options.devices:
-            for tables in ("never", "always") if devices > 1 else ("never",):
+            for tables in options.tables if devices > 1 else ("never",):
                 found = train(file, Path(scratch) / f"{tables}-{devices}", tables, devices, options)
                 kind = "sharded" if found["effective"]["sharded_tables"] else "whole"
                 print(
@@ -65,8 +70,19 @@ def train(
     command += ["--devices", str(devices), "--threads", "1", "--epochs", "1", "--device", "cpu"]
     command += ["--batch-size", str(options.batch_size), "--quiet", "--json", "--set"]
     command += [f"model.width={options.width}", "model.max_length=20", "model.blocks=1"]
-    command += ["model.loss=sampled-softmax", "model.negatives=512", "training.average=none"]
+    command += [f"model.loss={options.loss}", "training.average=none"]
+    command += [f"training.max_time={options.max_time}"] if options.max_time else []
+    command += ["model.negatives=512"] if options.loss != "ce" else []
     command += [f"training.shard_tables={tables}", "evaluation.users=256", "evaluation.test=false"]
+    found = summary_of(command)
+    if options.resume:
+        again = [sys.executable, "-m", "hasten", "resume", str(out), "--epochs", "2", "--json"]
+        found = summary_of([*again, "--quiet", "--devices", str(devices)])
+    return found
+
+
+def summary_of(command: list[str]) -> dict[str, Any]:
+    """What a command prints as JSON."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -17,6 +17,7 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.data.tables import Histories
 from hasten.ops.dense.product import product, product_plus
+from hasten.ops.sharded_table import ShardedTable
 from hasten.ops.table import Table
 
 
@@ -26,6 +27,15 @@ class Catalogue:
 
     table: Table
     bias: Tensor | None = None
+
+    def biases(self, start: int, stop: int) -> Tensor | None:
+        """[stop - start] those of consecutive candidates."""
+        if self.bias is None:
+            return None
+        table, first = self.table, 0
+        if isinstance(table, ShardedTable) and len(self.bias) < len(table):
+            first = table.shard.first  # they are sharded like the table
+        return self.bias[start - first : stop - first]
 
 
 @dataclass(frozen=True)
@@ -41,9 +51,8 @@ class FactorScorer:
 
     def block(self, start: int, stop: int) -> Tensor:
         """[Q, stop - start] scores of the candidates start to stop."""
-        bias = self.catalogue.bias
         rows = self.catalogue.table.block(start, stop)
-        return self._scores(rows, None if bias is None else bias[start:stop])
+        return self._scores(rows, self.catalogue.biases(start, stop))
 
     @property
     def device(self) -> torch.device:

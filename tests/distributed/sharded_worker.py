@@ -70,8 +70,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def built(name: str) -> tuple[Any, Any, nn.Module, list[Any]]:
-    """The configuration, dataset, model in float64 and phases."""
+def built(name: str, processes: Processes | None = None) -> tuple[Any, Any, nn.Module, list[Any]]:
+    """The configuration, dataset, model in float64 and phases.
+
+    processes: that divide its tables from the start; None: whole.
+    """
     label, changes = MODELS[name]
     case = next(case for case in CASES if case.label == label)
     settings = {"training.batch_size": BATCH, "training.shard_tables": "always"}
@@ -80,13 +83,13 @@ def built(name: str) -> tuple[Any, Any, nn.Module, list[Any]]:
     # more items than a step reads
     data = load_data(config, case.data if case.triples else sequences(50, ITEMS))
     torch.manual_seed(5)
-    model = build_model(config, data, CPU).double()
+    model = build_model(config, data, CPU, processes=processes).double()
     return config, data, model, list(model.phases(data, config.training))
 
 
 def train(name: str, processes: Processes) -> dict[str, Any]:
     """Losses, metrics, sent rows and the tables after some steps."""
-    config, data, model, phases = built(name)
+    config, data, model, phases = built(name, processes)
     tables = shard_tables(model, phases, config.training, processes)
     shard = DataShard(processes.rank, processes.world)
     sent: dict[str, int] = {}

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.csv as pacsv
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from hasten.cli.main import main
 from hasten.config_loading.build import build_config
+from hasten.distributed import row_shard
 from hasten.distributed.processes import Processes
+from hasten.distributed.row_shard import RowShard
 from hasten.errors import ConfigurationError
 from hasten.objectives.base import TableRows
+from hasten.ops.sharded_table import sharded_weights
 from hasten.training.sharding import tables as sharding
 from tests.contract.cases import sequences
 from tests.distributed import sharded_worker as worker
@@ -60,23 +67,32 @@ def test_metrics_and_ranks_are_those_of_one_process(name, several, alone):
 def test_each_process_holds_its_rows_of_weights_and_moments(name, several, alone):
     tables, held = several[0][name]["sharded"], [0] * len(several)
     for table in tables:
-        total, width = alone[name]["held"][table]
+        total, *widths = alone[name]["held"][table]
         shapes = [each[name]["held"][table] for each in several]
-        assert sum(rows for rows, _ in shapes) == total
-        assert max(rows for rows, _ in shapes) - min(rows for rows, _ in shapes) <= 1
-        assert {columns for _, columns in shapes} == {width}
-        held = [count + rows for count, (rows, _) in zip(held, shapes, strict=True)]
+        rows = [count for count, *_ in shapes]
+        assert sum(rows) == total
+        assert max(rows) - min(rows) <= 1
+        assert all(shape == widths for _, *shape in shapes)
+        if widths:  # no vector beside the table
+            (width,) = widths
+            held = [a + b for a, b in zip(held, rows, strict=True)]
     assert [each[name]["moments"] for each in several] == [[rows, width] for rows in held]
     others = alone[name]["held"].keys() - set(tables)
     assert all(each[name]["held"][key] == alone[name]["held"][key] for each in several
                for key in others)  # fmt: skip
 
 
+def sharded(found: dict[str, Any]) -> tuple[str, list[str]]:
+    """A sharded table, and the vectors beside it."""
+    names = sorted(found["sharded"], key=lambda name: -len(found["held"][name]))
+    return names[0], [name for name in names if len(found["held"][name]) == 1]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_sends_the_rows_that_it_reads(name, several):
     """Each once, by the process that holds it."""
     sent = sum(each[name]["sent"]["the rows of a step"] for each in several)
-    table = several[0][name]["sharded"][0]
+    table, _ = sharded(several[0][name])
     assert sent == several[0][name]["read"] * several[0][name]["held"][table][1]
 
 
@@ -90,13 +106,19 @@ OF_CATALOGUE = [
 @pytest.mark.parametrize("name", OF_CATALOGUE)
 def test_a_loss_over_all_rows_sends_queries_and_no_rows_of_the_table(name, several, alone):
     """Bytes are those of the queries, whatever the size of the table."""
-    (table,) = several[0][name]["sharded"]
+    table, vectors = sharded(several[0][name])
+    assert vectors == (["bias"] if name.startswith(("complex", "conve")) else [])
     width, world = alone[name]["held"][table][1], len(several)
     queries = alone[name]["queries"]
     sent = [each[name]["sent"] for each in several]
     back = [each["the gradients of the queries"] for each in sent]
     assert back == [queries * width] * world
     assert sum(each["the queries of a step"] for each in sent) <= queries * (width + 2 * 40)
+    others = [math.prod(shape) for key, shape in alone[name]["held"].items()
+              if key not in several[0][name]["sharded"]]  # fmt: skip
+    steps = len(alone[name]["losses"])
+    summed = alone[name]["read"] * width + steps * (sum(others) + 100)  # losses, moments, flags
+    assert max(each["the sum of gradients"] for each in sent) <= summed
     merged = [each.get("the sums of a step", 0) for each in sent]
     assert merged == [0 if name == "conve-1-n" else queries] * world
 
@@ -113,9 +135,15 @@ def test_losses_over_whole_tables_are_the_plain_ones():
 
 FLAGS = [
     *("--device", "cpu", "--quiet", "--json", "--threads", "1", "--set", "model.width=8"),
-    *("model.dropout=0", "model.loss=bce", "model.max_length=8", "training.shard_tables=always"),
-    *("training.average=2", "evaluation.every=1", "training.schedule=constant"),
+    *("training.shard_tables=always", "evaluation.every=1", "training.schedule=constant"),
 ]
+_SASREC = ["model.dropout=0", "model.max_length=8", "training.average=2"]
+#: options by the name of a run: the model and its loss
+RUNS = {
+    "sasrec bce": [*_SASREC, "model.loss=bce"],
+    "sasrec ce": [*_SASREC, "model.loss=ce"],
+    "bprmf": ["training.batch_size=64"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -134,35 +162,49 @@ def run(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def whole(events, tmp_path_factory):
-    """A run of one process without a stop."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    run("train", "sasrec", events, *FLAGS, "--epochs", "4", "--out", out)
-    return out
+    """A run of one process without a stop, by its name in :data:`RUNS`."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def of(name: str) -> Path:
+        run("train", name.split(maxsplit=1)[0], events, *FLAGS, *RUNS[name], "--epochs", "4",
+            "--out", folder / name)  # fmt: skip
+        return folder / name
+
+    return of
+
+
+_SLOW = [("sasrec bce", 2, 1), ("sasrec bce", 2, 3), ("sasrec bce", 3, 2)]
+_SLOW += [("sasrec ce", 2, 1), ("sasrec ce", 3, 2), ("bprmf", 1, 2), ("bprmf", 3, 2)]
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (1, 2),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(2, 1), (2, 3), (3, 2)]),
-    ],
+    ("name", "first", "second"),
+    [("sasrec ce", 1, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in _SLOW)],
 )
 def test_a_run_resumes_on_another_number_of_processes(
-    first, second, events, whole, tmp_path, capfd
+    name, first, second, events, whole, tmp_path, capfd
 ):
-    part = tmp_path / "part"
-    run("train", "sasrec", events, *FLAGS, "--epochs", "2", "--out", part, "--devices", first)
+    part, whole, model = tmp_path / "part", whole(name), name.split(maxsplit=1)[0]
+    flags = [*FLAGS, *RUNS[name], "--epochs", "2"]
+    run("train", model, events, *flags, "--out", part, "--devices", first)
     run("resume", part, "--epochs", "4", "--devices", second, "--quiet")
     for kind in ("final", "best"):
-        for group in ("weights", "training", "optimisers"):
+        for file in (whole / kind).glob("*.safetensors"):
+            group = file.stem
             ours = load_file(part / kind / f"{group}.safetensors")
             for key, values in load_file(whole / kind / f"{group}.safetensors").items():
                 if "pending" not in key:
                     torch.testing.assert_close(ours[key], values, rtol=1e-3, atol=2e-5)
     found = [json.loads((each / "metrics.json").read_text()) for each in (whole, part)]
     assert found[0]["test"] == pytest.approx(found[1]["test"], abs=1e-6)
-    assert found[1]["effective"]["sharded_tables"] == (["items.weight"] if second > 1 else None)
+    tables = ["users.weight", "items.weight"] if model == "bprmf" else ["items.weight"]
+    assert found[1]["effective"]["sharded_tables"] == (tables if second > 1 else None)
+    for each in (whole, part):
+        run("recommend", each, "--users", "all", "--topk", "5", "--out", each / "lists.csv")
     capfd.readouterr()
+    lists = [pacsv.read_csv(each / "lists.csv") for each in (whole, part)]
+    assert lists[0].column("item_id").equals(lists[1].column("item_id"))
 
 
 def processes(world: int = 2, device: str = "cpu") -> Any:
@@ -225,6 +267,49 @@ def test_one_process_holds_all_rows():
     tables = shard({}, world=1)
     assert not tables
     assert tables.shard is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["sasrec-ce", "conve-1-n", "bprmf"])
+def test_a_process_makes_only_its_rows_of_the_initial_tables(name, rank):
+    _, _, whole, _ = worker.built(name)
+    several = processes()
+    several.rank = rank
+    _, _, model, _ = worker.built(name, several)
+    shards = sharded_weights(model)
+    assert len(shards) == (2 if name == "bprmf" else 1)
+    for key, values in whole.state_dict().items():
+        rows = slice(shards[key].first, shards[key].stop) if key in shards else slice(None)
+        found = model.state_dict()[key]
+        assert torch.equal(found, values[rows] if values.dim() else values)
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 25])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_pieces_of_a_table_are_its_rows_in_order(size, rank, monkeypatch):
+    monkeypatch.setattr(row_shard, "_PIECE_BYTES", size)
+    whole, sent = torch.rand(10, 3), []
+    several = SimpleNamespace(world=3, rank=rank, is_rank0=rank == 0)
+    shard = RowShard(several, 10)
+
+    def broadcast_(piece: torch.Tensor, what: str, source: int = 0) -> torch.Tensor:
+        """From the process that has the rows: those after all that came before."""
+        start = sum(map(len, sent)) + shard.bounds[1]
+        sent.append(piece.copy_(whole[start : start + len(piece)]).clone())
+        return piece
+
+    several.broadcast_ = broadcast_
+    own = whole[shard.first : shard.stop]
+    pieces = [piece.clone() for piece in shard.pieces(own)]
+    assert sum(map(len, pieces)) == 10
+    assert torch.equal(torch.cat(sent), whole[shard.bounds[1] :])
+    if rank == 0:
+        assert torch.equal(torch.cat(pieces), whole)
+        sent.clear()
+        assert torch.equal(shard.scatter(whole, whole[:0]), own)
+    else:
+        sent.clear()
+        assert torch.equal(shard.scatter(None, whole[:0]), own)
 
 
 def test_phases_know_their_shard():

@@ -8,6 +8,7 @@ from torch import nn
 
 from hasten.ops import initial_rows
 from hasten.ops.initial_rows import xavier_normal_rows
+from hasten.training.memory_limit import MemoryLimit
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,10 @@ def test_rows_and_generator_are_those_of_the_whole_table(count, width, piece, mo
         found = xavier_normal_rows(count, width, first, stop)
         assert torch.equal(found, whole[first:stop])
         assert torch.equal(torch.randn(5), after)
+
+
+def test_other_rows_take_no_memory(monkeypatch):
+    monkeypatch.setattr(initial_rows, "_PIECE", 1 << 10)
+    with MemoryLimit() as held:
+        xavier_normal_rows(100_000, 8, 25_000, 50_000)
+    assert held.bytes <= 4 * (25_000 * 8 + (1 << 10) + 16)

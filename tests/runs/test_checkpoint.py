@@ -383,3 +383,32 @@ def test_what_cannot_be_linked_is_written(tmp_path, monkeypatch, why):
     write_checkpoint(two, tensors, {}, same_tensors=one)
     assert (two / "weights.safetensors").stat().st_nlink == 1
     assert torch.equal(read_checkpoint(two).tensors["weights"]["w"], tensors["weights"]["w"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_tensors_that_stay_in_the_file(dtype, tmp_path):
+    table = (torch.rand(11, 3) * 2).to(dtype)
+    groups = {"weights": {"table": table, "vector": table[:, 0], "other": torch.ones(2)}}
+    write_checkpoint(tmp_path / "c", groups, {})
+    places = {("weights", "table"), ("weights", "vector"), ("weights", "absent"), ("no", "group")}
+    found = read_checkpoint(tmp_path / "c", by_rows=places)
+    assert found.tensors["weights"].keys() == {"other"}
+    assert found.by_rows.keys() == {("weights", "table"), ("weights", "vector")}
+    for name, whole in {"table": table, "vector": table[:, 0]}.items():
+        stored = found.by_rows["weights", name]
+        assert (stored.shape, stored.dtype) == (whole.shape, whole.dtype)
+        for start, stop in [(0, 11), (4, 9), (10, 11), (3, 3)]:
+            assert torch.equal(stored[start:stop], whole[start:stop])
+
+
+def test_a_file_without_the_rows_is_reported(tmp_path):
+    write_checkpoint(tmp_path / "c", {"weights": {"table": torch.rand(11, 3)}}, {})
+    stored = read_checkpoint(tmp_path / "c", by_rows=[("weights", "table")]).by_rows
+    file = tmp_path / "c" / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    assert torch.equal(stored["weights", "table"][0:2], stored["weights", "table"][0:2])
+    with pytest.raises(CheckpointError, match=r"weights.safetensors: damaged: it ends"):
+        stored["weights", "table"][5:11]
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"weights.safetensors"):
+        stored["weights", "table"][0:2]

@@ -116,8 +116,8 @@ class TrainingOptions(Section):
     )
     shard_tables: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="divide the rows of embedding tables over the processes; auto: on CPUs, with "
-        "sampled negatives, if whole tables would take half of the memory",
+        description="divide the rows of embedding tables over the processes; auto: on CPUs, if "
+        "whole tables would take half of the memory",
     )
     patience: Annotated[Patience | None, BeforeValidator(_patience)] = Field(
         None, description='early stopping: "5 evaluations" or "20 epochs" without improvement'

@@ -12,6 +12,9 @@ from torch import Tensor
 from hasten.distributed.processes import Processes
 from hasten.runs.tensor_file import StoredRows
 
+#: rows of a checkpoint that are sent at a time
+_PIECE_BYTES = 1 << 25
+
 
 @dataclass(frozen=True)
 class RowShard:
@@ -83,15 +86,15 @@ class RowShard:
         return [RowsOfAll(self.processes, each.tolist()) for each in lengths.T]
 
     def pieces(self, own_rows: Tensor) -> Iterator[Tensor]:
-        """The rows of the whole table on rank 0, process by process; own: those of this process.
+        """The rows of the whole table on rank 0, in pieces. own_rows: those of this process.
 
         A collective: the other processes must ask for all pieces too.
         """
-        for rank, (start, stop) in enumerate(pairwise(self.bounds)):
-            mine = rank == self.processes.rank
+        for rank, start, stop in self._pieces(own_rows):
+            mine = slice(start - self.first, stop - self.first)
             piece = (
-                own_rows.contiguous()
-                if mine
+                own_rows[mine].contiguous()
+                if rank == self.processes.rank
                 else own_rows.new_empty(stop - start, *own_rows.shape[1:])
             )
             if rank > 0:
@@ -99,19 +102,27 @@ class RowShard:
             yield piece
 
     def scatter(self, stored: StoredRows | None, like: Tensor) -> Tensor:
-        """The rows of this process, of a tensor in a file that rank 0 reads a shard at a time.
+        """The rows of this process, of a tensor in a file that rank 0 reads a piece at a time.
 
         stored: None on the other ranks. like: of no rows, of their shape and type. A collective.
         """
-        shard = like
-        for rank, (start, stop) in enumerate(pairwise(self.bounds)):
+        shard = like.new_empty(self.stop - self.first, *like.shape[1:])
+        for rank, start, stop in self._pieces(like):
             piece = like.new_empty(stop - start, *like.shape[1:])
             if stored is not None:
                 piece = stored[start:stop]
             if rank > 0:
                 self.processes.broadcast_(piece, "the rows of a checkpoint")
-            shard = piece if rank == self.processes.rank else shard
+            if rank == self.processes.rank:
+                shard[start - self.first : stop - self.first] = piece
         return shard
+
+    def _pieces(self, like: Tensor) -> Iterator[tuple[int, int, int]]:
+        """(rank, first row, row after the last) of pieces of about :data:`_PIECE_BYTES`."""
+        step = max(1, _PIECE_BYTES // max(1, like[:0].new_empty(1, *like.shape[1:]).nbytes))
+        for rank, (first, last) in enumerate(pairwise(self.bounds)):
+            for start in range(first, last, step):
+                yield rank, start, min(start + step, last)
 
 
 @dataclass(frozen=True)

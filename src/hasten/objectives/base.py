@@ -11,7 +11,6 @@ For each optimizer step, the training loop calls
     phase.end_step(finite)
 
 and minimizes  the sum over terms of  weight * numerator / denominator.
-
 Loss denominators: a model returns the sum of its loss over examples and never divides it. The phase
 divides by the number of examples of the global batch, ``batch.denominators["examples"]``. This
 number is known before the backward pass, so the gradients of micro-batches and processes add up.
@@ -125,7 +124,7 @@ class TableRows:
     reads. at_most: the expected S. shard: the rows of the table that ``weight`` holds, if it is
     sharded over processes. others: further tables of width D, with rows numbered after those of
     ``weight``; a phase with such tables has no other parameters. whole: the loss reads all rows
-    too, so that all have gradients.
+    too; all have gradients. beside: its vectors [N], sharded too.
     """
 
     weight: nn.Parameter
@@ -134,6 +133,7 @@ class TableRows:
     shard: Shard | JoinedRows | None = None
     others: tuple[nn.Parameter, ...] = ()
     whole: bool = False
+    beside: tuple[nn.Parameter, ...] = ()
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:

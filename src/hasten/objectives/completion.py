@@ -79,6 +79,11 @@ class CompletionModel(Protocol):
         """Whether losses read the rows of the answers, besides a loss over all entities."""
         ...
 
+    @property
+    def biases_of_entities(self) -> tuple[nn.Parameter, ...]:
+        """Those [N] of losses over all entities."""
+        ...
+
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         """The sum of the loss over the queries."""
         ...

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hasten.arrays import distinct
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, TableRows, Term
@@ -59,12 +59,18 @@ class StepRows(ExampleBatches):
     """
 
     def read_from(
-        self, embeddings: EmbeddingTable, draws: float, sharded: str, whole: bool
+        self,
+        embeddings: EmbeddingTable,
+        draws: float,
+        sharded: str,
+        whole: bool,
+        beside: tuple[nn.Parameter, ...] = (),
     ) -> None:
         """embeddings: the table. draws: ids that a usual step reads, repeated ones too.
 
         sharded: ``always``: the table is to be sharded, however many rows a step reads. whole: the
-        loss reads all rows besides: only a sharded table is read by rows.
+        loss reads all rows besides: only a sharded table is read by rows. beside: as of
+        :class:`.TableRows`.
         """
         self.embeddings = embeddings
         self._micro_batch: LastValueCache[Any] = LastValueCache()
@@ -72,7 +78,9 @@ class StepRows(ExampleBatches):
         count = len(embeddings)
         usual = math.ceil(count * -math.expm1(-draws / count))
         if whole:
-            self.divisible = TableRows(embeddings.weight, self.read, usual, whole=True)
+            self.divisible = TableRows(
+                embeddings.weight, self.read, usual, whole=True, beside=beside
+            )
         elif sharded == "always" or FEWEST * usual <= count:
             self.table = TableRows(embeddings.weight, self.read, usual)
 
@@ -160,7 +168,8 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
     ) -> None:
         super().__init__(model, examples, batch_size)
         draws = batch_size * (2 + negatives)
-        self.read_from(entities, draws, sharded, whole=negatives == 0)
+        beside = model.biases_of_entities
+        self.read_from(entities, draws, sharded, whole=negatives == 0, beside=beside)
 
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))

@@ -122,6 +122,8 @@ class ShardedTable(EmbeddingTable):
     """
 
     shard: Shard
+    #: vectors [R] of the same rows
+    beside: tuple[nn.Parameter, ...] = ()
 
     def __init__(self, count: int, width: int, shard: Shard) -> None:
         rows = xavier_normal_rows(count, width, shard.first, shard.stop)
@@ -179,5 +181,7 @@ def divisible_table(count: int, width: int) -> EmbeddingTable:
 
 def sharded_weights(model: nn.Module) -> dict[str, Shard]:
     """The shard of each weight that is sharded, by its name."""
-    modules = model.named_modules()
-    return {f"{name}.weight": m.shard for name, m in modules if isinstance(m, ShardedTable)}
+    tables = [module for module in model.modules() if isinstance(module, ShardedTable)]
+    shards = {weight: each.shard for each in tables for weight in (each.weight, *each.beside)}
+    named = model.state_dict(keep_vars=True).items()
+    return {name: shards[weight] for name, weight in named if weight in shards}

@@ -46,7 +46,7 @@ from hasten.runs.manifest import (
     verify_files,
 )
 from hasten.runs.own_files import EPOCH
-from hasten.runs.tensor_file import ShardedTensor, StoredRows, TensorFile, tensor_names
+from hasten.runs.tensor_file import ShardedTensor, StoredRows, TensorFile
 
 _READ_ATTEMPTS = 20
 
@@ -165,9 +165,10 @@ def read_checkpoint(
             stored = {n.removesuffix(SUFFIX): path / n for n in names if n != STATE}
             tensors = {group: _read(file, group, by_rows) for group, file in stored.items()}
             left = {
-                (group, name): StoredRows.of(stored[group], name)
-                for group, name in by_rows
-                if group in stored and name in tensor_names(stored[group])
+                (group, name): tensor
+                for group in {group for group, _ in by_rows} & stored.keys()
+                for name, tensor in StoredRows.in_file(stored[group]).items()
+                if (group, name) in by_rows
             }
         # load_file opens the files through torch, which raises RuntimeError
         except (CheckpointError, SafetensorError, OSError, ValueError, RuntimeError) as error:

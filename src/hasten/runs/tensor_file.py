@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hasten.errors import CheckpointError
+from hasten.errors import CheckpointError, os_errors_as
 
 _CHUNK = 1 << 22
 _DTYPES = {
@@ -104,31 +103,40 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A tensor in a file, of which rows are read when they are taken. Raises CheckpointError."""
+    """A tensor in a file, of which rows are read when they are taken: their bytes alone.
+
+    Not through a memory map, whose pages would count as memory of the process.
+    """
 
     path: Path
-    name: str
+    begin: int  #: of its bytes in the file
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, path: Path, name: str) -> StoredRows:
-        """The tensor of that name; raises as :func:`safetensors.safe_open`."""
-        with safe_open(path, framework="pt") as file:
-            tensor = file.get_slice(name)
-            shape, dtype = tuple(tensor.get_shape()), _NAMES[tensor.get_dtype()]
-        return cls(path, name, shape, dtype)
+    def in_file(cls, path: Path) -> dict[str, StoredRows]:
+        """All tensors of a file by name."""
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        return {
+            name: cls(
+                path,
+                8 + size + told["data_offsets"][0],
+                tuple(told["shape"]),
+                _NAMES[told["dtype"]],
+            )
+            for name, told in header.items()
+        }
 
     def __getitem__(self, rows: slice) -> Tensor:
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                found: Tensor = file.get_slice(self.name)[rows]
-                return found.clone()
-        except (SafetensorError, OSError, RuntimeError) as error:
-            raise CheckpointError(f"{self.path}: damaged: {error}") from error
-
-
-def tensor_names(path: Path) -> set[str]:
-    """The names of the tensors in a file."""
-    with safe_open(path, framework="pt") as file:
-        return set(file.keys())
+        """The rows ``start`` ... ``stop - 1``. Raises CheckpointError if the file lacks them."""
+        found = torch.empty(rows.stop - rows.start, *self.shape[1:], dtype=self.dtype)
+        width = math.prod(self.shape[1:]) * self.dtype.itemsize
+        content = found.view(-1).view(torch.uint8).numpy()
+        with os_errors_as(CheckpointError, "cannot be read", self.path), self.path.open("rb") as f:
+            f.seek(self.begin + rows.start * width)
+            if f.readinto(content.data) != content.nbytes:
+                raise CheckpointError(f"{self.path}: damaged: it ends before its tensors do")
+        return found

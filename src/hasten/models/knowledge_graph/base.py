@@ -113,6 +113,8 @@ class TripleModel(Model):
     defaults = {"evaluation.metrics": METRICS}
     #: queries per BatchNorm group; 1: the model has no BatchNorm
     group = 1
+    #: vectors [N] of a loss over all entities
+    biases_of_entities: tuple[nn.Parameter, ...] = ()
     options: TripleOptions
 
     def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
@@ -206,6 +208,7 @@ class FactorizedTripleModel(TripleModel):
     def __init__(self, options: FactorizedTripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.bias = nn.Parameter(torch.zeros(sizes.entities))
+        self.biases_of_entities = (self.bias,)
 
     def rows_of(self) -> Mapping[str, Rows]:
         return {**super().rows_of(), "bias": Rows.of("entities")}

@@ -27,7 +27,8 @@ def table_cross_entropy(
     """:func:`.catalogue_cross_entropy` of [T, D] queries against all rows of a table.
 
     If the table is sharded: the sum over those targets of all processes whose rows this one holds.
-    All processes must call it, those without queries too. bias: [N], of all rows.
+    All processes must call it, those without queries too. bias: [N], or of the rows of this
+    process.
     """
     if not isinstance(table, ShardedTable):
         return catalogue_cross_entropy(x, [table.block(0, len(table))], targets, bias)
@@ -56,7 +57,7 @@ def table_one_to_many(
     """:func:`.one_to_many_of_pairs` of [B, D] queries and all rows of a table.
 
     If the table is sharded: the sum over all queries of all processes and the rows of this one. All
-    processes must call it, those without queries too. bias: [N], of all rows.
+    processes must call it, those without queries too. bias: [N], or of the rows of this process.
     """
     if not isinstance(table, ShardedTable):
         block = table.block(0, len(table))
@@ -84,7 +85,9 @@ def _held(query: Tensor, item: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
 
 
 def _of_shard(bias: Tensor | None, shard: Shard) -> Tensor | None:
-    return None if bias is None else bias[shard.first : shard.stop]
+    """The biases of the rows of a shard, from those of all rows or of these."""
+    whole = bias is not None and len(bias) == shard.total
+    return bias[shard.first : shard.stop] if bias is not None and whole else bias
 
 
 def _of_all(x: Tensor, queries: Concatenation, table: ShardedTable) -> Tensor:

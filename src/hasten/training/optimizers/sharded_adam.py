@@ -20,7 +20,10 @@ from hasten.training.precision import gradient_norm
 
 
 class ShardedAdam(PhaseAdam):
-    """:class:`.PhaseAdam` of the rows of this process, ``table.weight`` [R, D], and of others."""
+    """:class:`.PhaseAdam` of the rows of this process, ``table.weight`` [R, D], and of others.
+
+    ``table.beside`` are vectors [R] of these rows.
+    """
 
     def __init__(
         self,
@@ -31,7 +34,9 @@ class ShardedAdam(PhaseAdam):
     ) -> None:
         super().__init__(parameters, options)
         self.table, self.weight, self.shard = table, table.weight, shard
-        self._rest = [p for p in self.parameters if p is not self.weight]
+        self._sharded = (self.weight, *table.beside)
+        held = {id(each) for each in self._sharded}
+        self._rest = [p for p in self.parameters if id(p) not in held]
         #: the rows that a step reads as inputs, and those of them that this process holds
         self._leaf, self._held = self.weight.detach(), torch.empty(0)
         self._places: slice | Tensor = slice(0)
@@ -50,13 +55,12 @@ class ShardedAdam(PhaseAdam):
 
     def add_rows(self) -> None:
         assert self._leaf.grad is not None
-        if self.weight.grad is None:  # the loss ended before it read the table
-            self.weight.grad = torch.zeros_like(self.weight, requires_grad=False)
+        assert self.weight.grad is not None, "all processes take part in the loss"
         self.weight.grad.index_add_(0, self._held, self._leaf.grad[self._places])
         self._leaf = self.weight.detach()
 
     def gradient_norm(self, kind: float = 2.0) -> Tensor:
-        norms = self.shard.of_all(gradient_norm([self.weight], kind))
+        norms = self.shard.of_all(gradient_norm(self._sharded, kind))
         if self._rest:
             norms = torch.cat([norms, gradient_norm(self._rest, kind).view(1)])
         found: Tensor = torch.linalg.vector_norm(norms, kind)

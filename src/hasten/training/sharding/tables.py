@@ -65,7 +65,7 @@ class ShardedTables:
 
     @property
     def names(self) -> list[str]:
-        """The names of the sharded tables in the model."""
+        """The names of the sharded tables in the model, and of vectors beside them."""
         return [name for group, name in self.tensors if group == "weights"]
 
     @property
@@ -131,6 +131,15 @@ def shard_tables(
         if not isinstance(tables[weight], ShardedTable):  # else built so
             ShardedTable.divide(tables[weight], RowShard(processes, len(weight)))
     parameters = {weight: _shard_of(tables[weight]) for weight in weights}
+    vectors: dict[nn.Parameter, RowShard] = {}
+    for rows in (each for each in read if each is not None and each.beside):
+        shard, divided = parameters[rows.weight], tables[rows.weight]
+        assert isinstance(divided, ShardedTable)
+        divided.beside = rows.beside
+        for vector in rows.beside:
+            vectors[vector] = shard
+            vector.data = vector.data[shard.first : shard.stop].clone()
+    parameters = {**vectors, **parameters}
     for phase, table in zip(phases, read, strict=True):
         assert table is not None
         shards = [parameters[weight] for weight in table.weights]
@@ -141,7 +150,7 @@ def shard_tables(
 def sharded_tensors(model: nn.Module, phases: Sequence[Phase]) -> dict[tuple[str, str], RowShard]:
     """(group, name) of the tensors of a checkpoint that are sharded, with their shards."""
     tables = [m for m in model.modules() if isinstance(m, ShardedTable)]
-    parameters = {table.weight: _shard_of(table) for table in tables}
+    parameters = {w: _shard_of(table) for table in tables for w in (table.weight, *table.beside)}
     found: dict[tuple[str, str], RowShard] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if tensor in parameters:
