@@ -79,7 +79,7 @@ def _measured(
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    times = [_milliseconds(take, index, cuda) for index in range(timed)]
+    times = [milliseconds(take, index, cuda) for index in range(timed)]
     peak = torch.cuda.max_memory_allocated(device) if cuda else None
     with _Traffic() as traffic, FlopCounterMode(display=False) as flops:
         take(timed)
@@ -93,7 +93,7 @@ def _measured(
     return found
 
 
-def _milliseconds(take: Callable[[int], None], index: int, cuda: bool) -> float:
+def milliseconds(take: Callable[[int], None], index: int, cuda: bool) -> float:
     if not cuda:
         start = time.perf_counter()
         take(index)
