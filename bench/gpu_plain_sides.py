@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bench.book_graph import BookGraph
 from bench.data import Sequences
-from bench.gpu_capture import facts
+from bench.gpu_data import facts, made_book, made_features
 from bench.gpu_training import Synthetic
 from bench.kgat_side import dataset_of
 from bench.lightgcn_side import PlainLightGCN
@@ -28,7 +28,7 @@ from bench.plain_sasrec import PlainSASRec
 from bench.plain_tisasrec import PlainTiSASRec
 from hasten.build import load_data
 from hasten.config_loading.build import build_config
-from hasten.data.tables import TRAIN, Modality
+from hasten.data.tables import TRAIN
 from hasten.models.multimodal.modal_data import training_pairs
 
 #: batches that the plain side repeats
@@ -118,31 +118,6 @@ def table_of(model: str, quick: bool) -> Any:
     if model == "conve":
         return facts(200, 5, 1000) if quick else facts(14_000, 200, 250_000)
     return None
-
-
-def made_book(scale: float) -> BookGraph:
-    """Pairs and facts at random; at scale 1 a quarter of Amazon-book."""
-    generator = np.random.default_rng(0)
-    users, items, entities = (int(scale * size) for size in (18_000, 6_000, 28_000))
-    pairs = np.unique(generator.integers(0, users, int(scale * 160_000)) * items
-                      + generator.integers(0, items, int(scale * 160_000)))  # fmt: skip
-    count, relations = int(scale * 640_000), 39
-    ends = generator.integers(0, entities, (2, count))
-    return BookGraph(
-        pairs // items, pairs % items,
-        ends[0], generator.integers(0, relations, count), ends[1],
-        users, items, entities, relations,
-    )  # fmt: skip
-
-
-def made_features(items: int) -> tuple[Modality, ...]:
-    """Random features of two modalities."""
-    generator = np.random.default_rng(1)
-    widths = {"image": 1024, "text": 384}
-    return tuple(
-        Modality.of(name, generator.standard_normal((items, width), np.float32))
-        for name, width in widths.items()
-    )
 
 
 def pair_batches(user: Tensor, item: Tensor, items: int, size: int, *, by_user: bool) -> list[Any]:

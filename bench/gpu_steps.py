@@ -17,6 +17,7 @@ from bench.gpu_kernels import ceilings, events
 from bench.gpu_operations import no_synchronisation
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
+from hasten.training.capture.step import refusal
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase, graph, sequences
@@ -59,6 +60,7 @@ def _phases(
     for number, phase in enumerate(model.phases(data, config.training)):
         precision = Precision("fp32", device)
         step = OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        refusal(step, config.training)  # gives batches the shapes that training gives them
         phase.start_epoch(0, 0)
 
         def take(index: int, phase: Any = phase, step: OptimizerStep = step) -> None:

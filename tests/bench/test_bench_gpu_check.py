@@ -3,12 +3,16 @@ import json
 import pytest
 import torch
 
-from bench import gpu_losses, gpu_operations, gpu_plain, gpu_plain_sides, gpu_steps
+from bench import gpu_capture, gpu_losses, gpu_operations, gpu_plain, gpu_plain_sides, gpu_steps
 from bench.gpu_check import attempt, kernel_lines, main, markdown, plain_lines, step_lines, verdict
+from bench.gpu_data import facts, made_book
 from bench.gpu_kernels import triton_kernels, triton_times
 from bench.gpu_losses import losses
 from bench.gpu_operations import OPERATIONS
+from bench.gpu_training import Synthetic
+from hasten.training.capture import step as capture
 from tests.device.recorder import recording
+from tests.device.replay import SimulatedGraphs
 from tests.device.simulation import simulated
 
 CPU = torch.device("cpu")
@@ -59,6 +63,21 @@ def test_a_step_of_a_model_and_its_table(monkeypatch):
     wrong = gpu_steps.model_steps(CPU, ["bprmf"], 1)
     assert not wrong["passed"]
     assert "ZeroDivisionError" in step_lines(wrong["phases"])[-1]
+
+
+@pytest.mark.parametrize("name", ["sasrec, sampled-softmax", "kgat", "conve"])
+def test_captured_steps_are_compared_with_usual_ones(name, monkeypatch):
+    """On the simulated device, where graphs replay their operations."""
+    monkeypatch.setattr(capture, "CudaGraphs", SimulatedGraphs)
+    monkeypatch.setattr(capture, "WARM_UP", 1)
+    monkeypatch.setattr(gpu_capture, "STEPS", 6)
+    monkeypatch.setattr(gpu_capture, "Synthetic", lambda *_: Synthetic(700, 100, 12))
+    monkeypatch.setattr(gpu_capture, "facts", lambda: facts(60, 4, 400))
+    monkeypatch.setattr(gpu_capture, "made_book", lambda _: made_book(0.01))
+    with simulated("cuda") as device:
+        found = gpu_capture.compared(*gpu_capture.MODELS[name], device)
+    assert found["passed"]
+    assert found["equal"]
 
 
 @pytest.fixture
