@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
+from bench.gpu_data import facts, made_book, made_features
 from bench.gpu_training import Synthetic
+from bench.kgat_side import dataset_of
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 
-#: models whose steps can be captured, with what they need to be
-MODELS: dict[str, dict[str, Any]] = {
-    "sasrec": {"model.dropout": 0.2},
-    "tisasrec": {"model.dropout": 0.2, "training.precision": "bf16"},
-    "bprmf": {},
-    "distmult": {"model.loss": "sampled"},
-    "conve": {"model.loss": "1vsall"},
+#: models whose steps can be captured, with what they need to be, by name of the row
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sasrec": ("sasrec", {"model.dropout": 0.2}),
+    "sasrec, sampled-softmax": ("sasrec", {"model.loss": "sampled-softmax"}),
+    "tisasrec, bf16": ("tisasrec", {"model.dropout": 0.2, "training.precision": "bf16"}),
+    "bprmf": ("bprmf", {}),
+    "lightgcn": ("lightgcn", {}),
+    "kgat": ("kgat", {"model.layers": [64, 32]}),
+    "freedom": ("freedom", {}),
+    "distmult": ("distmult", {"model.loss": "sampled"}),
+    "conve": ("conve", {"model.loss": "1-n"}),
+    "conve, softmax": ("conve", {"model.loss": "1-n-softmax"}),
 }
 STEPS = 60
 #: largest difference of weights to those of the usual steps, as a share of their norm
@@ -32,18 +39,18 @@ def captured_steps(device: torch.device) -> dict[str, Any]:
     """Equal weights with deterministic kernels; milliseconds a step with the usual ones."""
     if device.type != "cuda":
         return {"passed": True, "skipped": "CUDA graphs need a CUDA device"}
-    rows = {model: compared(model, device) for model in MODELS}
+    rows = {name: compared(*MODELS[name], device) for name in MODELS}
     return {"passed": all(row["passed"] for row in rows.values()), "models": rows}
 
 
-def compared(model: str, device: torch.device) -> dict[str, Any]:
+def compared(model: str, settings: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """One model: whether its weights are equal, and what capturing gains."""
     torch.use_deterministic_algorithms(mode=True)
     try:
-        usual, captured = (taken(model, device, captured=way)[0] for way in (False, True))
+        usual, captured = (taken(model, settings, device, captured=way)[0] for way in (False, True))
     finally:
         torch.use_deterministic_algorithms(mode=False)
-    times = [taken(model, device, captured=way)[1] for way in (False, True)]
+    times = [taken(model, settings, device, captured=way)[1] for way in (False, True)]
     difference = float((captured - usual).norm() / usual.norm())
     return {
         "passed": difference <= _ROUNDING,
@@ -54,37 +61,44 @@ def compared(model: str, device: torch.device) -> dict[str, Any]:
     }
 
 
-def taken(model: str, device: torch.device, *, captured: bool) -> tuple[torch.Tensor, float]:
-    """All weights after the steps, and milliseconds a step of the second half."""
-    triples = model in ("distmult", "conve")
-    settings = {**MODELS[model], "training.batch_size": 128, "training.capture": "always"}
-    config = build_config(model, None, None, (), settings)
-    data = load_data(config, facts() if triples else Synthetic(4000, 2000, 100).columns())
+def taken(
+    model: str, settings: dict[str, Any], device: torch.device, *, captured: bool
+) -> tuple[torch.Tensor, float]:
+    """All weights after steps of every phase, and milliseconds of the second half of them."""
+    chosen = {**settings, "training.batch_size": 128, "training.capture": "always"}
+    config = build_config(model, None, None, (), chosen)
+    data = data_of(model, config)
     torch.manual_seed(0)
     built = build_model(config, data, device).train()
-    (phase,) = built.phases(data, config.training)
     precision = Precision(config.training.precision, device)  # type: ignore[arg-type]
-    step = OptimizerStep(phase, 0, config.training, precision, DataShard(), device)
-    report = capture_steps([step], config.training)
-    if not captured:
-        step.capture = None  # the same padding
+    steps = [
+        OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        for number, phase in enumerate(built.phases(data, config.training))
+    ]
+    report = capture_steps(steps, config.training)
     begin = 0.0
     for number in range(STEPS):
         if number == STEPS // 2:
             torch.cuda.synchronize(device)
             begin = time.perf_counter()
-        epoch, index = divmod(number, max(1, phase.steps() - 1))
-        step(step.plan(0, epoch, index), 1e-3)
+        for step in steps:
+            if not captured:
+                step.capture = None  # the same padding
+            epoch, index = divmod(number, max(1, step.phase.steps() - 1))
+            step(step.plan(0, epoch, index), 1e-3)
     torch.cuda.synchronize(device)
     seconds = time.perf_counter() - begin
-    if captured and not report()[0]["in_effect"]:
-        raise RuntimeError(f"{model}: no step was captured: {report()[0]['note']}")
+    for each in report() if captured else ():
+        if not each["in_effect"]:
+            raise RuntimeError(f"{model}: no {each['phase']} was captured: {each['note']}")
     weights = torch.cat([p.detach().flatten().double() for p in built.parameters()])
     return weights, seconds / (STEPS - STEPS // 2) * 1e3
 
 
-def facts(entities: int = 3000, relations: int = 20, count: int = 40_000) -> dict[str, Any]:
-    """Random triples."""
-    generator = np.random.default_rng(0)
-    ends = generator.integers(0, entities, (2, count))
-    return {"head": ends[0], "relation": generator.integers(0, relations, count), "tail": ends[1]}
+def data_of(model: str, config: Any) -> Any:
+    """Random data of the kind that the model reads."""
+    if model in ("kgat", "freedom"):
+        book = made_book(0.2)
+        return replace(dataset_of(book), modalities=made_features(book.items))
+    triples = model in ("distmult", "conve")
+    return load_data(config, facts() if triples else Synthetic(4000, 2000, 100).columns())

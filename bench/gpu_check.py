@@ -2,10 +2,10 @@
 
 Operations and Triton kernels against their references, times of the kernels, training steps in CUDA
 graphs with the weights of the usual ones, steps of every model that may not wait for the device,
-with their times, launches and memory, the guard against bad gradients without a host
-synchronisation, MMGCN's losses in half precision, SASRec in every precision and compiled, repeated
-runs under ``deterministic``, the peak memory that plans predict, the process group (nccl) with as
-many processes as there are devices.
+with their times, launches and memory, the same beside plain PyTorch, the guard against bad
+gradients without a host synchronisation, MMGCN's losses in half precision, SASRec in every
+precision and compiled, repeated runs under ``deterministic``, the peak memory that plans predict,
+the process group (nccl) with as many processes as there are devices.
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -79,6 +79,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     from bench.gpu_kernels import triton_kernels, triton_times
     from bench.gpu_losses import losses
     from bench.gpu_operations import OPERATIONS
+    from bench.gpu_plain import beside_plain
     from bench.gpu_plan import plan_peaks
     from bench.gpu_steps import model_steps
     from bench.gpu_training import Synthetic, repeated, training_runs
@@ -93,6 +94,8 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     for kernels in (triton_kernels, triton_times, captured_steps, model_steps):
         operations[kernels.__name__] = attempt(partial(kernels, device))
         say(f"{kernels.__name__}: {verdict(operations[kernels.__name__])}")
+    operations["beside_plain"] = attempt(partial(beside_plain, device, quick=quick))
+    say(f"beside plain: {verdict(operations['beside_plain'])}")
     if contract:
         operations["contract"] = attempt(partial(contract_suite, device))
         say(f"contract: {verdict(operations['contract'])}")
@@ -197,6 +200,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append(f"| {name.replace('_', ' ')} | {verdict(outcome)} |")
     lines += kernel_lines(result["operations"].get("triton_times", {}).get("times", {}))
     lines += step_lines(result["operations"].get("model_steps", {}).get("phases", {}))
+    lines += plain_lines(result["operations"].get("beside_plain", {}).get("phases", {}))
     return "\n".join(lines) + "\n"
 
 
@@ -221,6 +225,24 @@ def step_lines(phases: dict[str, Any]) -> list[str]:
         ]  # fmt: skip
         lines.append(f"| {name} | {' | '.join(map(str, shown))} |")
     return lines if phases else []
+
+
+def plain_lines(phases: dict[str, Any]) -> list[str]:
+    """The table of :func:`bench.gpu_plain.beside_plain`."""
+    lines = [
+        "",
+        "| step, fp32, beside plain PyTorch at equal sizes | ms | plain ms | plain / hasten "
+        "| in a CUDA graph |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, row in phases.items():
+        if "error" in row:
+            lines.append(f"| {name} | no: {row['error'][:200]} | | | |")
+            continue
+        figures = f"{row['ms']:.2f} | {row['plain_ms']:.2f} | {row['ratio']:.2f}"
+        lines.append(f"| {name} | {figures} | {'yes' if row['captured'] else 'no'} |")
+    note = "No plain side here: hgt (see bench/gpu_plain.py) and the models without one in bench."
+    return [*lines, "", note] if phases else []
 
 
 def kernel_lines(times: dict[str, Any]) -> list[str]:

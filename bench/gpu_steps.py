@@ -17,6 +17,7 @@ from bench.gpu_kernels import ceilings, events
 from bench.gpu_operations import no_synchronisation
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
+from hasten.training.capture.step import refusal
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase, graph, sequences
@@ -59,6 +60,7 @@ def _phases(
     for number, phase in enumerate(model.phases(data, config.training)):
         precision = Precision("fp32", device)
         step = OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        refusal(step, config.training)  # gives batches the shapes that training gives them
         phase.start_epoch(0, 0)
 
         def take(index: int, phase: Any = phase, step: OptimizerStep = step) -> None:
@@ -79,7 +81,7 @@ def _measured(
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    times = [_milliseconds(take, index, cuda) for index in range(timed)]
+    times = [milliseconds(take, index, cuda) for index in range(timed)]
     peak = torch.cuda.max_memory_allocated(device) if cuda else None
     with Traffic() as traffic, FlopCounterMode(display=False) as flops:
         take(timed)
@@ -93,7 +95,7 @@ def _measured(
     return found
 
 
-def _milliseconds(take: Callable[[int], None], index: int, cuda: bool) -> float:
+def milliseconds(take: Callable[[int], None], index: int, cuda: bool) -> float:
     if not cuda:
         start = time.perf_counter()
         take(index)

@@ -79,6 +79,32 @@ class OneToN(torch.autograd.Function):
         return grad.mul_(upper / grad.numel()), None, None
 
 
+def backward(model: PlainConvE, ids: Tensor, relation: Tensor, place: Tensor, dtype: Any) -> Tensor:
+    """Add the gradients of the questions (ids, relation) [B]; returns their mean loss.
+
+    place: the answers, as of :class:`OneToN`. dtype: of the layers, under autocast.
+    """
+    table = model.entities.weight
+    given = table.detach().index_select(0, ids).requires_grad_()
+    with torch.autocast(ids.device.type, dtype=dtype, enabled=dtype != torch.float32):
+        scores = model(given, relation)
+    loss: Tensor = OneToN.apply(scores.float(), place, SMOOTHING)  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert table.grad is not None
+    assert given.grad is not None
+    table.grad.index_add_(0, ids, given.grad)
+    return loss.detach()
+
+
+def places_of(rows: Int64, offsets: Int64, answers: Int64, entities: int) -> Int64:
+    """The answers of these questions as positions in the flat scores [B, N]."""
+    lengths = offsets[rows + 1] - offsets[rows]
+    first = np.repeat(offsets[rows] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    place: Int64 = np.repeat(np.arange(len(rows)) * entities, lengths)
+    place += answers[np.arange(len(first)) + first]
+    return place
+
+
 def rows_of(head: Int64, relation: Int64, tail: Int64, entities: int, relations: int):  # type: ignore[no-untyped-def]
     """The distinct questions of both directions, and the answers of each as ragged rows."""
     entity = np.concatenate([head, tail])
@@ -109,26 +135,16 @@ def main() -> None:
     order = np.random.default_rng(options.seed).permutation(len(entity))
     size = options.batch_size
 
-    table = model.entities.weight
+    dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
 
     def step(number: int) -> float:
         rows = order[np.arange(number * size, (number + 1) * size) % len(order)]
-        lengths = offsets[rows + 1] - offsets[rows]
-        first = np.repeat(offsets[rows] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-        place = np.repeat(np.arange(len(rows)) * entities, lengths)
-        place += answers[np.arange(len(first)) + first]
-        ids = torch.from_numpy(entity[rows])
-        given = table.detach().index_select(0, ids).requires_grad_()
+        parts = entity[rows], asked[rows], places_of(rows, offsets, answers, entities)
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.precision == "bf16"):
-            scores = model(given, torch.from_numpy(asked[rows]))
-        loss: Tensor = OneToN.apply(scores.float(), torch.from_numpy(place), SMOOTHING)  # type: ignore[no-untyped-call]
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert table.grad is not None
-        assert given.grad is not None
-        table.grad.index_add_(0, ids, given.grad)
+        ids, relations_asked, place = map(torch.from_numpy, parts)
+        loss = backward(model, ids, relations_asked, place, dtype)
         optimizer.step()
-        return float(loss.detach())
+        return float(loss)
 
     model.train()
     for number in range(options.warm_up):

@@ -16,6 +16,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.dropped == 0:
             return x
-        words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+        words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
+        words = words.random_(-(2**63), None)
         kept = words.view(torch.uint8)[: x.numel()].view(x.shape) >= self.dropped
         return x * (kept * (256 / (256 - self.dropped)))

@@ -24,9 +24,9 @@ def intervals(times: Tensor, others: Tensor, span: int) -> Tensor:
     return (times.unsqueeze(-1) - others).abs_().clamp_(max=span)
 
 
-def future_mask(length: int) -> Tensor:
+def future_mask(length: int, device: torch.device | None = None) -> Tensor:
     """[L, L] of a sequence without padding."""
-    return torch.full((length, length), -math.inf).triu_(1)
+    return torch.full((length, length), -math.inf, device=device).triu_(1)
 
 
 def written_out(

@@ -60,7 +60,7 @@ class PlainSASRec(nn.Module):
         """[S, D] states after each token."""
         x = self.items(batch.tokens) * math.sqrt(self.items.embedding_dim)
         x = self.dropout(x + self.positions(batch.ages))
-        future = future_mask(batch.times.shape[1]).to(x.dtype)
+        future = future_mask(batch.times.shape[1], x.device).to(x.dtype)
 
         def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             scale = 1 / math.sqrt(query.shape[1] // self.heads)

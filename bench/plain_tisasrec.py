@@ -57,7 +57,8 @@ class PlainTiSASRec(nn.Module):
         row, column = batch.places // length, batch.places % length
         times = batch.times.view(-1)[batch.places]
         apart = intervals(times, batch.times[row], self.span)  # [S, L]
-        future = torch.where(torch.arange(length) > column[:, None], -math.inf, 0.0)
+        key = torch.arange(length, device=column.device)
+        future = torch.where(key > column[:, None], -math.inf, 0.0)
         of_keys, of_values = (self.dropout(position(batch.ages)) for position in self.positions)
         key_table, value_table = (self.dropout(table.weight) for table in self.intervals)
 

@@ -3,11 +3,17 @@ import json
 import pytest
 import torch
 
-from bench import gpu_losses, gpu_operations, gpu_steps
-from bench.gpu_check import attempt, kernel_lines, main, markdown, step_lines, verdict
+from bench import gpu_capture, gpu_losses, gpu_operations, gpu_plain, gpu_plain_sides, gpu_steps
+from bench.gpu_check import attempt, kernel_lines, main, markdown, plain_lines, step_lines, verdict
+from bench.gpu_data import facts, made_book
 from bench.gpu_kernels import triton_kernels, triton_times
 from bench.gpu_losses import losses
 from bench.gpu_operations import OPERATIONS
+from bench.gpu_training import Synthetic
+from hasten.training.capture import step as capture
+from tests.device.recorder import recording
+from tests.device.replay import SimulatedGraphs
+from tests.device.simulation import simulated
 
 CPU = torch.device("cpu")
 KERNELS = {"kernels": triton_kernels, "times": triton_times}
@@ -57,6 +63,59 @@ def test_a_step_of_a_model_and_its_table(monkeypatch):
     wrong = gpu_steps.model_steps(CPU, ["bprmf"], 1)
     assert not wrong["passed"]
     assert "ZeroDivisionError" in step_lines(wrong["phases"])[-1]
+
+
+@pytest.mark.parametrize("name", ["sasrec, sampled-softmax", "kgat", "conve"])
+def test_captured_steps_are_compared_with_usual_ones(name, monkeypatch):
+    """On the simulated device, where graphs replay their operations."""
+    monkeypatch.setattr(capture, "CudaGraphs", SimulatedGraphs)
+    monkeypatch.setattr(capture, "WARM_UP", 1)
+    monkeypatch.setattr(gpu_capture, "STEPS", 6)
+    monkeypatch.setattr(gpu_capture, "Synthetic", lambda *_: Synthetic(700, 100, 12))
+    monkeypatch.setattr(gpu_capture, "facts", lambda: facts(60, 4, 400))
+    monkeypatch.setattr(gpu_capture, "made_book", lambda _: made_book(0.01))
+    with simulated("cuda") as device:
+        found = gpu_capture.compared(*gpu_capture.MODELS[name], device)
+    assert found["passed"]
+    assert found["equal"]
+
+
+@pytest.fixture
+def _few_steps(monkeypatch):
+    monkeypatch.setattr(gpu_plain, "WARM_UP", 1)
+    monkeypatch.setattr(gpu_plain, "TIMED", 1)
+
+
+@pytest.mark.usefixtures("_few_steps")
+def test_steps_beside_plain_pytorch_and_their_table(monkeypatch):
+    found = gpu_plain.beside_plain(CPU, ["kgat"], quick=True)
+    assert found["passed"], found
+    assert list(found["phases"]) == ["kgat, pairwise", "kgat, translation"]
+    for row in found["phases"].values():
+        assert row["ratio"] == row["plain_ms"] / row["ms"] > 0
+        assert not row["captured"]
+    assert plain_lines(found["phases"])[3].startswith("| kgat, pairwise | ")
+    assert plain_lines({}) == []
+    monkeypatch.setitem(gpu_plain.PLAIN, "conve", lambda *_: 1 / 0)
+    wrong = gpu_plain.beside_plain(CPU, ["conve", "lightgcn"], quick=True)
+    assert not wrong["passed"]
+    assert "ZeroDivisionError" in wrong["error"]
+    assert "ratio" in wrong["phases"]["lightgcn, pairwise"]  # one does not hide the others
+
+
+@pytest.mark.usefixtures("_few_steps")
+def test_the_plain_sides_run_on_a_device():
+    """No tensor of the host among those of the device: on the simulated one."""
+    with simulated("cuda") as device:
+        for model in gpu_plain_sides.PLAIN:
+            config, data = gpu_plain_sides.problem(model, quick=True)
+            plain = gpu_plain_sides.PLAIN[model](data, config.training.batch_size, device)
+            for phase in plain.values():
+                take = phase.stepper()
+                with recording() as taken:
+                    take(0)
+                assert not taken.mistakes, (model, taken.mistakes)
+                assert not taken.uploads, (model, taken.uploads)
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ CAPTURED = {
     "sasrec-ce": {},
     "sasrec-bce-post": {},
     "tisasrec-ce": {},
+    "sasrec-sampled-softmax": {},
     "bprmf": {},
     "lightgcn": {},
     "kgat": {},

@@ -10,21 +10,40 @@ import torch
 
 from hasten.objectives.fixed_shapes import FixedShapes
 from hasten.ops.losses import catalogue_loss, one_to_many_loss
-from tests.contract.cases import CASES
+from tests.contract.cases import CASES, ModelCase, sequences
 from tests.device.measure import build
 from tests.device.simulation import simulated
 
 CPU = torch.device("cpu")
 
 
+NEXT_ITEM = {
+    "sasrec-ce": {},
+    "sasrec-bce-post": {},
+    "sasrec-gbce": {},
+    "tisasrec-ce": {},
+    "tisasrec-bce": {},
+    "sasrec-sampled-softmax": {},
+}
+KNOWN = {"model.mask_known": True}
+
+
+class ManyItems(ModelCase):
+    """A case whose batches read some of the items."""
+
+    @property
+    def data(self):
+        return sequences(items=400)
+
+
 @pytest.mark.parametrize(
-    "label", ["sasrec-ce", "sasrec-bce-post", "sasrec-gbce", "tisasrec-ce", "tisasrec-bce"]
+    ("label", "settings"), [*NEXT_ITEM.items(), ("sasrec-sampled-softmax", KNOWN)]
 )
-def test_padding_changes_neither_the_loss_nor_the_gradients(label):
-    case = next(case for case in CASES if case.label == label)
+def test_padding_changes_neither_the_loss_nor_the_gradients(label, settings):
+    case = ManyItems(**vars(next(case for case in CASES if case.label == label)))
     found = []
     for fixed in (False, True):
-        *_, model, (stepper,) = build(case, CPU, **case.without_dropout)
+        *_, model, (stepper,) = build(case, CPU, **case.without_dropout, **settings)
         model.double()
         if fixed:
             stepper.phase.fix_shapes()

@@ -45,7 +45,7 @@ def test_a_cpu_captures_nothing_and_says_why():
         ("sasrec-ce", {"training.recompute": True}, "recompute"),
         ("sasrec-ce", {"training.compile": "default"}, "compile"),
         ("sasrec-ce", {"training.capture": "never"}, "never"),
-        ("sasrec-sampled-softmax", {}, "distinct items"),
+        ("tisasrec-features", {}, "distinct items"),
         ("hgt", {}, "part of the graph"),
     ],
 )

@@ -147,12 +147,14 @@ class NextItemPhase(ExampleBatches):
         if self.fixed is None or len(ids) != self.fixed.rows:
             return inputs
         epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-        loss = torch.tensor(
-            self.model.padding_target_loss, dtype=accumulation_dtype(self.model.items.block(0, 0))
-        )
-        return with_unused_targets(
-            inputs, self.fixed.capacity(len(inputs.targets)), epoch_key, loss
-        )
+        dtype = accumulation_dtype(self.model.items.block(0, 0))
+        loss = torch.tensor(self.padding_target_loss(batch), dtype=dtype)
+        capacity = self.fixed.capacity(len(inputs.targets))
+        return with_unused_targets(inputs, capacity, epoch_key, loss)
+
+    def padding_target_loss(self, batch: Batch) -> float:
+        """The loss of a target whose state is zeros."""
+        return self.model.padding_target_loss
 
     def fix_shapes(self) -> None:
         if self.histories.mapped and self.negative_count:
@@ -168,11 +170,7 @@ class NextItemPhase(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         inputs: NextItemInputs = self.on_device(batch, ids)
         terms = self.terms_of(batch, self.micro_batch(batch, inputs))
-        if inputs.surplus is None:
-            return terms
-        # subtract the constant loss of the targets of the padding
-        loss = terms[0].numerator - inputs.surplus
-        return [replace(terms[0], numerator=loss, factor=inputs.factor)]
+        return [without_padding(term, inputs) for term in terms]
 
     def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
@@ -231,3 +229,10 @@ class NextItemPhase(ExampleBatches):
         return NextItemMicroBatch(
             **vars(inputs.sequences), targets=inputs.targets, negatives=sampled
         )
+
+
+def without_padding(term: Term, inputs: NextItemInputs) -> Term:
+    """The loss without that of the targets of weight 0, which is known."""
+    if inputs.surplus is None:
+        return term
+    return replace(term, numerator=term.numerator - inputs.surplus, factor=inputs.factor)

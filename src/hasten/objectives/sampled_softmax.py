@@ -7,6 +7,7 @@ the table itself (see :class:`~hasten.training.optimizers.row_adam.RowAdam`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,12 @@ from torch import Tensor
 from hasten.arrays import Int64, distinct
 from hasten.data.tables import Histories
 from hasten.objectives.base import Batch, Encoded, TableRows, Term
-from hasten.objectives.next_item import NextItemMicroBatch, NextItemModel, NextItemPhase
+from hasten.objectives.next_item import (
+    NextItemMicroBatch,
+    NextItemModel,
+    NextItemPhase,
+    without_padding,
+)
 from hasten.objectives.permutations import LastValueCache
 from hasten.objectives.sequence_batch import NextItemInputs
 from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
@@ -83,7 +89,7 @@ class SampledSoftmaxPhase(NextItemPhase):
             negatives=0,
             prepare=prepare,
         )
-        self.mask_known = mask_known
+        self.mask_known, self.sample_size = mask_known, negatives
         frequencies = np.zeros(items, np.int64)
         for ids in np.array_split(np.arange(self.count), -(-self.count // _USERS)):
             frequencies += np.bincount(self.last_items(ids), minlength=items)
@@ -95,7 +101,23 @@ class SampledSoftmaxPhase(NextItemPhase):
             self.table = TableRows(model.items.weight, self.read, most)
 
     def fix_shapes(self) -> None:
-        """Their number of distinct items varies, whatever their layout."""
+        """Items that repeat another are padding, as in :mod:`.fixed_shapes`.
+
+        Padding of the sample has the weight 0. It has at least one item, which the padding of the
+        masked pairs masks once more. Features of items vary in number with the items.
+        """
+        if isinstance(self.model.items, EmbeddingTable):
+            super().fix_shapes()
+
+    def capacity(self, ids: Int64) -> int | None:
+        """The number of targets of these users with padding; None: without."""
+        if self.fixed is None or len(ids) != self.fixed.rows:
+            return None
+        return self.fixed.capacity(int(self.target_counts[ids].sum()))
+
+    def padding_target_loss(self, batch: Batch) -> float:
+        """``log(exp(0) + sum_j exp(0 + w_j))``: no item is masked."""
+        return math.log1p(float(np.exp(self.drawn(batch)[1].log_weights).sum()))
 
     def last_items(self, ids: Int64, more: int = 0) -> Int64:
         """The targets of these users, one user after the other; ``more`` items before them too."""
@@ -111,6 +133,9 @@ class SampledSoftmaxPhase(NextItemPhase):
         ids = batch.ids.numpy()
         sample = self.shared.sample(*batch.key, self.last_items(ids))
         read = distinct(np.concatenate([self.last_items(ids, more=1), sample.items]))
+        if (targets := self.capacity(ids)) is not None:
+            most = min(len(self.model.items), targets + len(ids) + self.sample_size)
+            read = np.pad(read, (0, most - len(read)), "edge")
         return torch.from_numpy(read), sample
 
     def drawn(self, batch: Batch) -> tuple[Tensor, Sample]:
@@ -135,7 +160,7 @@ class SampledSoftmaxPhase(NextItemPhase):
         inputs, sampled = self.on_device(batch, ids)
         laid_out = self.micro_batch(batch, inputs)
         loss = self.model.next_item_loss(self.within(encoded[0], laid_out, sampled))
-        return [Term("loss", loss, batch.denominators["targets"])]
+        return [without_padding(Term("loss", loss, batch.denominators["targets"]), inputs)]
 
     def within(
         self, rows: Tensor, laid_out: NextItemMicroBatch, inputs: SampledInputs
@@ -157,10 +182,21 @@ class SampledSoftmaxPhase(NextItemPhase):
     def sampled(self, batch: Batch, ids: Int64) -> SampledInputs:
         """What the micro-batch of these users has from the sample of the step, on the host."""
         read, sample = self.drawn(batch)
-        masked = torch.from_numpy(self.masked(sample.items, ids))
+        items, log_weights = sample.items, sample.log_weights
+        masked = self.masked(items, ids)
+        if (targets := self.capacity(ids)) is not None:
+            columns, more = self.sample_size + 1, self.sample_size + 1 - len(items)
+            masked = masked // len(items) * columns + masked % len(items)
+            most = targets
+            while most < len(masked):
+                most *= 2
+            last = targets * columns - 1
+            masked = np.pad(masked, (0, most - len(masked)), constant_values=last)
+            items = np.pad(items, (0, more), "edge")
+            log_weights = np.pad(log_weights, (0, more), constant_values=-np.inf)
         kind = accumulation_dtype(self.model.items.block(0, 0))
-        weights = torch.from_numpy(sample.log_weights).to(kind)
-        return SampledInputs(read, torch.from_numpy(sample.items), weights, masked)
+        weights = torch.from_numpy(log_weights).to(kind)
+        return SampledInputs(read, torch.from_numpy(items), weights, torch.from_numpy(masked))
 
     def masked(self, sampled: Int64, ids: Int64) -> Int64:
         """Which of the sampled items are no negatives of which targets of these users."""

@@ -36,7 +36,9 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
+        # thread_local: the thread that prepares the next batch may allocate meanwhile
+        mode = "thread_local"
+        with torch.cuda.graph(graph, self._pool, self.stream, capture_error_mode=mode):
             result = function()
         return graph.replay, result
 
