@@ -72,7 +72,13 @@ def apply_initial_weights(
 
 
 def _words(kind: Kind) -> str:
-    return {"node_types": "node types", "plain_nodes": "nodes without features"}.get(kind, kind)
+    words: dict[Kind, str] = {
+        "node_types": "node types",
+        "plain_nodes": "nodes without features",
+        "item_values": "values of item features",
+        "event_values": "values of event features",
+    }
+    return words.get(kind, kind)
 
 
 def _known_rows(checkpoint: Checkpoint, dataset: AnyDataset) -> KnownRows | None:

@@ -36,7 +36,8 @@ HELD = {
 }
 FAST = {
     ("sasrec-ce", "onnx"), ("bprmf", "faiss"), ("bprmf", "numpy"), ("complex-sampled", "numpy"),
-    ("slim", "numpy"), ("conve", "faiss"), ("rotate", "torch"),
+    ("slim", "numpy"), ("conve", "faiss"), ("rotate", "torch"), ("sasrec-events", "onnx"),
+    ("tisasrec-events", "torch"), ("tisasrec-features", "torch"), ("sasrec-features", "onnx"),
 }  # fmt: skip
 
 

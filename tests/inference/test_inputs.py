@@ -16,6 +16,17 @@ def test_a_list_on_the_command_line():
     assert read_labels(",".join(many), "user_id") == many
 
 
+def test_histories_with_other_columns(tmp_path):
+    text = "item_id,user_id,device,paid\nb,u1,x,2\nc,u2,,9\na,u1,y,\n"
+    (tmp_path / "new.csv").write_text(text)
+    table = {"item_id": ["b", "c", "a"], "user_id": ["u1", "u2", "u1"], "device": ["x", None, "y"],
+             "paid": [2, 9, None]}  # fmt: skip
+    pq.write_table(pa.table(table), tmp_path / "new.parquet")
+    for name in ("new.csv", "new.parquet"):
+        _, _, cells = read_histories(tmp_path / name, ("device", "no such column"))
+        assert cells == {"device": {"u1": ["x", "y"], "u2": [""]}}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -68,15 +79,16 @@ def test_histories_with_and_without_times(tmp_path):
     assert read_histories(file) == (
         {"u1": ["b", "a", "z"], "u2": ["c"]},
         {"u1": [2, 1, 2], "u2": [9]},
+        None,
     )
     file.write_text('"user_id","item_id"\n"u1","b"\nu1,a\n')
-    assert read_histories(file) == ({"u1": ["b", "a"]}, None)
+    assert read_histories(file) == ({"u1": ["b", "a"]}, None, None)
 
 
 def test_histories_from_parquet(tmp_path):
     file = tmp_path / "new.parquet"
     pq.write_table(pa.table({"user_id": [1, 1], "item_id": [5, 6], "timestamp": [2, 1]}), file)
-    assert read_histories(file) == ({"1": ["5", "6"]}, {"1": [2, 1]})
+    assert read_histories(file) == ({"1": ["5", "6"]}, {"1": [2, 1]}, None)
 
 
 @pytest.mark.parametrize(

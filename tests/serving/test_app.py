@@ -78,7 +78,7 @@ def ask(run, *requests, **options):
     return asyncio.run(all_of_them())
 
 
-@pytest.mark.parametrize("label", ["sasrec-ce", "tisasrec-ce", "bprmf", "slim", "pop"])
+@pytest.mark.parametrize("label", ["sasrec-ce", "tisasrec-events", "bprmf", "slim", "pop"])
 def test_users_get_the_recommendations_of_the_library(label, runs):
     run = runs(label)
     users = run.dataset.users.labels.to_pylist()[:20]
@@ -121,6 +121,37 @@ def test_times_order_a_history(runs):
     expected = run.recommend(histories=[3, 4, 5], times=[30, 10, 20.5], topk=3).to_table()
     items = [item["item_id"] for item in found[0].json()["items"]]
     assert items == expected["item_id"].to_pylist()
+
+
+def test_features_of_the_events_of_a_history(runs):
+    run, history = runs("tisasrec-events"), [3, 4, 5]
+    cells = {"device": ["phone", None, "telex"], "dwell": [12.5, "7", None]}
+    found, _ = ask(
+        run,
+        ("/recommend", {"history": [3, "?", 4, 5], "times": [30, 1, 10, 20.5], "k": 3,
+                        "features": {n: [c[0], None, *c[1:]] for n, c in cells.items()}}),
+        ("/recommend", {"history": history, "k": 3}),
+        ("/recommend", {"history": history, "features": {"device": ["phone"]}}),
+        ("/recommend", {"history": history, "features": {"devise": [1, 2, 3]}}),
+        ("/recommend", {"history": history, "features": {"dwell": [1, 2, "long"]}}),
+        ("/recommend", {"user": 1, "features": {"device": ["phone"]}}),
+    )  # fmt: skip
+    expected = run.recommend(
+        histories=history, times=[30, 10, 20.5], features=cells, topk=3
+    ).to_table()
+    plain = run.recommend(histories=history, topk=3).to_table()
+    for each, wanted in zip(found, (expected, plain), strict=False):
+        items = each.json()["items"]
+        assert [item["item_id"] for item in items] == wanted["item_id"].to_pylist()
+        np.testing.assert_allclose([item["score"] for item in items], wanted["score"], 1e-4)
+    assert [each.json().get("ignored") for each in found[:2]] == [2, 0]  # an item and a telex
+    told = [each.json()["error"]["message"] for each in found[2:]]
+    assert (
+        told[0] == told[3] == "values of device belong to a history, with one for each of its items"
+    )
+    assert told[1].startswith("the run has no event feature 'devise'; did you mean 'device'?")
+    assert told[2] == "event feature dwell: 'long' is not a number"
+    assert {each.status_code for each in found[2:]} == {422}
 
 
 @pytest.mark.parametrize("label", ["sasrec-ce", "conve"])

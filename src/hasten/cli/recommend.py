@@ -90,8 +90,6 @@ def recommend(  # noqa: PLR0912 - one branch per option
     if history is not None:
         histories = {"new": inputs.split_labels(history)}
         times = None if history_times is None else {"new": inputs.split_times(history_times)}
-    elif history_file is not None:
-        histories, times = inputs.read_histories(history_file)
     allowed = None if allow is None else inputs.read_labels(allow, inputs.ITEM)
     blocked = None if block is None else inputs.read_labels(block, inputs.ITEM)
     from hasten.inference import recommend as engine  # noqa: PLC0415 - brings torch
@@ -115,6 +113,10 @@ def recommend(  # noqa: PLR0912 - one branch per option
     if users == "all" and out is not None and not explain:
         counts = stream.write_recommendations(loaded, out, format, topk, _rate(), **how)
     else:
+        if history_file is not None:
+            histories, times, how["features"] = inputs.read_histories(
+                history_file, getattr(loaded.dataset, "event_feature_names", ())
+            )
         recommendations = engine.recommend(loaded, user_labels, histories, topk, times=times, **how)
         counts = stream.Counts.of(recommendations)
         table = (

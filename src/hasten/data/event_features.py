@@ -39,6 +39,14 @@ class EventEntries:
         """Those of the given events (a mask or positions)."""
         return EventEntries(self.value[rows], self.weight[rows])
 
+    @classmethod
+    def joined(cls, parts: Sequence[EventEntries]) -> EventEntries | None:
+        """Those of several groups of events; None of no group."""
+        if not parts:
+            return None
+        value = np.concatenate([part.value for part in parts])
+        return cls(value, np.concatenate([part.weight for part in parts]))
+
 
 @dataclass(frozen=True)
 class EventColumn:

@@ -248,14 +248,7 @@ def load_stored(folder: Path) -> AnyDataset:
     except FileNotFoundError as error:
         missing = Path(error.filename).name if error.filename else str(error)
         raise DataError(f"{folder} holds no stored dataset: {missing} missing") from error
-    except (
-        OSError,
-        pa.ArrowException,
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ) as error:
+    except _DAMAGE as error:
         cause = f"{type(error).__name__}: {error}"
         raise DataError(
             f"{folder}: the stored dataset is damaged ({cause}): restore it from a copy of the run"

@@ -224,6 +224,12 @@ class Dataset:
     item_features: ItemFeatures | None = None
     event_features: EventFeatures | None = None
 
+    @property
+    def event_feature_names(self) -> tuple[str, ...]:
+        """The columns of the event features."""
+        features = self.event_features
+        return () if features is None else tuple(column.name for column in features.columns)
+
     def holds(self, part: int) -> bool:
         """Whether any interaction is in this part."""
         return bool(np.any(self.part == part))

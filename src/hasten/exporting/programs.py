@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from hasten.arrays import Int64
+from hasten.atomic_write import write_atomically
 from hasten.errors import UsageError
 from hasten.exporting.recommender_graphs import (
     ItemWeightGraph,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 #: arrays of the inputs to arrays of the outputs
 Run = Callable[..., list[Any]]
 _OPSET = 18
+_WIDTHS = {"history": "length", "times": "length", "exclude": "excluded"}
+_FEATURES = ("categories", "numbers")
 #: the first of these classes that a model is an instance of
 _GRAPHS: dict[Any, Any] = {
     TiSASRec: TiSASRecGraph,
@@ -58,6 +62,9 @@ def graph_of(loaded: LoadedRun, k: int) -> Any:
     model = loaded.model
     for kind, graph in _GRAPHS.items():
         if isinstance(model, kind):
+            if issubclass(graph, SASRecGraph):
+                events = getattr(loaded.dataset, "event_features", None)
+                return graph(model, k, () if events is None else events.columns)
             return graph(model, k) if issubclass(graph, RecommenderGraph) else graph(model)
     outside = model.reads in ("triples", "interactions", "sequences")
     if not Supports.of(type(model)).gradient_steps or outside:
@@ -75,6 +82,7 @@ def write_torch(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
     graph, path = graph_of(loaded, sample.k), out / "model.pt2"
     with _quiet():
         torch.export.save(_traced(graph), path)
+        files = [path, *write_columns(loaded, out)]
         module = torch.export.load(path).module()
 
     def run(*arrays: Int64) -> list[Any]:
@@ -82,7 +90,7 @@ def write_torch(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
             found = module(*map(torch.from_numpy, arrays))
         return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
 
-    return [path], _search(graph, run, sample)
+    return files, _search(graph, run, sample)
 
 
 def write_onnx(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path], Search]:
@@ -107,7 +115,18 @@ def write_onnx(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path]
     def run(*arrays: Int64) -> list[Any]:
         return list(session.run(None, dict(zip(graph.inputs, arrays, strict=True))))
 
-    return [path, *sorted(out.glob("model.onnx.data"))], _search(graph, run, sample)
+    files = [path, *sorted(out.glob("model.onnx.data")), *write_columns(loaded, out)]
+    return files, _search(graph, run, sample)
+
+
+def write_columns(loaded: LoadedRun, out: Path) -> list[Path]:
+    """``event_features.json``: the columns in the order of the inputs, if there are any."""
+    events = getattr(loaded.dataset, "event_features", None)
+    if events is None:
+        return []
+    path = out / "event_features.json"
+    write_atomically(path, json.dumps(events.about(), indent=2, ensure_ascii=False).encode())
+    return [path]
 
 
 def _traced(graph: nn.Module) -> torch.export.ExportedProgram:
@@ -117,15 +136,23 @@ def _traced(graph: nn.Module) -> torch.export.ExportedProgram:
     given: dict[str, torch.Tensor] = {}
     shapes: dict[str, dict[int, Any]] = {}
     for name in names:
-        width = {"history": "length", "times": "length", "exclude": "excluded"}.get(name)
-        given[name] = torch.zeros((2, 3) if width else 2, dtype=torch.int64)
+        described = name in _FEATURES
+        width = "length" if described else _WIDTHS.get(name)
+        size = (2, 3) if width else (2,)
+        if described:
+            size = (*size, len(getattr(graph, f"{name}_first")))
+        kind = torch.float64 if name == "numbers" else torch.int64
+        given[name] = torch.zeros(size, dtype=kind)
         shapes[name] = {0: batch}
         if width:
             longest = _longest(graph) if width == "length" else None
             shapes[name][1] = torch.export.Dim(width, max=longest)
+    dynamic: list[Any] = [shape for name, shape in shapes.items() if name not in _FEATURES]
+    if features := [shapes[name] for name in _FEATURES if name in shapes]:
+        dynamic.append(tuple(features))  # they are the variable arguments
     with torch.no_grad():
         arguments = tuple(given.values())
-        return torch.export.export(graph, arguments, dynamic_shapes=tuple(shapes.values()))
+        return torch.export.export(graph, arguments, dynamic_shapes=tuple(dynamic))
 
 
 def _longest(graph: nn.Module) -> int | None:
@@ -141,6 +168,8 @@ def _search(graph: nn.Module, run: Run, sample: Sample) -> Search:
         history, times = sample.histories(rows, _longest(graph))
         names: tuple[str, ...] = graph.inputs  # type: ignore[assignment]
         values = {"user": queries.user, "history": history, "times": times, "exclude": exclude}
+        if sample.features is not None:
+            values |= sample.described(rows, _longest(graph))
         items, scores = run(*(values[name] for name in names))[-2:]
         return np.where(np.isfinite(scores), items, -1), scores
 

@@ -2,8 +2,9 @@
 
 Their inputs are integer tensors with -1 as padding at the end of each row: ``history`` [B, L] item
 indices, oldest first; ``times`` [B, L] Unix seconds, for models that read them; ``user`` [B] user
-indices; ``exclude`` [B, E] item indices that must not be returned. Their outputs: ``vectors``
-[B, D], for models with vectors, ``items`` [B, k] indices and ``scores`` [B, k], best first.
+indices; ``exclude`` [B, E] item indices that must not be returned; for models with event features
+also ``categories`` and ``numbers`` (:meth:`SASRecGraph.added`). Their outputs: ``vectors`` [B, D],
+for models with vectors, ``items`` [B, k] indices and ``scores`` [B, k], best first.
 
 Shapes: B queries, L length, D width, H heads, N items, S span of intervals.
 """
@@ -11,15 +12,20 @@ Shapes: B queries, L length, D width, H heads, N items, S span of intervals.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hasten.data.event_features import EventColumn
 from hasten.models.linear.ease import EASE
+from hasten.models.sequential.featured_items import FeaturedItems
 from hasten.models.sequential.sasrec import SASRec
 from hasten.models.sequential.tisasrec import TiSASRec
 from hasten.ops.buckets import Bucket
+from hasten.ops.table import FixedTable, Table
 
 
 def best(scores: Tensor, exclude: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -74,23 +80,75 @@ class ItemWeightGraph(RecommenderGraph):
 
 
 class SASRecGraph(RecommenderGraph):
-    """SASRec on histories of at most ``max_length`` items."""
+    """SASRec on histories of at most ``max_length`` items.
+
+    columns: the event features, whose cells are further inputs (:meth:`added`).
+    """
 
     inputs: tuple[str, ...] = ("history", "exclude")
 
-    def __init__(self, model: SASRec | TiSASRec, k: int) -> None:
+    def __init__(
+        self, model: SASRec | TiSASRec, k: int, columns: Sequence[EventColumn] = ()
+    ) -> None:
         super().__init__(k)
         self.model = model.eval()
+        items, computed = model.items, None
+        if isinstance(items, FeaturedItems):  # their rows are computed once
+            computed = items.block(0, len(items)).detach()
+        self.register_buffer("computed", computed)
+        first = np.cumsum([0, *(len(column.labels) for column in columns)])[:-1]
+        # None where there is no such column: torch.export cannot save tensors without elements
+        for name, kind in (("categories", "categorical"), ("numbers", "numeric")):
+            chosen = [i for i, column in enumerate(columns) if column.kind == kind]
+            self.inputs += (name,) if chosen else ()
+            self.register_buffer(
+                f"{name}_first", torch.from_numpy(first[chosen]) if chosen else None
+            )
+        scale = [(c.mean, c.deviation) for c in columns if c.kind == "numeric"]
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64) if scale else None)
 
-    def forward(self, history: Tensor, exclude: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    computed: Tensor | None
+    #: the first rows of these columns in the table of event features; mean and deviation of numbers
+    categories_first: Tensor | None
+    numbers_first: Tensor | None
+    scale: Tensor | None
+
+    @property
+    def items(self) -> Table:
+        """The rows of the items."""
+        return self.model.items if self.computed is None else FixedTable(self.computed)
+
+    def forward(
+        self, history: Tensor, exclude: Tensor, *features: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         (batch, length), model = history.shape, self.model
-        buckets = [Bucket(0, batch, length)]
-        states = model.hidden(self.rows(history), self.positions(history), None, buckets)
+        buckets, added = [Bucket(0, batch, length)], self.added(features)
+        states = model.hidden(self.rows(history), self.positions(history), None, buckets, added)
         return self.ranked(states, history, exclude)
 
     def rows(self, history: Tensor) -> Tensor:
         """[B L, D] item embeddings; padding follows the items and is hidden by the causal mask."""
-        return self.model.items.rows(history.clamp(min=0).reshape(-1))
+        return self.items.rows(history.clamp(min=0).reshape(-1))
+
+    def added(self, features: Sequence[Tensor]) -> Tensor | None:
+        """[B L, D] what the features of the events add to their inputs; None without features.
+
+        features: ``categories`` int64 [B, L, C], 0 for missing and 1 + the number of the value for
+        others, then ``numbers`` float64 [B, L, K], NaN for missing; one of them where there are
+        only columns of one kind.
+        """
+        if not features:
+            return None
+        assert self.model.event_inputs is not None
+        table, total = self.model.event_inputs.weight, torch.zeros(())
+        if self.categories_first is not None:
+            rows = features[0].flatten(0, 1).clamp(min=0) + self.categories_first
+            total = total + table.index_select(0, rows.reshape(-1)).view(*rows.shape, -1).sum(1)
+        if self.numbers_first is not None and self.scale is not None:
+            numbers = (features[-1].flatten(0, 1) - self.scale[:, 0]) / self.scale[:, 1]
+            factors = torch.where(numbers.isnan(), 0.0, numbers).to(table.dtype)
+            total = total + factors @ table.index_select(0, self.numbers_first)
+        return total
 
     def positions(self, history: Tensor) -> Tensor:
         """[B L] distances to the last item."""
@@ -104,8 +162,7 @@ class SASRecGraph(RecommenderGraph):
         self, states: Tensor, history: Tensor, exclude: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The state of the last item is the vector; zeros for an empty history."""
-        lengths = self.lengths(history)
-        items = self.model.items.block(0, len(self.model.items))
+        lengths, items = self.lengths(history), self.items.block(0, len(self.items))
         last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[1])
         laid_out = states.view(history.shape[0], history.shape[1], states.shape[1])
         vectors = laid_out.gather(1, last)[:, 0] * (lengths > 0)[:, None]
@@ -118,13 +175,14 @@ class TiSASRecGraph(SASRecGraph):
     inputs = ("history", "times", "exclude")
 
     def forward(  # type: ignore[override]
-        self, history: Tensor, times: Tensor, exclude: Tensor
+        self, history: Tensor, times: Tensor, exclude: Tensor, *features: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         model, (batch, length) = self.model, history.shape
         assert isinstance(model, TiSASRec)
         options = model.options
         heads, size = options.heads, options.width // options.heads
-        x = self.rows(history) * math.sqrt(options.width)
+        x, added = self.rows(history) * math.sqrt(options.width), self.added(features)
+        x = x if added is None else x + added
         positions = self.positions(history)
         keys, values = model.key_positions.rows(positions), model.value_positions.rows(positions)
         unit = self.unit_times(history, times)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64
+from hasten.arrays import Int64, ragged_positions
+from hasten.data.event_features import EventFeatures
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, KnowledgeGraph
 from hasten.errors import UsageError
 from hasten.evaluation.top_k import batch_top_k
@@ -31,12 +32,14 @@ Search = Callable[[Int64], Found]
 class Sample:
     """Users with a history, whose items are excluded, or incomplete triples.
 
-    count: the candidates, items or entities; k: how many are compared.
+    count: the candidates, items or entities; k: how many are compared. features: of the events of
+    the histories, if the data have any.
     """
 
     queries: AnyQueries
     count: int
     k: int
+    features: EventFeatures | None = None
 
     @classmethod
     def of(cls, loaded: LoadedRun, k: int) -> Sample:
@@ -51,12 +54,14 @@ class Sample:
             queries = TripleQueries(entity, np.append(tails.relation, tails.relation + relations))
             return cls(queries, len(dataset.entities), min(k, len(dataset.entities)))
         assert isinstance(dataset, Dataset)
-        lengths = dataset.histories(TRAIN, VALID, TEST).lengths
-        rows = spaced(np.flatnonzero(lengths > 0), QUERIES)
+        whole, features = dataset.histories(TRAIN, VALID, TEST), dataset.event_features
+        rows = spaced(np.flatnonzero(whole.lengths > 0), QUERIES)
         if not len(rows):
             raise UsageError(f"{loaded.path}: no user has a history: there is nothing to compare")
         queries = queries_of(dataset, rows, "test")
-        return cls(queries, len(dataset.items), min(k, len(dataset.items)))
+        if features is not None:
+            features = features.take(ragged_positions(whole.offsets, rows)[0])
+        return cls(queries, len(dataset.items), min(k, len(dataset.items)), features)
 
     @property
     def users(self) -> RecommenderQueries:
@@ -76,17 +81,31 @@ class Sample:
 
     def histories(self, rows: Int64, longest: int | None = None) -> tuple[Int64, Int64]:
         """Items and times [n, L] of the last ``longest`` interactions, padded by -1 at the end."""
-        history = self.users.history.take(rows)
-        lengths = np.minimum(history.lengths, longest or history.lengths.max())
-        items = np.full((len(rows), int(lengths.max())), -1)
-        times = items.copy()
-        for row, (end, length) in enumerate(zip(history.offsets[1:], lengths, strict=True)):
-            items[row, :length] = history.items[end - length : end]
-            if history.times is not None:
-                times[row, :length] = history.times[end - length : end]
+        history = self.users.history
+        items = self._last(history.items, rows, longest)
         if history.times is None:
-            times = np.tile(np.arange(1, items.shape[1] + 1), (len(rows), 1))
-        return items, times
+            return items, np.tile(np.arange(1, items.shape[1] + 1), (len(rows), 1))
+        return items, self._last(history.times, rows, longest)
+
+    def described(self, rows: Int64, longest: int | None = None) -> dict[str, NDArray[Any]]:
+        """The features of these interactions, as the inputs of a program (int64, float64)."""
+        assert self.features is not None
+        found: dict[str, list[NDArray[Any]]] = {"categories": [], "numbers": []}
+        for column, cells in zip(self.features.columns, self.features.cells, strict=True):
+            name, values = "numbers", cells
+            if column.kind == "categorical":
+                name, values = "categories", cells.astype(np.int64) + 1
+            found[name].append(self._last(values, rows, longest))
+        return {name: np.stack(each, axis=2) for name, each in found.items() if each}
+
+    def _last(self, values: NDArray[Any], rows: Int64, longest: int | None) -> NDArray[Any]:
+        """[n, L] the last ``longest`` values of these users, padded by -1 at the end."""
+        history = self.users.history
+        lengths = np.minimum(history.lengths[rows], longest or history.lengths[rows].max())
+        found = np.full((len(rows), int(lengths.max())), -1, values.dtype)
+        for row, (end, length) in enumerate(zip(history.ends[rows], lengths, strict=True)):
+            found[row, :length] = values[end - length : end]
+        return found
 
 
 def best(scores: NDArray[np.float32], k: int) -> Found:

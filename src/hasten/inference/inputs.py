@@ -49,15 +49,21 @@ def split_labels(text: str) -> list[str]:
     return [label for part in text.split(",") if (label := part.strip())]
 
 
-def read_histories(path: Path) -> tuple[dict[str, list[str]], dict[str, list[float]] | None]:
-    """Items of new histories by user, and their times, from a table user_id, item_id[, timestamp].
+def read_histories(
+    path: Path, columns: tuple[str, ...] = ()
+) -> tuple[
+    dict[str, list[str]], dict[str, list[float]] | None, dict[str, dict[str, list[str]]] | None
+]:
+    """Items of new histories by user, from a table user_id, item_id[, timestamp, ...].
 
-    Both in the order of the file; without the column there are no times. Raises DataError with
-    file and line.
+    Also their times, and the cells of those of ``columns`` that the file has, by column and user.
+    All in the order of the file; without these columns there are None. Raises DataError with file
+    and line.
     """
     histories: dict[str, list[str]] = {}
     times: dict[str, list[float]] = {}
-    for place, cells in _rows(path, (USER, ITEM)):
+    features: dict[str, dict[str, list[str]]] = {}
+    for place, cells in _rows(path, (USER, ITEM), (TIME, *columns)):
         for column in (USER, ITEM):
             if not cells[column].strip():
                 raise DataError(f"{path}, {place}: {column} is empty")
@@ -65,9 +71,12 @@ def read_histories(path: Path) -> tuple[dict[str, list[str]], dict[str, list[flo
         histories.setdefault(user, []).append(cells[ITEM].strip())
         if TIME in cells:
             times.setdefault(user, []).append(_time(f"{path}, {place}", cells[TIME]))
+        for name in columns:
+            if name in cells:
+                features.setdefault(name, {}).setdefault(user, []).append(cells[name])
     if not histories:
         raise DataError(f"{path}: 0 events; expected {USER},{ITEM}[,{TIME}] with a row an event")
-    return histories, times or None
+    return histories, times or None, features or None
 
 
 def split_times(text: str) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from hasten.arrays import Int64
-from hasten.data.columns.checks import MAX_TIME
-from hasten.data.columns.times import PER_SECOND
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, Vocabulary
 from hasten.errors import DataError, UsageError
 from hasten.evaluation.top_k import top_k
-from hasten.inference.labels import as_list, by_user, indices_of
+from hasten.inference.labels import as_list, indices_of
+from hasten.inference.new_histories import new_histories
 from hasten.inference.ruled_top_k import RuledTopK
 from hasten.inference.rules import Rules, read_rules
 from hasten.inference.table_view import TableResult
@@ -45,7 +44,8 @@ class Recommendations(TableResult):
 
     users: labels [Q]; user, item: int64 [n] indices of users and items; rank: int32 [n] from 1;
     score: float32 [n]. histories: the history of each user [Q]; known: its description. ignored:
-    with ``unknown="ignore"``, the number of unknown labels of each kind ("item", "user").
+    with ``unknown="ignore"``, the number of unknown labels of each kind ("item", "user"); always
+    that of unknown values of event features ("feature value").
     """
 
     users: pa.Array
@@ -92,6 +92,7 @@ def recommend(
     topk: int = 10,
     *,
     times: object | None = None,
+    features: object | None = None,
     exclude_seen: bool = True,
     allow: object | None = None,
     block: object | None = None,
@@ -105,7 +106,11 @@ def recommend(
     by user, oldest first, used instead of what the data know about that user; a list of labels is
     the history of one user, a list of lists has one history for each. times: the times of the items
     in the histories, in the same shape and in the unit ``data.time_unit``; they replace the given
-    order. Models that read times assume evenly spaced items without them.
+    order. Models that read times assume evenly spaced items without them. features: for each
+    column of ``data.event_features`` that is known, the cells of the items, in the same shape; a
+    column that is left out is missing, and so is a value that no training event has, which is
+    counted in ``ignored``. Or histories is a table (pandas, polars, Arrow) with a row for each
+    event: user, item, and perhaps the time and event features.
     exclude_seen: omit the items of the history. allow, block: the only items that may appear, and
     the items that may not. until: the last part of the data in the history. unknown: ``ignore``
     leaves out unknown users and items and counts them in ``ignored``; a user whose items are all
@@ -117,8 +122,8 @@ def recommend(
         raise UsageError(f"topk {topk}: must be 1 or more")
     if users is not None and histories is not None:
         raise UsageError("give users or histories, not both")
-    if times is not None and histories is None:
-        raise UsageError("times belong to histories, which are not given")
+    if histories is None and (times is not None or features is not None):
+        raise UsageError("times and features belong to histories, which are not given")
     if unknown not in ("error", "ignore"):
         raise UsageError(f"unknown {unknown!r}: must be error or ignore")
     dataset = loaded.dataset
@@ -128,12 +133,13 @@ def recommend(
             "hasten predict RUN"
         )
     ignored: dict[str, int] | None = {} if unknown == "ignore" else None
+    unknown_values = 0
     if histories is not None:
-        history_by_user = by_user(histories)
-        each = None if times is None else by_user(times)
-        labels, queries = _from_histories(loaded, dataset, history_by_user, each, ignored)
+        given = new_histories(loaded, histories, times, features)
+        queries, unknown_values = given.queries(dataset, ignored)
+        labels = pa.array(given.users, pa.string())
         words = "the given histories alone"
-        if times is None and loaded.model.reads_times:
+        if given.seconds is None and loaded.model.reads_times:
             words += ", taken for evenly spaced in time"
     else:
         labels, queries = _from_users(dataset, users, until, ignored)
@@ -148,6 +154,8 @@ def recommend(
         ruled = RuledTopK(loaded.model, queries, names, dataset.items, parsed_rules)
         best = ruled(topk, seen, allowed)
         ignored = {**(ignored or {}), **ruled.unknown}
+    if unknown_values:
+        ignored = {**(ignored or {}), "feature value": unknown_values}
     user, item, place, score = best
     return Recommendations(
         labels,
@@ -181,58 +189,6 @@ def _from_users(
         none = "none of the users is known" if ignored else "0 users are asked for"
         raise DataError(f"{none}: name at least one")
     return dataset.users.take(index), queries_of(dataset, index, until)
-
-
-def _from_histories(
-    loaded: LoadedRun,
-    dataset: Dataset,
-    histories: Mapping[Any, Sequence[object]],
-    times: Mapping[Any, Sequence[Any]] | None,
-    ignored: dict[str, int] | None,
-) -> tuple[pa.Array, RecommenderQueries]:
-    model = loaded.model
-    if not model.scores_new_users:
-        raise UsageError(
-            f"{model.name} cannot score a history it was not trained on; ask for known users"
-        )
-    empty = [str(user) for user, items in histories.items() if not len(items)]
-    if empty or not histories:
-        who = f" of {', '.join(map(repr, empty[:5]))}" if empty else ""
-        raise DataError(f"the history{who} is empty: give at least one item")
-    flat = [item for items in histories.values() for item in items]
-    remedy = "leave them out of the history, or ignore them (--unknown ignore)"
-    items = indices_of(dataset.items, flat, "item", remedy, ignored)
-    known = items >= 0
-    if not known.any():
-        raise DataError("no item of the histories is known to the run")
-    rows = np.repeat(np.arange(len(histories)), [len(each) for each in histories.values()])[known]
-    offsets = np.zeros(len(histories) + 1, np.int64)
-    np.cumsum(np.bincount(rows, minlength=len(histories)), out=offsets[1:])
-    users = pa.array([str(user) for user in histories], pa.string())
-    new = np.full(len(histories), -1, np.int64)
-    if times is None:
-        return users, RecommenderQueries(new, Histories(offsets, items[known]))
-    data: Any = loaded.config.data  # of a recommender: InteractionOptions
-    seconds = _seconds(histories, times, PER_SECOND[data.time_unit])[known]
-    # sort by history, then by time; ties keep their order
-    order = np.lexsort((seconds, rows))
-    return users, RecommenderQueries(new, Histories(offsets, items[known][order], seconds[order]))
-
-
-def _seconds(
-    histories: Mapping[Any, Sequence[object]],
-    times: Mapping[Any, Sequence[Any]],
-    per_second: int,
-) -> Int64:
-    """The concatenated times of all histories in whole seconds."""
-    for user, items in histories.items():
-        count = len(times.get(user, ()))
-        if count != len(items):
-            raise UsageError(f"the history of {str(user)!r} has {len(items)} items, {count} times")
-    flat = np.array([time for user in histories for time in times[user]], np.float64)
-    if not np.all(np.abs(flat) < MAX_TIME):
-        raise DataError("the times of the histories must be numbers that are unix times")
-    return np.floor(flat / per_second).astype(np.int64)
 
 
 def _allowed(

@@ -19,10 +19,12 @@ from torch.nn import functional as F
 
 from hasten.arrays import Int64
 from hasten.data.columns.times import PER_SECOND
-from hasten.data.tables import TEST, TRAIN, VALID, Histories, KnowledgeGraph, Vocabulary
+from hasten.data.event_features import EventEntries
+from hasten.data.tables import TEST, TRAIN, VALID, Dataset, Histories, KnowledgeGraph, Vocabulary
 from hasten.errors import HastenError, UsageError
 from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.top_k import batch_top_k
+from hasten.inference.new_histories import entries_of
 from hasten.inference.vectors import vectors
 from hasten.objectives.triple_queries import group_queries
 from hasten.ops.graph.csr import CSR
@@ -46,8 +48,8 @@ class Question:
     """One question by indices.
 
     kind: "recommend", "similar" or "predict". first: the user (-1: none), item or entity; relation:
-    r + R asks for heads. history and times are those of a recommendation. hidden: candidates that
-    must not be returned.
+    r + R asks for heads. history, times and features are those of a recommendation. hidden:
+    candidates that must not be returned.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Question:
     relation: int = -1
     history: Int64 = field(default_factory=lambda: _NONE)
     times: Int64 | None = None
+    features: EventEntries | None = None
     hidden: Int64 = field(default_factory=lambda: _NONE)
 
 
@@ -130,31 +133,39 @@ class Engine:
             raise UsageError(f"{model.name} completes triples and recommends nothing: /predict")
         if (body.user is None) == (body.history is None):
             raise UsageError("give either user or history")
-        if body.times is not None and len(body.times) != len(body.history or ()):
-            raise UsageError("times belong to a history, with a time for each of its items")
+        by_item = {f"values of {name}": cells for name, cells in body.features.items()}
+        for what, values in {"times": body.times, **by_item}.items():
+            if values is not None and len(values) != len(body.history or ()):
+                raise UsageError(f"{what} belong to a history, with one for each of its items")
         hidden = self.items.known(body.exclude)
         ignored, times = hidden.count(-1), None
         if body.user is not None:
             remedy = "give a history" if model.scores_new_users else "only known users have scores"
             user = self.users.require(body.user, "user", remedy)
             known = self.histories.take(np.array([user]))
-            history, times = known.items, known.times
+            history, times, features = known.items, known.times, known.features
         else:
             if not model.scores_new_users:
                 raise UsageError(f"{model.name} cannot score a history; ask for a known user")
             user, indices = -1, np.array(self.items.known(body.history or ()), np.int64)
-            history = indices[indices >= 0]
-            ignored += len(indices) - len(history)
-            if not len(history):
+            places = np.flatnonzero(indices >= 0)
+            ignored += len(indices) - len(places)
+            if not len(places):
                 raise Unknown("no item of the history is known to the run")
             if body.times is not None:
                 options: Any = self.loaded.config.data
-                seconds = np.array(body.times)[indices >= 0] / PER_SECOND[options.time_unit]
-                order = np.argsort(seconds, kind="stable")
-                history, times = history[order], np.floor(seconds[order]).astype(np.int64)
+                seconds = np.array(body.times) / PER_SECOND[options.time_unit]
+                places = places[np.argsort(seconds[places], kind="stable")]
+                times = np.floor(seconds[places]).astype(np.int64)
+            history = indices[places]
+            assert isinstance(self.loaded.dataset, Dataset)
+            features, unknown = entries_of(self.loaded.dataset, body.features, len(indices))
+            ignored += unknown
+            features = None if features is None else features.take(places)
         seen = [] if body.include_seen else history.tolist()
         hidden_items = np.array(sorted({*seen, *(i for i in hidden if i >= 0)}), np.int64)
-        return Question("recommend", user, body.k, -1, history, times, hidden_items), ignored
+        question = Question("recommend", user, body.k, -1, history, times, features, hidden_items)
+        return question, ignored
 
     def similarity(self, body: SimilarBody) -> Question:
         """The question for the nearest items. Raises HastenError."""
@@ -214,7 +225,13 @@ class Engine:
         else:
             offsets, items = _ragged([question.history for question in asked])
             times = [question.times for question in asked if question.times is not None]
-            history = Histories(offsets, items, np.concatenate(times) if times else None)
+            features = [question.features for question in asked if question.features is not None]
+            history = Histories(
+                offsets,
+                items,
+                np.concatenate(times) if times else None,
+                features=EventEntries.joined(features),
+            )
             queries = RecommenderQueries(first, history)
         count = len(self.items.labels)
         ids, scores = batch_top_k(self.model, queries, count, k, hidden, ranges=ranges)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 Label = StrictStr | StrictInt
 #: most labels of a list
 LONGEST = 10_000
 Labels = Annotated[list[Label], Field(max_length=LONGEST)]
+#: the value of an event feature
+Cell = StrictStr | StrictInt | StrictFloat | StrictBool | None
 K = Annotated[int, Field(10, ge=1, le=1000, description="number of results")]
 
 
@@ -18,12 +20,15 @@ class _Body(BaseModel):
 
 
 class RecommendBody(_Body):
-    """A known user, or a history. Unknown items are ignored and counted."""
+    """A known user, or a history. Unknown ids and values are ignored and counted."""
 
     user: Label | None = Field(None, description="a user of the training data")
     history: Labels | None = Field(None, description="item ids, oldest first, of any user")
     times: Annotated[list[StrictFloat | StrictInt], Field(max_length=LONGEST)] | None = Field(
         None, description="times of the history, in the unit of the training data"
+    )
+    features: dict[StrictStr, Annotated[list[Cell], Field(max_length=LONGEST)]] = Field(
+        {}, description="event features of the history: column to values, null if missing"
     )
     exclude: Labels = Field([], description="item ids that are not recommended")
     include_seen: bool = Field(False, description="recommend items of the history too")
@@ -42,7 +47,7 @@ class Item(BaseModel):
 
 
 class Recommended(BaseModel):
-    """Items, best first. ignored: how many ids of the request are unknown."""
+    """Items, best first. ignored: how many ids and values of the request are unknown."""
 
     items: list[Item]
     ignored: int

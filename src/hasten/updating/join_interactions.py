@@ -20,6 +20,7 @@ from hasten.errors import DataError
 from hasten.updating.joined import (
     NEW,
     Joined,
+    joined_event_features,
     joined_features,
     joined_item_features,
     repeated,
@@ -77,6 +78,7 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
         both("time"),  # type: ignore[arg-type]
         None,
         np.concatenate([old.part, of_new]).astype(np.int8),
+        np.arange(len(a) + int(fresh.sum())),
     )
     columns, _ = clean.ordered(columns)
     assert columns.part is not None
@@ -114,8 +116,13 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
         joined_features(each, given_features.get(each.name), places, items.labels, "item")
         for each in old.modalities
     )
-    features = joined_item_features(old.item_features, new.item_features, places)
-    dataset = replace(dataset, modalities=modalities, item_features=features)
+    events = joined_event_features(old.event_features, new.event_features, fresh, columns.row)
+    dataset = replace(
+        dataset,
+        modalities=modalities,
+        item_features=joined_item_features(old.item_features, new.item_features, places),
+        event_features=events,
+    )
     return Joined(dataset, trained, added, whole)
 
 

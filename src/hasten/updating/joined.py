@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.columns.checks import counted
+from hasten.data.event_features import EventFeatures
 from hasten.data.item_features import ItemFeatures
 from hasten.data.tables import AnyDataset, Modality, Vocabulary
 from hasten.errors import DataError
@@ -144,6 +145,34 @@ def joined_item_features(
     return replace(
         old, values=values.labels, item=item[order], value=value[order], weight=weights[order]
     )
+
+
+def joined_event_features(
+    old: EventFeatures | None,
+    new: EventFeatures | None,
+    fresh: NDArray[np.bool_],
+    row: Int64 | None,
+) -> EventFeatures | None:
+    """The features of joined events. row: where each is among those of the run and the fresh ones.
+
+    Values that the run does not know come after its own. Numbers stay standardized as in the run.
+    """
+    if old is None or new is None or row is None:
+        return None
+    columns, cells = [], []
+    for mine, other, before, after in zip(
+        old.columns, new.columns, old.cells, new.cells, strict=True
+    ):
+        if mine.values is None or other.values is None:
+            columns.append(mine)
+            cells.append(np.concatenate([before, after[fresh]]))
+            continue
+        values = tuple(dict.fromkeys((*mine.values, *other.values)))
+        number = {value: code for code, value in enumerate(values)}
+        place = np.array([*(number[value] for value in other.values), -1], np.int32)
+        columns.append(replace(mine, values=values))
+        cells.append(np.concatenate([before, place[after[fresh]]]))
+    return EventFeatures(tuple(columns), tuple(cells)).take(row)
 
 
 def source_counts(dataset: AnyDataset, joined: AnyDataset) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.load_item_features import load_sequences
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.tables import AnyDataset, Dataset, KnowledgeGraph
-from hasten.errors import DataError
+from hasten.errors import DataError, UsageError
 from hasten.updating.join_graph import join_graph
 from hasten.updating.join_interactions import join_interactions
 from hasten.updating.joined import Joined
@@ -62,6 +62,13 @@ def read_and_join(
         assert isinstance(new, KnowledgeGraph)
         return join_graph(old, new, run_options.node_types, run_options.edge_types)
     assert isinstance(run_options, InteractionOptions)
+    if isinstance(run_options, SequenceOptions):
+        if "event_features" in given:
+            raise UsageError("data.event_features cannot change in an update: train a new run")
+        assert isinstance(old, Dataset)
+        events = () if old.event_features is None else old.event_features.columns
+        columns = tuple(f"{column.name}:{column.kind}" for column in events)
+        options = options.model_copy(update={"event_features": columns})
     options = options.model_copy(update={"k_core": 0, "valid_share": 0.0})
     new_data = _with_parts_or_without(options, seed, table)
     assert isinstance(new_data, Dataset)

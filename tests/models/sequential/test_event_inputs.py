@@ -20,6 +20,7 @@ from hasten.models.sequential.base import SequentialModel, SequentialOptions
 from hasten.models.sequential.sasrec import SASRec
 from hasten.models.sequential.tisasrec import TiSASRec
 from hasten.scoring import RecommenderQueries
+from hasten.verify import verify
 from tests.models.sequential.equations import (
     LENGTH,
     build,
@@ -126,6 +127,7 @@ def test_the_last_event_of_training_has_no_features_in_any_input(kind):
 
 
 KINDS, EACH, USERS = 6, 4, 240
+SMALL = {"model.width": 16, "model.dropout": 0.1, "training.average": None, "threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +150,9 @@ def planted(tmp_path_factory) -> Path:
 
 
 def train(path, name, model="sasrec", columns="channel,price", **settings):
-    small = {"model.width": 16, "model.dropout": 0.1, "training.average": None, "threads": 1}
     features = {"data.event_features": columns} if columns else {}
     return hasten.train(
-        model, path, settings={**small, **features, **settings}, out=path.parent / name, epochs=20,
+        model, path, settings={**SMALL, **features, **settings}, out=path.parent / name, epochs=20,
         lr=1e-2, batch_size=16, metrics="recall", topk=EACH, quiet=True,
     )  # fmt: skip
 
@@ -206,3 +207,76 @@ def test_a_model_that_would_not_read_them_is_refused():
 def test_models_of_other_data_refuse_the_option(model, planted):
     with pytest.raises(HastenError, match=r"data\.event_features"):
         train(planted, f"never-{model}", model)
+
+
+def test_an_update_brings_new_values(run, planted):
+    """Known rows keep their weights; numbers stay standardized as in the run."""
+    new = planted.parent / "new.csv"
+    rows = [f"{user},i{user % 24},{9000 + 10 * t},{'extra' if t else 'c2'},{99 + t}"
+            for user in range(40) for t in range(3)]  # fmt: skip
+    new.write_text("\n".join(["user,item,time,channel,price", *rows]) + "\n")
+    updated = hasten.update(
+        run.path, new, out=planted.parent / "updated", quiet=True, epochs=1,
+        settings={"training.lr": 1e-12},
+    ).loaded  # fmt: skip
+    old, data = run.loaded.dataset.event_features, updated.dataset
+    channel, price = data.event_features.columns
+    assert channel.values == (*old.columns[0].values, "extra")
+    assert price == old.columns[1]
+    added = data.interactions.time >= 9000
+    assert data.event_features.cells[1][added].tolist() == [99, 100, 101] * 40
+    assert data.event_features.cells[0][added].tolist() == [2, KINDS, KINDS] * 40
+    assert np.array_equal(
+        np.sort(data.event_features.cells[1][~added]), np.sort(old.cells[1]), equal_nan=True
+    )
+    before = run.loaded.model.event_inputs.weight
+    after = updated.model.event_inputs.weight
+    torch.testing.assert_close(after[: KINDS + 1], before[: KINDS + 1], rtol=0, atol=1e-6)
+    torch.testing.assert_close(after[-1], before[-1], rtol=0, atol=1e-6)  # the price
+    assert len(after) == len(before) + 1
+
+
+def test_an_update_needs_the_columns(run, planted):
+    new = planted.parent / "few.csv"
+    new.write_text("user,item,time,channel\n1,i1,9000,c1\n")
+    with pytest.raises(HastenError, match=r"event_features=price, but the header has no such"):
+        hasten.update(run.path, new, out=planted.parent / "refused", quiet=True)
+    with pytest.raises(HastenError, match=r"data\.event_features cannot change in an update"):
+        hasten.update(
+            run.path, new, out=planted.parent / "refused", quiet=True,
+            settings={"data.event_features": "channel"},
+        )  # fmt: skip
+
+
+def test_another_run_begins_with_the_known_values(run, planted):
+    """init_from: rows of other data are matched by column and value."""
+    other = planted.parent / "other.csv"
+    other.write_text(planted.read_text().replace(",c0,", ",zero,"))
+    settings = {**SMALL, "data.event_features": "channel,price", "init_from": str(run.path)}
+    second = hasten.train(
+        "sasrec", other, settings=settings, out=planted.parent / "second", epochs=1, lr=1e-12,
+        quiet=True,
+    ).loaded  # fmt: skip
+    labels = second.dataset.event_features.labels.to_pylist()
+    places = [labels.index(label) for label in run.loaded.dataset.event_features.labels.to_pylist()
+              if label != "channel\tc0"]  # fmt: skip
+    before = run.loaded.model.event_inputs.weight
+    kept = [i for i in range(len(before)) if i != 1]
+    after = second.model.event_inputs.weight
+    torch.testing.assert_close(after[places], before[kept], rtol=0, atol=1e-6)
+    assert labels.index("channel\tzero") not in places
+
+
+def test_similar_items_and_vectors(run):
+    vectors = run.loaded.user_vectors("train").vectors
+    dataset = run.loaded.dataset
+    known = dataset.histories(TRAIN)
+    queries = RecommenderQueries(np.arange(USERS), known)
+    with torch.no_grad():
+        expected = run.loaded.model.query_vectors(queries)
+    np.testing.assert_allclose(vectors, expected, 1e-4, 1e-5)
+    assert len(run.loaded.similar_items("i1", 3)) == 3
+
+
+def test_a_repetition_is_the_same(run):
+    assert verify(run.path)["same"]

@@ -98,7 +98,7 @@ def _kind_of(column: ReadColumn, sources: Sequence[Columns], asked: EventKind | 
     """The kind of a column. Raises DataError if it is empty, or for cells that are no numbers."""
     events = np.bincount(column.codes, minlength=len(column.values))
     filled = np.asarray(column.values.is_valid()) & (events > 0)
-    if not filled.any():
+    if asked is None and not filled.any():
         raise DataError(
             f"{sources[0].source}: column {column.name}: no cell is filled; leave it out of "
             "data.event_features"
@@ -107,12 +107,11 @@ def _kind_of(column: ReadColumn, sources: Sequence[Columns], asked: EventKind | 
         return asked
     found = numbers(column.values)
     wrong = filled & np.isnan(found)
-    share = 1 - events[wrong].sum() / events[filled].sum()
     if not wrong.any():
         known = np.unique(found[filled])
         few = len(known) <= MOST_WHOLE and bool(np.all(known == np.floor(known)))
         return "categorical" if few and asked is None else "numeric"
-    if asked is None and share <= _MOSTLY:
+    if asked is None and events[wrong].sum() >= (1 - _MOSTLY) * events[filled].sum():
         return "categorical"
     rows = np.flatnonzero(wrong[column.codes])
     raise bad_rows(

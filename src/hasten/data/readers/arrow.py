@@ -21,7 +21,7 @@ from hasten.data.columns.text import Sample, file_digest
 from hasten.data.readers.columns import ROLES, SYNONYMS, event_features, find_roles, plain
 from hasten.data.readers.interface import Claim, Reader, header_claim, unused_note
 from hasten.data.readers.partitions import partition_keys
-from hasten.data.readers.table import Blocks, Table, is_date
+from hasten.data.readers.table import Blocks, Table, feature_texts, is_date
 from hasten.errors import DataError, HastenError, OutOfMemoryError, is_out_of_memory
 
 MAGIC = b"PAR1"
@@ -65,7 +65,7 @@ def open_arrow(
         DataError: no rows, or a column of a type that its role cannot have.
     """
     columns = {
-        role: (_feature if role.startswith(FEATURE) else _plain)(source, role, table.column(i))
+        role: (feature_texts if role.startswith(FEATURE) else _plain)(source, role, table.column(i))
         for role, i in roles.items()
     }
     if not table.num_rows:
@@ -287,21 +287,6 @@ def _plain(source: str, role: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if types.is_boolean(column.type) or types.is_nested(column.type):
         raise DataError(f"{source}: the {role} column is of type {column.type}, which is no {role}")
     return column
-
-
-def _feature(source: str, role: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of an event feature as text, empty where it is missing."""
-    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_nested(kind) or types.is_temporal(kind) or types.is_binary(kind):
-        raise DataError(
-            f"{source}: data.event_features={role.removeprefix(FEATURE)}: the column is of type "
-            f"{kind}; text, numbers or booleans are expected"
-        )
-    return (
-        (column if types.is_boolean(kind) else _plain(source, role, column))
-        .cast(pa.string())
-        .fill_null("")
-    )
 
 
 PARQUET = Reader(

@@ -167,6 +167,20 @@ class Blocks:
     notes: tuple[str, ...] = ()
 
 
+def feature_texts(source: str, role: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of an event feature as text, empty where it is missing."""
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    known = ("string", "large_string", "string_view", "bool", "null")
+    number = types.is_integer(column.type) or types.is_floating(column.type)
+    if not (number or types.is_decimal(column.type) or str(column.type) in known):
+        raise DataError(
+            f"{source}: data.event_features={role.removeprefix(FEATURE)}: the column is of type "
+            f"{column.type}; text, numbers or booleans are expected"
+        )
+    return column.cast(pa.string()).fill_null("")
+
+
 def is_date(kind: pa.DataType) -> bool:
     """Whether an Arrow type holds dates or timestamps."""
     return bool(types.is_timestamp(kind) or types.is_date(kind))
