@@ -140,7 +140,7 @@ class Phase(ABC):
     #: why steps cannot be replayed as a CUDA graph; None: they can, as steps whose inputs have the
     #: same layout (hasten.ops.transfer) run the same operations
     varying: str | None = "the phase does not say that its steps are alike"
-    #: a table whose gradient is zero except in the rows of a batch; None: there is none
+    #: a table whose gradient is zero except in the rows of a batch, if there is one
     table: TableRows | None = None
 
     @abstractmethod
@@ -179,7 +179,7 @@ class Phase(ABC):
         return
 
     def host_values(self, batch: Batch) -> Any:
-        """Values of a step other than its inputs; a CUDA graph is replayed only while they stay."""
+        """Values of a step other than its inputs; a CUDA graph is replayed only if equal."""
         return tuple(batch.denominators.items())
 
     @cached_property
