@@ -62,10 +62,10 @@ class RowShard:
         A collective: the other processes must ask for all pieces too.
         """
         for rank, (start, stop) in enumerate(pairwise(self.bounds)):
-            mine = rank == self.processes.rank
+            is_own = rank == self.processes.rank
             piece = (
                 own_rows.contiguous()
-                if mine
+                if is_own
                 else own_rows.new_empty(stop - start, *own_rows.shape[1:])
             )
             if rank > 0:

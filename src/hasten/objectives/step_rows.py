@@ -63,9 +63,9 @@ class StepRows(ExampleBatches):
         self._micro_batch: LastValueCache[Any] = LastValueCache()
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
-        usual = math.ceil(count * -math.expm1(-draws / count))
-        if sharded or FEWEST * usual <= count:
-            self.table = TableRows(embeddings.weight, self.read, usual)
+        expected_rows = math.ceil(count * -math.expm1(-draws / count))
+        if sharded or FEWEST * expected_rows <= count:
+            self.table = TableRows(embeddings.weight, self.read, expected_rows)
 
     @abstractmethod
     def laid_out(self, batch: Batch, ids: Tensor) -> Any:
