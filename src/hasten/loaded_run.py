@@ -77,7 +77,7 @@ def evaluate(
     beyond: a number of items; also return what a recommender puts into lists of this length, as
     ``beyond_accuracy`` by part (:mod:`hasten.evaluation.beyond_accuracy`).
     """
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     tune_process()
     RunFolder.open(run, lock=False)
     distributed = load_config(run / "config.yaml").distributed
@@ -103,8 +103,8 @@ def evaluate(
             )
         parts, groups, figures = {}, [], {}
         chunks = QueryChunks(partial(release_memory, processes.device))
-        usual = ("valid", "test") if config.evaluation.test else ("valid",)
-        for name in usual if part is None else (part,):
+        default_parts = ("valid", "test") if config.evaluation.test else ("valid",)
+        for name in default_parts if part is None else (part,):
             which = PART_NAMES.index(name)
             task = ranking_task(loaded.dataset, which, config.evaluation, config.seed)
             if len(task.queries):
@@ -121,7 +121,7 @@ def evaluate(
         if chunks.rows < MOST_ROWS and processes.is_rank0:
             write_stderr(f"memory ran out: ranked {chunks.rows} queries at a time")
     if not parts:
-        missing = f"no {part} events" if part else f"no {' or '.join(usual)} events"
+        missing = f"no {part} events" if part else f"no {' or '.join(default_parts)} events"
         raise RunFolderError(f"{run}: its data have {missing} to rank")
     return {
         "run": str(run),
@@ -132,7 +132,7 @@ def evaluate(
         "test": parts["test"].values if "test" in parts else {},
         "protocol": list(parts.values())[-1].protocol,
         "devices": processes.world,
-        "seconds": time.perf_counter() - begin,
+        "seconds": time.perf_counter() - start_time,
         **({} if by is None else {"by": by, "groups": pa.concat_tables(groups)}),
         **({} if beyond is None else {"beyond_accuracy": figures}),
     }

@@ -90,7 +90,7 @@ def new_run(
                 folder.write_json(PLAN, plan)
             return config
 
-        folder = create_run(config, dataset, [PLAN] * (plan is not None), write_plan)
+        folder = create_run(config, dataset, [] if plan is None else [PLAN], write_plan)
         created.append(folder)
         processes.save_job_state("run", str(folder.path))
         return str(folder.path)

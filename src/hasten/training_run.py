@@ -93,7 +93,8 @@ def open_run(
             yield training
         except BaseException as error:
             with suppress(HastenError, RuntimeError, OSError):  # report the first error only
-                training.finish_record(training.summary(_stop_reason(error)), complete=False)
+                summary = training.current_summary(_stop_reason(error))
+                training.finish_record(summary, complete=False)
             raise
         finally:
             training.trainer.recovery.budget.stop()
@@ -226,13 +227,12 @@ class TrainingRun:
         trainer.raise_if_stopped()
         torch.set_rng_state(self.generator_state)
         best_epoch = int(state_part(best, "selection", "best_epoch")["best_epoch"])
-        summary = self.summary(
+        summary = self.current_summary(
             stopped_by, validated, tested, best_epoch, max(processes.gather(self.peak_memory()))
         )
         summary = replace(summary, plan=trainer.recovery.measured_plan(folder.read_plan()))
         if tested is not None:
-            step = trainer.state.position.step
-            self.journal.record("test", best_epoch, step, tested.values)
+            self.journal.record("test", best_epoch, trainer.state.position.step, tested.values)
             self.journal.log_valid(
                 f"test of epoch {best_epoch}  {tested.text()}  ({tested.protocol})"
             )
@@ -245,7 +245,7 @@ class TrainingRun:
         """The peak memory of this process, in bytes."""
         return max(self.trainer.recovery.budget.before, peak_memory_bytes())
 
-    def summary(
+    def current_summary(
         self,
         stopped_by: str,
         validated: Evaluation | None = None,
@@ -253,10 +253,10 @@ class TrainingRun:
         best_epoch: int | None = None,
         peak_memory: int | None = None,
     ) -> Summary:
-        """The result so far.
+        """The summary of the run so far.
 
-        Without ``validated``, ``valid`` has only the metric that selects the best checkpoint.
-        Without ``peak_memory``, the memory is that of this process.
+        Without ``validated``, ``valid`` has only the metric that selects the best checkpoint;
+        without ``peak_memory``, the memory is that of this process.
         """
         setup, trainer = self.setup, self.trainer
         config, state = setup.resolved.config, trainer.state

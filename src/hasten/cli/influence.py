@@ -131,9 +131,9 @@ def _report(
     if out is not None:
         export.write_table(influences.table, out, format)
     names = ", ".join(str(c["name"]) for c in about["checkpoints"])
-    what = f"{about['tests']:,} tests" if about["tests"] else f"{about['train']:,} examples"
+    subject = f"{about['tests']:,} tests" if about["tests"] else f"{about['train']:,} examples"
     output.say(
-        f"{what} by {names}; loss {about['loss']}, layers {about['layers']}; {about['method']}; "
+        f"{subject} by {names}; loss {about['loss']}, layers {about['layers']}; {about['method']}; "
         f"{about['seconds']:.1f} s"
     )
     if out is not None:

@@ -50,19 +50,19 @@ def show_recipe(
     """
     from hasten.recipes.load import find_recipe  # noqa: PLC0415 - brings yaml
 
-    shown = find_recipe(model, recipe)
+    selected = find_recipe(model, recipe)
     if json:
-        output.write_json(asdict(shown) | {"command": shown.command()})
+        output.write_json(asdict(selected) | {"command": selected.command()})
         return
     lines = [
-        f"# {shown.model} {shown.key}: {shown.about}",
-        f"# command   {shown.command()}",
-        *(f"# test      {name} {_figure(value)}" for name, value in shown.expected.items()),
-        f"# protocol  {shown.protocol}",
-        f"# seeds     {', '.join(map(str, shown.seeds))}",
-        f"# training  {_time(shown.training_seconds)} (mean), {shown.machine}",
-        f"# records   experiments/results/{shown.records}-seed*.json",
-        *(f"{key}: {_value(value)}" for key, value in shown.configuration.items()),
+        f"# {selected.model} {selected.key}: {selected.about}",
+        f"# command   {selected.command()}",
+        *(f"# test      {name} {_figure(value)}" for name, value in selected.expected.items()),
+        f"# protocol  {selected.protocol}",
+        f"# seeds     {', '.join(map(str, selected.seeds))}",
+        f"# training  {_time(selected.training_seconds)} (mean), {selected.machine}",
+        f"# records   experiments/results/{selected.records}-seed*.json",
+        *(f"{key}: {_value(value)}" for key, value in selected.configuration.items()),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

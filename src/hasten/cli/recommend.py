@@ -154,11 +154,11 @@ def recommend(  # noqa: PLR0912 - one branch per option
 
 def _rate() -> Callable[[int, int], None]:
     """A function that says how many of the users are done, and how fast."""
-    begin = time.monotonic()
+    start_time = time.monotonic()
 
     def say(done: int, users: int) -> None:
         if done < users:
-            each = (time.monotonic() - begin) / done
+            each = (time.monotonic() - start_time) / done
             left = f"{each * (users - done):,.0f} s left"
             output.say(f"{done:,} of {users:,} users, {1 / each:,.0f} users/s, {left}")
 

@@ -70,7 +70,8 @@ class TrainCommand(options.Command):
 def _named_model(context: Any) -> type[Model] | None:
     """The class of the first model that the arguments name, or None."""
     names = {entry.name for entry in model_entries()}
-    name = next((word for word in context.find_root().obj[1:] if word in names), None)
+    arguments = context.find_root().obj[1:]  # of the command line, without the command
+    name = next((word for word in arguments if word in names), None)
     return None if name is None else load_model(name)
 
 

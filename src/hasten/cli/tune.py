@@ -120,9 +120,9 @@ def show(tuning: Tuning) -> None:
         output.show_rows(shares, list(shares[0]))
     output.say()
     output.say(f"selected    {tuning.selected['run']}")
-    for what, values in (tuning.test or {}).items():
+    for setting, values in (tuning.test or {}).items():
         shown = "  ".join(f"{metric} {value:.4f}" for metric, value in values.items())
-        output.say(f"test        {what}: {shown}")
+        output.say(f"test        {setting}: {shown}")
     output.say(f"protocol    {tuning.protocol}")
     for note in tuning.notes:
         output.say(f"note        {note}")

@@ -69,10 +69,10 @@ def compare(
             f"{what[0]}: no run folder; to train {what[0]}, name at least one alternative "
             "(--with precision=bf16) or --all-switches"
         )
-    usual = {**(settings or {}), **flags, **({} if device is None else {"device": device})}
+    common_flags = {**(settings or {}), **flags, **({} if device is None else {"device": device})}
     data = str(what[1]) if len(what) > 1 else None
     file = None if config is None else Path(config)
-    build = configurations(str(what[0]), data, file, usual)
+    build = configurations(str(what[0]), data, file, common_flags)
     changes = [dict(each) for each in alternatives]
     if all_switches:
         first = build(baseline or {})

@@ -158,12 +158,12 @@ def refuse_incomparable(runs: Sequence[FinishedRun]) -> None:
 
 
 def _other_data(run: FinishedRun, first: FinishedRun) -> str | None:
-    mine, other = run.data, first.data
-    if mine.get("fingerprint") == other.get("fingerprint"):
+    data, other = run.data, first.data
+    if data.get("fingerprint") == other.get("fingerprint"):
         return None
-    splits = mine.get("split", ""), other.get("split", "")
+    splits = data.get("split", ""), other.get("split", "")
     if splits[0] == splits[1]:
-        return f"other data ({_counts(mine)}; {_counts(other)})"
+        return f"other data ({_counts(data)}; {_counts(other)})"
     reason = f"other parts of the data ({splits[0]}; {splits[1]})"
     if _SEED.sub("", splits[0]) == _SEED.sub("", splits[1]):
         reason += "; --set data.split_seed=0 gives the runs of all seeds the same parts"

@@ -101,14 +101,14 @@ def compared_metrics(config: RunConfig, metric: str | None) -> tuple[str, ...]:
 
 def _refuse_other_protocols(values: dict[Path, UnitValues]) -> None:
     """Raise UsageError if runs were ranked by another protocol, or on other users."""
-    (first, usual), *others = values.items()
+    (first, reference), *others = values.items()
     for run, each in others:
-        if each.protocol != usual.protocol:
+        if each.protocol != reference.protocol:
             raise UsageError(
                 f"{run} and {first} cannot be compared: other protocols ({each.protocol}; "
-                f"{usual.protocol})"
+                f"{reference.protocol})"
             )
-        if not np.array_equal(each.units, usual.units):
+        if not np.array_equal(each.units, reference.units):
             raise UsageError(f"{run} and {first} cannot be compared: other users are ranked")
 
 
@@ -116,8 +116,8 @@ def _pairs(
     baseline: Setting, setting: Setting, notes: list[str]
 ) -> list[tuple[FinishedRun, FinishedRun]]:
     """Runs of the same seed; where no seed is in both, in the order in which they were named."""
-    mine = {run.config.seed: run for run in setting.runs}
-    pairs = [(run, mine[run.config.seed]) for run in baseline.runs if run.config.seed in mine]
+    by_seed = {run.config.seed: run for run in setting.runs}
+    pairs = [(run, by_seed[run.config.seed]) for run in baseline.runs if run.config.seed in by_seed]
     pairs = pairs or list(zip(baseline.runs, setting.runs, strict=False))
     used = {run.path for pair in pairs for run in pair}
     left = [str(run.path) for run in (*baseline.runs, *setting.runs) if run.path not in used]

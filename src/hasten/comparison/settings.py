@@ -98,9 +98,9 @@ def configurations(
     model: str, data: str | None, config_file: Path | None, flags: Mapping[str, Any]
 ) -> Callable[[Mapping[str, Any]], RunConfig]:
     """A function that builds the configuration of a run with further changes."""
-    usual = merged_flags(flags)
+    common_flags = merged_flags(flags)
     return lambda changes: build_config(
-        model, data, config_file, (), {**usual, **merged_flags(changes)}
+        model, data, config_file, (), {**common_flags, **merged_flags(changes)}
     )
 
 

@@ -122,8 +122,10 @@ def _options(
         }
         # defaults as they are after validation: a list is a tuple, "5 evaluations" a Patience
         kind = type(section)
-        usual = kind.model_validate(model_defaults) if name != "model" else None
+        section_defaults = kind.model_validate(model_defaults) if name != "model" else None
         for key, field in kind.model_fields.items():
             only_with = next((m for m in field.metadata if isinstance(m, OnlyWith)), None)
-            default = field.get_default() if usual is None else getattr(usual, key)
+            default = (
+                field.get_default() if section_defaults is None else getattr(section_defaults, key)
+            )
             yield f"{name}.{key}", getattr(section, key), default, only_with

@@ -80,13 +80,13 @@ def beyond_accuracy(lists: CSR, task: RankingTask, dataset: Dataset, k: int) -> 
     catalogue = task.item_count if task.subset is None else int(task.subset.sum())
     surprise = -np.log2(np.maximum(counts, 1) / max(users, 1))
     popular = _mean(lists, counts)
-    usual = _mean(CSR.of(task.queries.history), counts)
+    history_popularity = _mean(CSR.of(task.queries.history), counts)
     figures = {
         "coverage": len(np.unique(lists.items)) / catalogue,
         "novelty": _mean(lists, surprise),
         "diversity": _diversity(lists, dataset, counts),
         "popularity": popular,
-        "popularity_lift": popular / usual - 1 if usual else np.nan,
+        "popularity_lift": popular / history_popularity - 1 if history_popularity else np.nan,
         "serendipity": _unexpected_hits(lists, task, counts, k) / (k * max(len(lists), 1)),
     }
     return {f"{name}@{k}": float(value) for name, value in figures.items()}

@@ -48,13 +48,13 @@ def link_quality(model: Model, graph: KnowledgeGraph, part: int, seed: int = 0) 
     names = graph.relations.labels.to_pylist()
     by_relation = {}
     for relation in np.unique(held_out.relation).tolist():
-        mine = relations == relation
-        if not (mine & ~true).any():
+        of_relation = relations == relation
+        if not (of_relation & ~true).any():
             continue
         by_relation[str(names[relation])] = {
-            "auroc": auroc(scores[mine], true[mine]),
-            "ap": average_precision(scores[mine], true[mine]),
-            "links": float((mine & true).sum()),
+            "auroc": auroc(scores[of_relation], true[of_relation]),
+            "ap": average_precision(scores[of_relation], true[of_relation]),
+            "links": float((of_relation & true).sum()),
         }
     means = {n: float(np.mean([f[n] for f in by_relation.values()])) for n in ("auroc", "ap")}
     return LinkQuality(by_relation, **means)

@@ -44,8 +44,8 @@ class Peer:
 
     def options(self) -> dict[str, Any]:
         """The options of ``evaluation`` that it sets, with those that stay at their defaults."""
-        usual = EvaluationOptions()
-        fixed = {name: getattr(usual, name) for name in _protocol_options(self.triples)}
+        defaults = EvaluationOptions()
+        fixed = {name: getattr(defaults, name) for name in _protocol_options(self.triples)}
         return {**fixed, **self.evaluation}
 
 

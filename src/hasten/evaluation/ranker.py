@@ -73,7 +73,7 @@ def evaluate(
     """
     for name in metrics:
         parse_metric(name)
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     shape = TileShape.of(device, len(task.queries), task.item_count)
     tiles = make_tiles(task.queries.lengths, shape.rows)[rank::world_size]
 
@@ -95,7 +95,7 @@ def evaluate(
         if task.protocol.sampled is not None:
             unit = None if isinstance(task, RankingTask) else task.triple
             margins = {name: by_metric[name].margin(unit) for name in metrics}
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start_time
     protocol = task.protocol.text()
     return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics, margins)
 

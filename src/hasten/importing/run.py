@@ -59,13 +59,13 @@ def import_weights(
     approximate: import weights whose scores differ for some queries. Raises HastenError.
     """
     tune_process()
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     weights = _renamed(read_weights(file), renames or {})
     source = find_source(SOURCES, model, weights)
     chosen = _configured(source, weights, data, config, sets, flags or {})
     with (
         Processes.join(chosen.device, chosen.distributed) as processes,
-        new_run(processes, chosen, None, quiet, begin) as setup,
+        new_run(processes, chosen, None, quiet, start_time) as setup,
     ):
         imported, dataset = setup.model, setup.dataset
         try:

@@ -64,8 +64,8 @@ def check_embeddings(
             raise UsageError(f"{what}: a run of {loaded.config.model.name} has no embeddings")
         if isinstance(loaded.model, NodeEmbedder):
             embeddings = embed(loaded)
-        usual = ("test", "valid") if loaded.config.evaluation.test else ("valid",)
-        parts = [PART_NAMES.index(name) for name in (usual if part is None else (part,))]
+        default_parts = ("test", "valid") if loaded.config.evaluation.test else ("valid",)
+        parts = [PART_NAMES.index(name) for name in (default_parts if part is None else (part,))]
         of_part = next((p for p in parts if len(graph.of(p))), None)
         if of_part is not None:
             links = link_quality(loaded.model, graph, of_part, seed)

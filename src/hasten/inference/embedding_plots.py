@@ -38,8 +38,8 @@ def plot_components(vectors: NDArray[np.float32], kinds: list[str], folder: Path
     names, count = np.unique(code, return_counts=True)
     shown = names[np.argsort(-count, kind="stable")][:_TYPES_SHOWN]
     for name in shown.tolist():
-        mine = code == name
-        axes.scatter(places[mine, 0], places[mine, 1], s=6, alpha=0.6, label=name)
+        is_kind = code == name
+        axes.scatter(places[is_kind, 0], places[is_kind, 1], s=6, alpha=0.6, label=name)
     axes.set_xlabel(f"first component, {share[0]:.1%} of the variance")
     axes.set_ylabel(f"second component, {share[1] if len(share) > 1 else 0:.1%}")
     axes.legend(fontsize="small", markerscale=2)

@@ -84,8 +84,8 @@ class RuledTopK:
         labels = [item for name in names for item in self.rules.group_items[name]]
         index = self._index(labels, "item of a group") if labels else np.zeros(0, np.int64)
         ends = np.cumsum([len(self.rules.group_items[name]) for name in names]).astype(np.int64)
-        for name, mine in zip(names, np.split(index, ends[:-1]), strict=bool(names)):
-            only = np.unique(mine[mine >= 0])
+        for name, indices in zip(names, np.split(index, ends[:-1]), strict=bool(names)):
+            only = np.unique(indices[indices >= 0])
             only = only if allowed is None else np.intersect1d(only, allowed)
             yield np.flatnonzero(group == name), only
 

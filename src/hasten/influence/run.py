@@ -117,7 +117,7 @@ def compute_influence(
 
     Every process returns the same.
     """
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     tune_process()
     RunFolder.open(run, lock=False)
     distributed = load_config(run / "config.yaml").distributed
@@ -157,7 +157,7 @@ def compute_influence(
             "train": source.examples.terms_of.shape[1],
             "rows": table.num_rows,
             "devices": processes.world,
-            "seconds": time.perf_counter() - begin,
+            "seconds": time.perf_counter() - start_time,
         }
     return Influences(table, about)
 

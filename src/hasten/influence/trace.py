@@ -145,14 +145,14 @@ def trace_self(
     # where an example is a term, the blocks of terms
     rows = max(1, plan.rows // directions)
     blocks = examples.blocks(rows) if directions == 1 else cut(count, rows)
-    mine = blocks[processes.rank :: processes.world]
+    own_blocks = blocks[processes.rank :: processes.world]
     total = torch.zeros(count, dtype=examples.dtype, device=examples.terms_of.device)
     with Progress(1, quiet or not processes.is_rank0, "pass") as progress:
-        progress.start_epoch(1, len(mine) * len(checkpoints))
+        progress.start_epoch(1, len(own_blocks) * len(checkpoints))
         for checkpoint in checkpoints:
             processes.activity = f"the influences at {checkpoint.name}"
             checkpoint.load()
-            for start, stop in mine:
+            for start, stop in own_blocks:
                 ids, norms = source.norms(start, stop)
                 total.index_add_(0, ids, norms, alpha=checkpoint.lr)
                 progress.advance()

@@ -41,9 +41,11 @@ def to_hetero_data(graph: KnowledgeGraph, *parts: int) -> Any:
     triples = graph.of(*parts) if parts else graph.triples
     labels = graph.relations.labels.cast(pa.string()).to_pylist()
     for relation, label in enumerate(labels):
-        mine = triples.take(triples.relation == relation)
+        of_relation = triples.take(triples.relation == relation)
         source, target = int(types.source[relation]), int(types.target[relation])
-        ends = np.stack([mine.head - types.offsets[source], mine.tail - types.offsets[target]])
+        ends = np.stack(
+            [of_relation.head - types.offsets[source], of_relation.tail - types.offsets[target]]
+        )
         kind = (types.names[source], label, types.names[target])
         data[kind].edge_index = torch.from_numpy(ends)
     return data

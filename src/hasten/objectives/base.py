@@ -158,7 +158,7 @@ class Phase(ABC):
     #: whether the step seeds dropout once, before ``encode``, as a CUDA graph does; otherwise
     #: ``encode`` seeds what it draws, and the step seeds each micro-batch
     one_seed = False
-    #: a table whose gradient is zero except in the rows of a batch; None: there is none
+    #: a table whose gradient is zero except in the rows of a batch, if there is one
     table: TableRows | None = None
     #: a table that is read by rows only if it is sharded over processes, when it becomes ``table``
     divisible: TableRows | None = None
@@ -199,7 +199,7 @@ class Phase(ABC):
         return
 
     def host_values(self, batch: Batch) -> Any:
-        """Values of a step other than its inputs; a CUDA graph is replayed only while they stay."""
+        """Values of a step other than its inputs; a CUDA graph is replayed only if equal."""
         return tuple(batch.denominators.items())
 
     @property

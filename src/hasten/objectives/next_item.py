@@ -190,21 +190,20 @@ class NextItemPhase(ExampleBatches):
     def sequences(self, ids: Int64) -> NextItemInputs:
         """The inputs of the micro-batch of these users (longest first), on the host."""
         users, lengths = self.users[ids], self.target_counts[ids]
-        # the last interaction is a target only: inputs end before it
-        skip = 1
+        skip_last = 1  # the last interaction is only a target, not an input
         histories, rows, known = self.histories, users, None
         if histories.mapped:
             histories, rows = self.prepare(histories.take(users)), np.arange(len(users))
         fixed = self.fixed if self.fixed is not None and self.fixed.rows == len(ids) else None
         length = None if fixed is None else fixed.length
-        sequences, source = sequence_batch(histories, rows, lengths, self.device, skip, length)
+        sequences, source = sequence_batch(histories, rows, lengths, self.device, skip_last, length)
         targets = torch.from_numpy(histories.items[source + 1])
         known_row_S1 = counter_S1 = None
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
             # distance to the last input; SequenceBatch.positions also has padding
-            positions = histories.ends[row_of_target] - 1 - skip - source
+            positions = histories.ends[row_of_target] - 1 - skip_last - source
             # a distinct counter for each (user, position, negative), whatever the batch
             counter = (user_of_target * self.max_length + positions) * self.negative_count
             known_row_S1, counter_S1 = (
@@ -214,7 +213,7 @@ class NextItemPhase(ExampleBatches):
 
     def micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
         """The micro-batch with these inputs, for which negatives are sampled on the device."""
-        sampled = None
+        sampled_negatives = None
         if self.negative_count:
             assert inputs.known_rows is not None
             assert inputs.counters is not None
@@ -225,9 +224,9 @@ class NextItemPhase(ExampleBatches):
             counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
             epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
             negatives_key = epoch_key if inputs.base is None else inputs.base
-            sampled = negatives(known, inputs.known_rows, negatives_key, counters)
+            sampled_negatives = negatives(known, inputs.known_rows, negatives_key, counters)
         return NextItemMicroBatch(
-            **vars(inputs.sequences), targets=inputs.targets, negatives=sampled
+            **vars(inputs.sequences), targets=inputs.targets, negatives=sampled_negatives
         )
 
 

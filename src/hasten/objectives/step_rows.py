@@ -76,13 +76,13 @@ class StepRows(ExampleBatches):
         self._micro_batch: LastValueCache[Any] = LastValueCache()
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
-        usual = math.ceil(count * -math.expm1(-draws / count))
+        expected_rows = math.ceil(count * -math.expm1(-draws / count))
         if whole:
             self.divisible = TableRows(
-                embeddings.weight, self.read, usual, whole=True, beside=beside
+                embeddings.weight, self.read, expected_rows, whole=True, beside=beside
             )
-        elif sharded == "always" or FEWEST * usual <= count:
-            self.table = TableRows(embeddings.weight, self.read, usual)
+        elif sharded == "always" or FEWEST * expected_rows <= count:
+            self.table = TableRows(embeddings.weight, self.read, expected_rows)
 
     @abstractmethod
     def laid_out(self, batch: Batch, ids: Tensor) -> Any:

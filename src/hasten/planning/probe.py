@@ -52,7 +52,7 @@ class PhaseCost:
 
 def probe(config: RunConfig, folder: Path) -> dict[str, Any]:
     """Start a run in ``folder``, measure it, and return the values of a :class:`Plan`."""
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     reset_peak_memory()
     libraries = peak_memory_bytes()
     # neither stops nor saves amid the steps
@@ -62,7 +62,7 @@ def probe(config: RunConfig, folder: Path) -> dict[str, Any]:
     config = config.model_copy(update=update)
     with (
         Processes.join(config.device, config.distributed) as processes,
-        new_run(processes, config, None, quiet=True, start_time=begin) as setup,
+        new_run(processes, config, None, quiet=True, start_time=start_time) as setup,
         open_run(setup, None) as training,
     ):
         return _measure(training, libraries)
@@ -161,9 +161,9 @@ def _measure_epochs(training: TrainingRun) -> tuple[list[PhaseCost], float]:
     """
     trainer, (valid, _) = training.trainer, training.setup.tasks
     costs = [_steps_to_take(trainer, number) for number in range(len(trainer.steppers))]
-    begin, save_seconds = time.perf_counter(), 0.0
+    start_time, save_seconds = time.perf_counter(), 0.0
     for epoch in range(max(1, min(trainer.epochs, _EPOCHS))):
-        if epoch > 1 and time.perf_counter() - begin > _LIMIT:
+        if epoch > 1 and time.perf_counter() - start_time > _LIMIT:
             break
         trainer.state.position.epoch = epoch
         for number, cost in enumerate(costs):
@@ -207,13 +207,13 @@ def _take_epoch(trainer: Trainer, number: int, cost: PhaseCost) -> None:
         trainer.config.seed,
     )
     position.phase = number
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     phase.start_epoch(seed, position.epoch)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start_time
     *whole, last = _take(trainer, number, cost.count)  # the last batch may be smaller
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     phase.end_epoch(seed, position.epoch)
-    seconds += time.perf_counter() - begin
+    seconds += time.perf_counter() - start_time
     each = sum(whole) / len(whole) if whole else last
     cost.epochs.append(seconds + each * (phase.steps() - 1) + last)
 
@@ -226,9 +226,9 @@ def _take(trainer: Trainer, number: int, count: int) -> list[float]:
     stepper = trainer.steppers[number]
     trainer.state.position.index = stepper.phase.steps() - count
     trainer.progress = clock = _StepTimes()
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     trainer.train_phase(stepper)  # synchronizes at its end
-    elapsed = time.perf_counter() - begin
+    elapsed = time.perf_counter() - start_time
     return clock.seconds() if trainer.device.type == "cpu" else [elapsed / count] * count
 
 
@@ -264,7 +264,7 @@ def _evaluate(training: TrainingRun, task: AnyTask, count: int) -> tuple[float, 
     setup, tiles = training.setup, _tiles(training, task)
     every = max(1, tiles // count)
     first = (tiles - 1) % every
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     evaluate(
         setup.model,
         task,
@@ -273,7 +273,7 @@ def _evaluate(training: TrainingRun, task: AnyTask, count: int) -> tuple[float, 
         rank=first,
         world_size=every,
     )
-    return time.perf_counter() - begin, len(range(first, tiles, every))
+    return time.perf_counter() - start_time, len(range(first, tiles, every))
 
 
 def _peak_since_last(device: torch.device) -> int:

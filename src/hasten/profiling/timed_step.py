@@ -29,10 +29,10 @@ class Clock:
     def measure(self, part: str) -> Iterator[None]:
         """Add the seconds of this block to a part."""
         self.synchronize()
-        begin = time.perf_counter()
+        start_time = time.perf_counter()
         yield
         self.synchronize()
-        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - begin
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start_time
 
     def wrap(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, whose calls are measured."""

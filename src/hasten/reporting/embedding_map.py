@@ -37,10 +37,10 @@ def embedding_map(loaded: LoadedRun, points: int) -> tuple[Scatter | None, str]:
     labels = [str(name or label) for name, label in zip(known, ids, strict=True)]
     groups = []
     for number, name in enumerate(names):
-        mine = np.flatnonzero(group[rows] == number)
-        if len(mine):
-            chosen = [(float(x), float(y)) for x, y in places[mine]]
-            groups.append((name, chosen, [labels[i] for i in mine]))
+        group_rows = np.flatnonzero(group[rows] == number)
+        if len(group_rows):
+            chosen = [(float(x), float(y)) for x, y in places[group_rows]]
+            groups.append((name, chosen, [labels[i] for i in group_rows]))
     kind = "entities" if isinstance(loaded.dataset, KnowledgeGraph) else "items"
     title = f"{len(shown):,} of {len(values):,} {kind}"
     x, y = (f"component {i + 1}, {share:.0%} of the variance" for i, share in enumerate(shares))

@@ -96,17 +96,17 @@ class Progress:
     def _draw(self) -> None:
         assert self._bar is not None
         assert self._task is not None
-        begin = time.monotonic()
+        start_time = time.monotonic()
         self._bar.update(
             self._task,
             completed=self._step,
             visible=True,
             head=f"{self._what} {self._epoch}/{self._epochs}",
-            tail=self._tail(begin),
+            tail=self._tail(start_time),
         )
         self._bar.refresh()
         end = time.monotonic()
-        self._next_draw = end + max(_SECONDS_BETWEEN_DRAWS, (end - begin) / _SHARE_OF_TIME)
+        self._next_draw = end + max(_SECONDS_BETWEEN_DRAWS, (end - start_time) / _SHARE_OF_TIME)
 
     def _tail(self, now: float) -> str:
         parts = [f"{self._step}/{self._steps}"]

@@ -90,13 +90,13 @@ def compile_phases(
 def _probe(stepper: OptimizerStep, seed: int) -> float:
     """Milliseconds of forward and backward per batch, over the first batches of the first epoch."""
     count = min(_PROBE_BATCHES, stepper.phase.steps())
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     for index in range(count):
         stepper.accumulate(stepper.phase.plan(seed, 0, index))
         stepper.zero_grad()
     if stepper.device.type == "cuda":
         torch.cuda.synchronize(stepper.device)
-    return (time.perf_counter() - begin) / count * 1e3
+    return (time.perf_counter() - start_time) / count * 1e3
 
 
 def compile_step(stepper: OptimizerStep, mode: str, seed: int, epochs: int) -> CompileReport:
@@ -132,10 +132,10 @@ def compile_step(stepper: OptimizerStep, mode: str, seed: int, epochs: int) -> C
     turns = (_plain, wrap, wrap, _plain) if mode == "auto" else (wrap,)
     times: dict[Any, float] = {}
     try:
-        begin = time.perf_counter()
+        start_time = time.perf_counter()
         stepper.phase.compile_with(wrap)
         _probe(stepper, seed)
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - start_time
         for way in turns:
             stepper.phase.compile_with(way)
             times[way] = min(_probe(stepper, seed), times.get(way, math.inf))

@@ -58,11 +58,11 @@ class NonFiniteGuard:
         if name and name not in self.pins.found:
             self.pins.pin({name: entry})
             lower = Precision(before.name, before.device)
-            what = f"{name} runs in fp32 from now on"
+            action = f"{name} runs in fp32 from now on"
         else:
-            what = f"precision {before.name} does not hold: going on in {lower.name}"
+            action = f"precision {before.name} does not hold: going on in {lower.name}"
         self.journal.warn(
-            f"{what}{reason}; epoch {batch.epoch + 1}, phase {stepper.phase.name}, batch "
+            f"{action}{reason}; epoch {batch.epoch + 1}, phase {stepper.phase.name}, batch "
             f"{batch.index}. The weights are those after step {step - count}, the last good one"
         )
         for each in self.steppers:

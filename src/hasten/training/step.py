@@ -184,11 +184,11 @@ class OptimizerStep:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
         micro_batches = batch.micro_batches(*self.micro_batch_numbers, self.phase.collective)
-        # of encode, then of each micro-batch; on a CPU, Phase.on_device builds them on demand
+        # of encode, then of each micro-batch; None: Phase.on_device builds them (on a CPU)
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
-        self.shares_encoding = True  # if encode runs out of memory
+        self.shares_encoding = True  # while encode runs: it may run out of memory
         if self.phase.one_seed:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))

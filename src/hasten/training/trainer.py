@@ -82,8 +82,8 @@ class Trainer:
         )
         self.control = RunControl(config, signals, processes, callbacks)
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
-        limit, pins = options.bad_steps, self.state.pins
-        self.guard = NonFiniteGuard(model, self.steppers, limit, journal, processes, pins)
+        bad_steps, fp32_pins = options.bad_steps, self.state.pins
+        self.guard = NonFiniteGuard(model, self.steppers, bad_steps, journal, processes, fp32_pins)
         if self.tables:  # other processes would wait for the rows of one that ran out of memory
             self.guard.sharded = True
             self.recovery.disable()
@@ -104,8 +104,8 @@ class Trainer:
         self.state.started = self.control.started
         self.model.train()
         if self.config.training.precision == "auto" and not self.state.position.step:
-            pins, seed = self.state.pins, self.config.seed
-            message = pin_unstable_modules(self.steppers, pins, self.processes, seed)
+            fp32_pins, seed = self.state.pins, self.config.seed
+            message = pin_unstable_modules(self.steppers, fp32_pins, self.processes, seed)
             self.journal.log_train(message)
         self.compile()
         while self.state.position.epoch < min(self.epochs, until or self.epochs):
@@ -139,8 +139,7 @@ class Trainer:
 
     def train_epoch(self) -> bool:
         """Train from the current position to the end of the epoch; True if time ran out."""
-        position = self.state.position
-        epoch = position.epoch
+        position, epoch = self.state.position, self.state.position.epoch
         self.progress.start_epoch(epoch + 1, self.steps_per_epoch)
         while position.phase < len(self.phases):
             stepper = self.steppers[position.phase]

@@ -128,7 +128,7 @@ class Search:
 
     def _take(self, step: Step, limit: float | None) -> str | None:
         """Train a trial to the rung of this step; the error, if it failed."""
-        begin, number = time.monotonic(), step.number
+        start_time, number = time.monotonic(), step.number
         if number is None:
             number, _ = self.study.ask(
                 self.config.seed, step.target, lambda trial: suggest(trial, self.space, self.base)
@@ -147,13 +147,16 @@ class Search:
                 isinstance(error, HastenError) or is_out_of_memory(error)
             ):
                 raise
-            self.study.set(number, seconds=before + time.monotonic() - begin)
+            self.study.set(number, seconds=before + time.monotonic() - start_time)
             self.study.fail(number, first_line(error))
             self.say(f"trial {number}: failed: {first_line(error)}")
             return first_line(error)
         value = self._value(summary)
         self.study.set(
-            number, seconds=before + time.monotonic() - begin, epochs=summary.epochs, best=value
+            number,
+            seconds=before + time.monotonic() - start_time,
+            epochs=summary.epochs,
+            best=value,
         )
         cut = summary.stopped_by == "max_time"
         if not cut:
@@ -174,7 +177,7 @@ class Search:
         known = self.defaults.get(seed, {})
         if known.get("done"):
             return
-        begin, before = time.monotonic(), known.get("seconds", 0.0)
+        start_time, before = time.monotonic(), known.get("seconds", 0.0)
         left = None if limit is None else limit - before
         summary = self._train(
             self.defaults_path(seed),
@@ -183,7 +186,7 @@ class Search:
             left,
         )
         value, cut = self._value(summary), summary.stopped_by == "max_time"
-        seconds = before + time.monotonic() - begin
+        seconds = before + time.monotonic() - start_time
         values = {"best": value, "epochs": summary.epochs, "seconds": seconds, "done": not cut}
         by_seed = {str(each): result for each, result in {**self.defaults, seed: values}.items()}
         self.study.study.set_user_attr("defaults", by_seed)

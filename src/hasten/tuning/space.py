@@ -114,8 +114,8 @@ def _has_effect(key: str, base: RunConfig, chosen: Mapping[str, Any]) -> bool:
     if condition is None:
         return True
     section = key.partition(".")[0]
-    usual = getattr(getattr(base, section), condition.option)
-    return condition.holds(chosen.get(f"{section}.{condition.option}", usual))
+    default = getattr(getattr(base, section), condition.option)
+    return condition.holds(chosen.get(f"{section}.{condition.option}", default))
 
 
 def _conditional(config: RunConfig) -> Iterator[tuple[str, Any, OnlyWith]]:

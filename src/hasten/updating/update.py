@@ -183,8 +183,8 @@ def _configured(
         average *= min(
             1.0, (training.epochs if "epochs" in _fields(option_keys) else epochs) / last
         )
-    usual = {"epochs": epochs, "patience": None, "average": average}
-    changes = {key: value for key, value in usual.items() if key not in _fields(option_keys)}
+    defaults = {"epochs": epochs, "patience": None, "average": average}
+    changes = {key: value for key, value in defaults.items() if key not in _fields(option_keys)}
     training = training.model_copy(update=changes)
     every = min(config.evaluation.every, max(1, training.epochs))
     return config.model_copy(

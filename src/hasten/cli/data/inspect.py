@@ -134,8 +134,8 @@ def inspect(
         for kind in overview.readings:
             output.say(f"  {READINGS[kind]}: {FIRST_MODEL[kind]}")
     _show_counts(overview.counts, overview.notes, overview.split)
-    for what, quantiles in overview.spread.items():
-        output.say(f"{what}: " + ", ".join(f"{q} {n:,}" for q, n in quantiles.items()))
+    for title, quantiles in overview.spread.items():
+        output.say(f"{title}: " + ", ".join(f"{q} {n:,}" for q, n in quantiles.items()))
     if overview.ratings is not None:
         output.say("ratings: " + ", ".join(f"{k} {v:.4g}" for k, v in overview.ratings.items()))
     if overview.times is not None:
@@ -221,8 +221,8 @@ def check(
     description = describe_data(dataset)
     counts = description["counts"]
     _show_counts(counts, description["notes"], dataset.split)
-    what = "triples" if "triples" in counts else "events"
-    output.say(f"ok: {counts['read']:,} {what} checked in {seconds:.1f} s")
+    noun = "triples" if "triples" in counts else "events"
+    output.say(f"ok: {counts['read']:,} {noun} checked in {seconds:.1f} s")
     if deep:
         from hasten.data.audit import report  # noqa: PLC0415 - slow to import
 

@@ -69,12 +69,12 @@ def _measure(processes: Processes, size: int, count: int) -> dict[str, Any]:
     numbers = torch.zeros(max(1, size // 4), device=processes.device)
     seconds = []
     for repeat in range(count + 3):
-        begin = time.perf_counter()
+        start_time = time.perf_counter()
         processes.sum_(numbers, "a measured sum")
         if processes.device.type == "cuda":
             torch.cuda.synchronize(processes.device)
         if repeat >= 3:
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - start_time)
     typical = median(seconds)
     rate = size / typical / 1e9
     return {

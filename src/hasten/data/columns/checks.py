@@ -239,8 +239,10 @@ def bad_rows(
     shown: list[Problem] = []
     start = 0
     for source, count in sources:
-        mine = first[(first >= start) & (first < start + count)]
-        for row, (where, text) in zip(mine.tolist(), source.locate(mine - start), strict=True):
+        source_rows = first[(first >= start) & (first < start + count)]
+        for row, (where, text) in zip(
+            source_rows.tolist(), source.locate(source_rows - start), strict=True
+        ):
             place = f"{source.source}, {where}" if len(sources) > 1 else where
             shown.append((place, text, reason if isinstance(reason, str) else reason(row)))
         start += count

@@ -14,8 +14,8 @@ def add_labels(digest: Any, labels: pa.Array, names: pa.Array | None) -> None:
     columns = [("labels", labels)]
     if names is not None:
         columns.append(("names", names))
-    for what, values in columns:
-        digest.update(f"{what} {len(values)} {values.null_count}\n".encode())
+    for role, values in columns:
+        digest.update(f"{role} {len(values)} {values.null_count}\n".encode())
         if pa.types.is_integer(values.type):
             digest.update(np.ascontiguousarray(values.to_numpy(), "<i8").data)
             continue

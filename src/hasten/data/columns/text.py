@@ -120,9 +120,9 @@ def sample(path: Path, limit: int = 1000, size: int = 256 << 10) -> Sample:
         magic = raw.read(8)
     if magic.startswith(b"PAR1"):
         return Sample(path, magic)
-    for start, what in _FOREIGN.items():
+    for start, format_name in _FOREIGN.items():
         if magic.startswith(start):
-            raise DataError(f"{path} is {what}")
+            raise DataError(f"{path} is {format_name}")
     with open_bytes(path) as file:
         head = b""
         while not head.strip() and (more := file.read(size) + file.readline()):
@@ -199,8 +199,8 @@ def _first_problem(lines: bytes, offset: int, number: int) -> str:
                 "convert it, e.g. iconv -f latin1 -t utf-8"
             )
         if bad := body.translate(None, _NOT_CONTROLS):
-            what = "a NUL byte" if bad[0] == 0 else f"the control character 0x{bad[0]:02x}"
-            return f"{what} at offset {offset + body.index(bad[0])}, line {number}"
+            problem = "a NUL byte" if bad[0] == 0 else f"the control character 0x{bad[0]:02x}"
+            return f"{problem} at offset {offset + body.index(bad[0])}, line {number}"
         if (index := body.find(b"\r")) >= 0:
             return (
                 f"a carriage return inside line {number} (offset {offset + index}); "

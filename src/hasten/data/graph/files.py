@@ -149,9 +149,11 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
             readable = next((f for f in (graphs, certain) if len(f) == 1), readable)
         if len(readable) != 1:
             listed = ", ".join(p.name for p in readable or candidates) or "nothing"
-            what = "more than one file may hold the triples" if readable else "no triples are found"
+            problem = (
+                "more than one file may hold the triples" if readable else "no triples are found"
+            )
             raise DataError(
-                f"{folder}: {what}: {listed}. Name one file, or data.train, data.valid and "
+                f"{folder}: {problem}: {listed}. Name one file, or data.train, data.valid and "
                 "data.test"
             )
         parts = ((readable[0], None),)

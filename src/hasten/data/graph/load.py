@@ -197,11 +197,11 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
         number = types.names.index(name)
         first, last = types.offsets[number : number + 2].tolist()
         opened = open_features(Path(file))
-        mine = texts.slice(first, last - first)
-        rows = opened.rows_of(_numbers(mine) if opened.items is None else mine)
+        type_labels = texts.slice(first, last - first)
+        rows = opened.rows_of(_numbers(type_labels) if opened.items is None else type_labels)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            listed = ", ".join(str(mine[i]) for i in missing[:_SHOWN].tolist())
+            listed = ", ".join(str(type_labels[i]) for i in missing[:_SHOWN].tolist())
             more = ", ..." if len(missing) > _SHOWN else ""
             raise DataError(
                 f"{file}: no row for {counted(len(missing), 'node')} of type {name!r}: "

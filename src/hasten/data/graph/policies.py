@@ -53,14 +53,18 @@ def apply_outside(selected: Selection, outside: NDArray[np.bool_], options: Trip
     selected.counts["outside_dictionary"] = int(outside.sum())
     if not outside.any():
         return
-    what = counted(int(outside.sum()), "triple") + " with an id that the dictionary lacks"
+    counted_triples = (
+        counted(int(outside.sum()), "triple") + " with an id that the dictionary lacks"
+    )
     if options.unknown == "error":
         raise selected.refused(outside, "an entity or a relation that the dictionary lacks")
     if options.unknown == "drop":
-        selected.notes.append(f"{what} left out (data.unknown=drop)")
+        selected.notes.append(f"{counted_triples} left out (data.unknown=drop)")
         selected.take(~outside)
     else:
-        selected.notes.append(f"{what}: the ids were added (data.unknown={options.unknown})")
+        selected.notes.append(
+            f"{counted_triples}: the ids were added (data.unknown={options.unknown})"
+        )
 
 
 def apply_duplicates(selected: Selection, options: TripleOptions) -> None:
@@ -71,11 +75,11 @@ def apply_duplicates(selected: Selection, options: TripleOptions) -> None:
     selected.counts["duplicates"] = count
     if not count:
         return
-    what = counted(count, "duplicate triple")
+    counted_triples = counted(count, "duplicate triple")
     if options.duplicates == "error":
-        raise DataError(f"{what}; --set data.duplicates=drop or keep")
+        raise DataError(f"{counted_triples}; --set data.duplicates=drop or keep")
     did = "left out" if options.duplicates == "drop" else "kept"
-    selected.notes.append(f"{what} {did} (data.duplicates)")
+    selected.notes.append(f"{counted_triples} {did} (data.duplicates)")
     if options.duplicates == "drop":
         selected.take(~is_repeated)
 
@@ -98,9 +102,9 @@ def apply_unknown(
         reason = "an entity or the relation stands in no training triple"
         raise selected.refused(unknown, reason)
     where = ", ".join(f"{count:,} of {name}" for name, count in per_part.items() if count)
-    what = counted(int(unknown.sum()), "triple")
+    counted_triples = counted(int(unknown.sum()), "triple")
     selected.notes.append(
-        f"{what} with an entity or a relation of no training triple ({where}): "
+        f"{counted_triples} with an entity or a relation of no training triple ({where}): "
         f"{_UNKNOWN[options.unknown]} (data.unknown={options.unknown})"
     )
     if options.unknown == "drop":

@@ -91,12 +91,12 @@ class _Files:
         """Every line, of the items or of the times."""
         seen: dict[str, int] = {}
         others = iter(()) if self.times is None else self._lines(self.times)
-        for mine, other in zip_longest(self._lines(self.path), others):
-            if mine is None:
+        for numbered_line, other in zip_longest(self._lines(self.path), others):
+            if numbered_line is None:
                 assert self.times is not None
                 yield f"line {other[0]}", other[1], f"only {self.times.name} has this line"
                 continue
-            number, line, row = mine
+            number, line, row = numbered_line
             reason = None
             if seen.setdefault(row[0], number) != number:
                 reason = f"user {row[0]!r} has a line already (line {seen[row[0]]})"
@@ -173,8 +173,10 @@ def _times(files: _Files, path: Path, counts: NDArray[np.int64], users: IdColumn
     first, times, lengths = _ragged(files, path, encode=False)
     keys = IdColumn.of(first)
     same = len(keys) == len(users) and np.array_equal(counts, lengths)
-    mine, in_times_file = (column.values.take(pa.array(column.codes)) for column in (users, keys))
-    if not same or not mine.equals(in_times_file):
+    in_items_file, in_times_file = (
+        column.values.take(pa.array(column.codes)) for column in (users, keys)
+    )
+    if not same or not in_items_file.equals(in_times_file):
         raise files.rows.refused("the lines of the two files differ")
     for kind in (pa.int64(), pa.float64()):
         try:

@@ -109,7 +109,7 @@ def _table(
     columns: dict[str, list[str]] = {
         name: [] for name in (
             "relation", "display_relation",
-            *(f"{end}_{what}" for end in "xy" for what in _COLUMNS),
+            *(f"{end}_{suffix}" for end in "xy" for suffix in _COLUMNS),
         )
     }  # fmt: skip
     for relation, one, other, pairs in edges:

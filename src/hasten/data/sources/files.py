@@ -183,11 +183,11 @@ def _folder(folder: Path, options: InteractionOptions) -> Files:
             f"--set data.train={name}"
         )
     listed = ", ".join(p.name for p in readable or candidates or _visible(folder)) or "nothing"
-    what = (
+    problem = (
         "more than one file may hold the events" if readable else "no file of events is recognized"
     )
     raise DataError(
-        f"{folder}: {what}: {listed}. Name one file, or data.train, data.valid and data.test"
+        f"{folder}: {problem}: {listed}. Name one file, or data.train, data.valid and data.test"
     )
 
 

@@ -161,15 +161,15 @@ class _Aggregate(torch.autograd.Function):
             neighbors, grad = sums[part], grad_out[part].to(ctx.dtype)
             if masks:
                 grad = grad * mask_of(masks[chunk], grad.shape, ctx.probability, ctx.dtype)
-            mine: list[Tensor] = []
-            of_chunks.append(mine)
+            chunk_grads: list[Tensor] = []
+            of_chunks.append(chunk_grads)
             to_own, to_sums = grad_own[part], grad_sums[: len(sums)][part]
             for number, kind in enumerate(kinds):
                 # the output has the sign of the input
                 g = torch.ops.aten.leaky_relu_backward(grad, parts[number][part], slope, True)
                 g = padded_rows(g)
                 product_of = g.T @ padded_rows(_input(kind, node_rows, neighbors))
-                mine += [product_of.to(full), g.sum(0, dtype=full)]
+                chunk_grads += [product_of.to(full), g.sum(0, dtype=full)]
                 if kind == "sum":
                     if len(g) == len(node_rows):
                         torch.mm(g, low_matrices[2 * number], out=to_own)

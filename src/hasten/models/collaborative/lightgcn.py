@@ -107,18 +107,18 @@ class LightGCN(NodeVectorModel):
         assert self.graph is not None
         return RowPositions.of(self.graph.graph, nodes)
 
-    def _propagate(self, nodes: RowPositions) -> tuple[Tensor, Tensor]:
-        """[S, D] layer 0 and the mean of all layers of these nodes."""
+    def _propagate(self, requested: RowPositions) -> tuple[Tensor, Tensor]:
+        """[S, D] layer 0, and [S, D] the mean of all layers, of the requested nodes."""
         assert self.graph is not None
         x = self.nodes.block(0, len(self.nodes))
         layers: list[Tensor] = []
         for _ in range(self.options.layers - 1):
-            layers.append(x.index_select(0, nodes.rows))
+            layers.append(x.index_select(0, requested.rows))
             x = self.graph @ x
-        # these nodes of the last two layers; the last layer is computed for them only
-        layers += spmm_rows(self.graph.graph, self.graph.weights, x, nodes)
+        # the last two layers; the last one is computed only for the requested nodes
+        layers += spmm_rows(self.graph.graph, self.graph.weights, x, requested)
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 
     def all_vectors(self) -> Tensor:
-        nodes = self._row_positions(torch.arange(len(self.nodes)))
-        return self._propagate(to_device(nodes, self.device))[1]
+        every = self._row_positions(torch.arange(len(self.nodes)))
+        return self._propagate(to_device(every, self.device))[1]

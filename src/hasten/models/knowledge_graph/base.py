@@ -96,8 +96,8 @@ class FactorizedTripleOptions(TripleOptions):
     @property
     def smoothing(self) -> float:
         """The label smoothing in effect."""
-        usual = _SMOOTHING if self.loss == "1-n" else 0.0
-        return usual if self.label_smoothing is None else self.label_smoothing
+        default = _SMOOTHING if self.loss == "1-n" else 0.0
+        return default if self.label_smoothing is None else self.label_smoothing
 
 
 class TripleModel(Model):
